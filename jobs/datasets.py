@@ -1,0 +1,134 @@
+"""Pages of rows become a DataFrame, and never a Python list of all rows.
+
+A dataset comes from the groups as pages: Arrow record batches, or their IPC bytes as a replica
+sends them (`actors.columns`). They are checked against the dataset's schema one by one, gathered
+into blocks of a few MiB (a block is one task of Spark, and a task costs more than a small page),
+and handed on before the next block is made. Where to depends on where Spark runs:
+
+    on Ray      each block is put into Ray's object store; an executor fetches the blocks it
+                works on straight from there and decodes Arrow in its JVM: no file, no Python
+    local       each block becomes a row group of one Parquet file
+
+Both give the same DataFrame. The driver holds one block at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+from pyspark.sql import DataFrame
+
+from actors import columns
+from jobs.errors import SchemaMismatch
+from jobs.schemas import check_page, spark_type
+from jobs.session import Session
+
+BLOCK_BYTES = 4 * 1024 * 1024
+"""A block is handed on when it has reached this size, so it is at most this and one page."""
+
+Page: TypeAlias = pa.RecordBatch | bytes
+
+
+def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> DataFrame:
+    """The DataFrame of a dataset whose pages all have `schema`.
+
+    The frame is valid while the session runs. Raises SchemaMismatch naming the dataset and the
+    column, and Invalid for bytes that are not a page; `dataset` is its name in such errors.
+    """
+    if session.engine == "raydp":
+        return _through_objects(session, schema, blocks(schema, pages, dataset))
+    path = session.directory / f"{dataset}-{uuid4().hex}.parquet"
+    write_parquet(path, schema, pages, dataset)
+    return read_parquet(session, path, schema, dataset)
+
+
+def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> int:
+    """Write a dataset's pages to one Parquet file, block by block. The number of rows."""
+    rows = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for block in blocks(schema, pages, dataset):
+            writer.write_batch(block)
+            rows += block.num_rows
+    return rows
+
+
+def read_parquet(session: Session, path: Path, schema: pa.Schema, dataset: str) -> DataFrame:
+    """The DataFrame of a Parquet file on this machine, whose columns must be those of `schema`.
+
+    On Ray the file is read here, block by block: executors on other nodes do not see it.
+    """
+    try:
+        found = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
+    check_page(_empty(found), schema, dataset)
+    if session.engine == "raydp":
+        with pq.ParquetFile(path) as file:
+            return _through_objects(session, schema, blocks(schema, file.iter_batches(), dataset))
+    return session.spark.read.schema(_ddl(schema)).parquet(path.as_uri())
+
+
+def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[pa.RecordBatch]:
+    """The pages, checked, put together to blocks of about BLOCK_BYTES. Empty ones are left out."""
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for page in pages:
+        batch = columns.from_ipc(page) if isinstance(page, bytes) else page
+        check_page(batch, schema, dataset)
+        if batch.num_rows == 0:
+            continue
+        gathered.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        size += batch.nbytes
+        if size >= BLOCK_BYTES:
+            yield pa.concat_batches(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.concat_batches(gathered)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(
+        f"`{field.name}` {spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+        for field in schema
+    )
+
+
+def _through_objects(
+    session: Session, schema: pa.Schema, found: Iterator[pa.RecordBatch]
+) -> DataFrame:
+    from raydp.spark import ray_dataset_to_spark_dataframe
+
+    # As bytes, because RayDP decodes those in the JVM; Arrow tables would go through pandas.
+    references = [ray.put(columns.to_ipc(block)) for block in found]
+    if not references:
+        references = [ray.put(columns.to_ipc(_empty(schema)))]
+    session.kept.extend(references)
+    with _no_deprecation_notice():
+        return ray_dataset_to_spark_dataframe(session.spark, schema, references)
+
+
+@contextlib.contextmanager
+def _no_deprecation_notice() -> Iterator[None]:
+    # RayDP 1.6.5 still reads `ray.worker`, which Ray answers with a notice in the log.
+    logger = logging.getLogger("ray")
+
+    def passes(record: Any) -> bool:
+        return "global_worker" not in record.getMessage()
+
+    logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        logger.removeFilter(passes)

@@ -1,0 +1,93 @@
+"""The driver's JVM: found, configured, and ended.
+
+pyspark starts one JVM beside the Python process and keeps it until the process ends. The class
+path and the options of that JVM are those of the session that started it, so a process that ran a
+local Spark could never start RayDP's afterwards, and the other way round. Here the JVM ends with
+its session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from actors import ray_env
+from jobs.errors import NoJava
+
+# The gateway's level is named because Spark would else set it to `warn`, and say so.
+LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{1}: %m%n%ex
+"""
+
+
+def environment() -> dict[str, str]:
+    """What the JVM is started with ("" removes a variable). Raises NoJava, and what to do then."""
+    try:
+        wanted = ray_env.java_settings(ray_env.java_home(), os.environ)
+    except ray_env.NoJava as error:
+        raise NoJava(error.detail) from error
+    # A JVM tells stderr that it has seen this variable. The options come by configuration.
+    return wanted | {"JDK_JAVA_OPTIONS": ""}
+
+
+@contextlib.contextmanager
+def applied(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables ("" removes one), and afterwards put back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _put(values)
+        yield
+    finally:
+        _put(before)
+
+
+def options(directory: Path) -> dict[str, str]:
+    """Spark's configuration of the JVM's modules and of its log, which stays quiet."""
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(LOG4J)
+    return {
+        "spark.driver.extraJavaOptions": (
+            f"{ray_env.java_options()} -Dlog4j2.configurationFile={log4j.as_uri()}"
+        ),
+        # RayDP sets the same property for its own driver, from this key.
+        "spark.log4j.config.file.name": log4j.as_uri(),
+    }
+
+
+def end(timeout_s: float) -> None:
+    """End the JVM that pyspark started for this process, if there is one."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    process = gateway.proc
+    try:
+        gateway.shutdown()
+    finally:
+        process.stdin.close()  # the JVM ends when its standard input does
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _put(values: dict[str, str] | dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)

@@ -1,0 +1,84 @@
+"""The shape of every DataFrame that goes into a job or comes out of one.
+
+A shape is an Arrow schema, because that is what the exporting side and the Parquet files speak;
+Spark's own type names are derived from it here. A job checks what it gets before it plans and
+what it gives before it returns, so a wrong column is named where it appears and not in a stack
+trace out of a JVM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from jobs.errors import SchemaMismatch
+
+
+def spark_type(kind: Any) -> str:
+    """Spark's name for an Arrow type, as `DataFrame.dtypes` spells it.
+
+    Raises SchemaMismatch for an Arrow type that no exported row has.
+    """
+    for arrow, name in (
+        (pa.int64(), "bigint"),
+        (pa.string(), "string"),
+        (pa.binary(), "binary"),
+        (pa.bool_(), "boolean"),
+        (pa.float64(), "double"),
+    ):
+        if kind == arrow:
+            return name
+    if pa.types.is_list(kind):
+        return f"array<{spark_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (kind.field(n) for n in range(kind.num_fields))
+        return f"struct<{','.join(f'{f.name}:{spark_type(f.type)}' for f in fields)}>"
+    raise SchemaMismatch(f"Arrow type {kind} is not one that rows have")
+
+
+def check_page(page: pa.RecordBatch, schema: pa.Schema, dataset: str) -> None:
+    """Refuse a page whose columns are not exactly those of `schema`, in order.
+
+    Raises SchemaMismatch naming the dataset and the first column at fault.
+    """
+    for field in schema:
+        if page.schema.get_field_index(field.name) < 0:
+            raise SchemaMismatch(f"{dataset}: column {field.name} is missing", field.name)
+        found = page.schema.field(field.name)
+        if found.type != field.type:
+            raise SchemaMismatch(
+                f"{dataset}: column {field.name} is {found.type}, expected {field.type}",
+                field.name,
+            )
+        nulls = page.column(field.name).null_count
+        if nulls and not field.nullable:
+            raise SchemaMismatch(
+                f"{dataset}: column {field.name} has {nulls} nulls and may have none", field.name
+            )
+    for name in page.schema.names:
+        if schema.get_field_index(name) < 0:
+            raise SchemaMismatch(f"{dataset}: column {name} is not expected", name)
+    if page.schema.names != schema.names:
+        raise SchemaMismatch(
+            f"{dataset}: columns are in the order {page.schema.names}, expected {schema.names}"
+        )
+
+
+def require(frame: DataFrame, schema: pa.Schema, dataset: str) -> DataFrame:
+    """`frame` with the columns of `schema` alone, in its order; other columns are dropped.
+
+    Raises SchemaMismatch naming the dataset and the column that is missing or of another type.
+    """
+    found = dict(frame.dtypes)
+    for field in schema:
+        expected = spark_type(field.type)
+        if field.name not in found:
+            raise SchemaMismatch(f"{dataset}: column {field.name} is missing", field.name)
+        if found[field.name] != expected:
+            raise SchemaMismatch(
+                f"{dataset}: column {field.name} is {found[field.name]}, expected {expected}",
+                field.name,
+            )
+    return frame.select(*(f"`{name}`" for name in schema.names))
