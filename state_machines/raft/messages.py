@@ -85,7 +85,7 @@ class RequestVote(Message):
     last_index: int
     last_term: int
     pre: bool = False
-    transfer: bool = False  #: the leader asked for this election (thesis 3.10): leases do not refuse
+    transfer: bool = False  #: the leader asked for it (thesis 3.10): leases do not refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,209 @@
+"""What one replica knows and what it is about to say: the state beneath the rules of `core`.
+
+Messages go to one of two lists. `_promises` is for those that lean on what a crash could still take
+away: a vote, an acknowledged append, anything said in a term that is not yet saved. They are handed
+out with the save that covers them and leave after it. `_messages` is for the rest: they leave at
+once, so that a leader's appends travel while it saves the same entries, and heartbeats never wait
+for a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from state_machines.raft.config import TERM_MAX, RaftConfig, Rng
+from state_machines.raft.log import Log
+from state_machines.raft.messages import (
+    Configuration,
+    Entry,
+    HardState,
+    Message,
+    ReadState,
+    Ready,
+    SnapshotMeta,
+)
+from state_machines.raft.progress import Progress
+from state_machines.raft.roles import Candidate, Follower, Leader, PreCandidate, Role, Transfer
+
+
+class RaftState:
+    """Term, vote, role and log, what is said of them, and what waits to be handed out."""
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        config: RaftConfig,
+        rng: Rng,
+        snapshot: SnapshotMeta,
+        entries: Sequence[Entry] = (),
+        hard_state: HardState = HardState(),  # noqa: B008 - frozen
+        applied: int | None = None,
+    ) -> None:
+        """Start from what is durable.
+
+        `snapshot` is the point where the log begins: index 0, term 0 and the founding configuration
+        for a new group, the empty configuration for a replica that is to join. `entries` follow it.
+        `applied` is how far the state machine has durably applied; what is committed after it is
+        handed out again. The commit index in `hard_state` is a hint and may be behind that.
+        """
+        assert id > 0, f"a replica id is positive: {id}"
+        applied = snapshot.index if applied is None else applied
+        self.id = id
+        self._config = config
+        self._rng = rng
+        self._log = Log(snapshot, entries, max(hard_state.commit, applied))
+        assert snapshot.index <= applied, f"applied {applied} is before the log's {snapshot.index}"
+        assert applied <= self._log.last_index, f"applied {applied} is beyond the log"
+        self._log.applied = applied
+        assert hard_state.term >= self._log.last_term, "the log is of a later term than the replica"
+        self._term = hard_state.term
+        self._vote = hard_state.vote
+        self._saved = hard_state
+        self._role: Role = Follower()
+        self._elapsed = 0
+        self._timeout = self._draw_timeout()
+        self._rounds = 0  # the number of the latest read round; never goes back
+        self._messages: list[Message] = []
+        self._promises: list[Message] = []
+        self._reads: list[ReadState] = []
+        self._snapshot_to: list[int] = []
+        self._saving: Ready | None = None
+
+    # What it knows.
+
+    @property
+    def term(self) -> int:
+        """The latest term it has seen."""
+        return self._term
+
+    @property
+    def vote(self) -> int:
+        """Whom it voted for in this term, 0 for nobody."""
+        return self._vote
+
+    @property
+    def role(self) -> Role:
+        """What it is in this term, with what only that role knows."""
+        return self._role
+
+    @property
+    def leader(self) -> int:
+        """This term's leader, 0 while it is not known."""
+        match self._role:
+            case Leader():
+                return self.id
+            case Follower(leader=leader):
+                return leader
+            case _:
+                return 0
+
+    @property
+    def commit(self) -> int:
+        """How far it knows the log to be agreed on."""
+        return self._log.commit
+
+    @property
+    def applied_handed(self) -> int:
+        """How far committed entries have been handed out to be applied."""
+        return self._log.applied
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry in memory, or the next one when there is none."""
+        return self._log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest entry, saved or not."""
+        return self._log.last_index
+
+    @property
+    def last_term(self) -> int:
+        """The term of the newest entry."""
+        return self._log.last_term
+
+    @property
+    def durable_index(self) -> int:
+        """How far finished saves cover the log as it is; 0 while a snapshot waits for its save."""
+        return self._log.durable
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force: that of the latest configuration entry, committed or not."""
+        return self._log.configuration
+
+    @property
+    def configuration_index(self) -> int:
+        """Where the configuration in force stands in the log."""
+        return self._log.configuration_index
+
+    @property
+    def pending_transfer(self) -> int:
+        """Whom this leader is handing over to, 0 for nobody."""
+        match self._role:
+            case Leader(transfer=Transfer(target=target)):
+                return target
+            case _:
+                return 0
+
+    @property
+    def progress(self) -> Mapping[int, Progress]:
+        """A leader's view of every other member, by id; empty for everyone else."""
+        return self._role.progress if isinstance(self._role, Leader) else {}
+
+    def snapshot_meta(self, index: int) -> SnapshotMeta:
+        """What a snapshot of the state at `index` (in the log, or its snapshot point) says."""
+        return self._log.meta(index)
+
+    def _electable(self) -> bool:
+        # While joint the old voters may still be needed to lead out of it.
+        configuration = self._log.configuration
+        votes = self.id in configuration.voters or self.id in configuration.outgoing
+        return votes and not self._log.installing and self._term < TERM_MAX
+
+    def _removed(self) -> bool:
+        """Whether the configuration in force has no vote for this replica, and will not again."""
+        configuration = self._log.configuration
+        return not configuration.joint and self.id not in configuration.voters
+
+    def _match_index(self, voter: int) -> int:
+        if voter == self.id:
+            return self._log.durable  # What it has not saved it could still lose.
+        progress = self.progress.get(voter)
+        return progress.match_index if progress is not None else 0
+
+    def _draw_timeout(self) -> int:
+        config = self._config
+        return self._rng.randrange(config.election_ticks_min, config.election_ticks_max)
+
+    def _send(self, message: Message) -> None:
+        """Send at once, unless a crash could take this replica back to an older term."""
+        if message.term > self._saved.term:
+            self._promises.append(message)
+        else:
+            self._messages.append(message)
+
+    def check(self) -> None:
+        """Assert all that must hold between calls. Walks the whole log: for tests."""
+        log = self._log
+        log.check()
+        assert self._saved.term <= self._term, "the disk is ahead of memory"
+        assert log.last_term <= self._term, f"an entry of term {log.last_term} in {self._term}"
+        match self._role:
+            case Leader() as leader:
+                assert self._vote == self.id, "a leader has voted for itself"
+                others = {*log.configuration.members} - {self.id}
+                assert leader.progress.keys() == others, "progress is kept of the members"
+                assert list(leader.progress) == sorted(others), "in order"
+                size = log.bytes_between(log.commit + 1, log.last_index)
+                assert leader.uncommitted_bytes == size, f"{leader.uncommitted_bytes} != {size}"
+                assert not log.installing, "a leader has its whole log"
+                for progress in leader.progress.values():
+                    assert progress.match_index < progress.next_index, f"{progress}"
+                    assert progress.next_index <= log.last_index + 1, f"{progress}"
+                    assert progress.inflight <= self._config.max_inflight_appends, f"{progress}"
+            case PreCandidate() | Candidate():
+                assert self._role.votes.get(self.id), "a candidate is for itself"
+            case Follower(leader=known):
+                assert known != self.id, "nobody follows itself"
