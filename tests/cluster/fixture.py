@@ -1,4 +1,4 @@
-"""Real Ray nodes for tests: one cluster for the whole test run, and more where a test needs its own.
+"""Real Ray nodes for tests: one cluster for the whole run, and more where a test needs its own.
 
 Every cluster of a run shares one token, because a process reads Ray's token only once. All of them
 are ended when the run ends, however it ends, and the environment is put back.
@@ -34,16 +34,16 @@ def ray_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def make_cluster(
     ray_environment: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeCluster]:
-    """`make_cluster(data=None, nodes=3, **options of metaray.local.up)`; ended with the run.
+    """`make_cluster(data=None, nodes=3, cpus=4)`; ended with the run.
 
     Call it again with the same `data` after `metaray.local.down` for a restart of everything.
     """
     made: set[Path] = set()
 
-    def make(data: Path | None = None, nodes: int = 3, **options: int) -> LocalCluster:
+    def make(data: Path | None = None, nodes: int = 3, cpus: int = local.NODE_CPUS) -> LocalCluster:
         data = data or tmp_path_factory.mktemp("cluster")
         made.add(data)
-        return local.up(data, nodes, token=ray_environment, **options)
+        return local.up(data, nodes, cpus=cpus, token=ray_environment)
 
     yield make
     for data in sorted(made):

@@ -1,0 +1,265 @@
+"""How a cluster is to be: its groups, its replicas, its timing. Read from `cluster.yaml`.
+
+`cluster.yaml` is Ray's launcher file; Ray leaves its key `metadata:` to us (`metadata.groups`,
+`metadata.replicas`, `metadata.raft`, `metadata.controller`). Durations and sizes there carry their
+unit (`250 ms`, `30 s`, `8 MiB`; a bare number is milliseconds, or bytes); here the unit is in the
+name. Everything is checked when it is made: a wrong value is refused with its name and its limit
+before anything has started.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from state_machines.errors import Invalid
+from state_machines.raft.config import RaftConfig
+
+KINDS: Final = ("metadata", "offset", "mqtt")  #: in the order in which they start
+FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing works without it
+GROUPS_MAX: Final = 64
+REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier to be survived
+SANE_HEARTBEATS: Final = 4  #: heartbeats that should fit into the shortest election timeout
+
+_UNITS: Final = {
+    "ms": {"": 1, "ms": 1, "s": 1_000, "min": 60_000},
+    "bytes": {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
+    "": {"": 1},
+}
+_QUANTITY = re.compile(r"(\d+)\s*([A-Za-z]*)")
+_GROUP = re.compile(rf"({'|'.join(KINDS)})-(0|[1-9]\d{{0,3}})")
+
+
+def _setting(default: int, low: int, high: int, unit: str = "", section: str = "raft") -> int:
+    """A whole number within limits. `section` is where `cluster.yaml` has it, under `metadata`."""
+    limits = {"low": low, "high": high, "unit": unit, "section": section}
+    value: int = field(default=default, metadata=limits)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    """How replicas and the controller pace themselves. The same for all groups of a cluster."""
+
+    heartbeat_interval_ms: int = _setting(250, 10, 60_000, "ms")
+    """A leader says this often that it is there."""
+
+    election_timeout_min_ms: int = _setting(1_500, 50, 600_000, "ms")
+    """A follower that hears nothing for this long, and a random while more, asks for votes."""
+
+    election_timeout_max_ms: int = _setting(3_000, 51, 1_200_000, "ms")
+    """Up to here the random while may go; the wider, the fewer split votes."""
+
+    tick_ms: int = _setting(50, 5, 1_000, "ms")
+    """The core's unit of time: all of the above are rounded to it."""
+
+    write_timeout_ms: int = _setting(30_000, 100, 600_000, "ms")
+    """A write that is not applied by then is answered with an error."""
+
+    slow_write_ms: int = _setting(1_000, 1, 600_000, "ms")
+    """A write that takes longer is logged as a warning, with the time of each phase."""
+
+    batch_linger_ms: int = _setting(0, 0, 1_000, "ms")
+    """A leader waits this long for company before it makes an entry. 0: whatever has come while
+    the entry before was being saved goes together, which sizes itself."""
+
+    batch_max: int = _setting(1_000, 1, 10_000)
+    """Calls that go into one entry at most."""
+
+    flush_interval_ms: int = _setting(1_000, 10, 60_000, "ms")
+    """Applied rows reach the disk at least this often; until then the log has them."""
+
+    flush_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes")
+    """Applied rows reach the disk once they fill this much memory."""
+
+    log_keep_entries: int = _setting(2_000, 1, 1_000_000)
+    """Entries kept behind the last flush, so that a replica that was away needs no snapshot."""
+
+    map_bytes: int = _setting(1 << 30, 1 << 20, 1 << 44, "bytes")
+    """Address space an LMDB file starts with; it grows ahead of need."""
+
+    heartbeat_timeout_ms: int = _setting(30_000, 1_000, 3_600_000, "ms", "controller")
+    """A broker that has not been heard for this long is dead."""
+
+    heartbeat_check_ms: int = _setting(1_000, 10, 60_000, "ms", "controller")
+    """How often the controller looks for dead brokers."""
+
+    timer_check_ms: int = _setting(1_000, 10, 60_000, "ms", "controller")
+    """How often the controller looks for due wills and expired sessions."""
+
+    repair_check_ms: int = _setting(2_000, 10, 600_000, "ms", "controller")
+    """How often the controller looks for seats that have lost their disk."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, limits = getattr(self, each.name), each.metadata
+            if type(value) is not int:
+                raise Invalid(f"{each.name} must be a whole number, not {value!r}")
+            if not limits["low"] <= value <= limits["high"]:
+                raise Invalid(
+                    f"{each.name} must be between {limits['low']} and {limits['high']}, not {value}"
+                )
+        if self.heartbeat_interval_ms < self.tick_ms:
+            raise Invalid(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be at least tick_ms "
+                f"({self.tick_ms})"
+            )
+        for name, other in (
+            ("election_timeout_min_ms", "heartbeat_interval_ms"),
+            ("election_timeout_max_ms", "election_timeout_min_ms"),
+        ):
+            above, below = getattr(self, name), getattr(self, other)
+            if above <= below:
+                raise Invalid(f"{name} ({above}) must be more than {other} ({below})")
+
+    def core(self) -> RaftConfig:
+        """The same in ticks. Elections are rounded up and heartbeats down: never more nervous."""
+        shortest = -(-self.election_timeout_min_ms // self.tick_ms)
+        longest = -(-self.election_timeout_max_ms // self.tick_ms)
+        return RaftConfig(
+            heartbeat_ticks=self.heartbeat_interval_ms // self.tick_ms,
+            election_ticks_min=shortest,
+            election_ticks_max=max(longest, shortest + 1),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """What `metaray up` is to bring about."""
+
+    groups: tuple[str, ...] = ("metadata-0", "offset-0", "mqtt-0")
+    """Kept in starting order, whatever order they were given in: metadata, offset, mqtt."""
+
+    replicas: int = 3
+    """Members of each group: 3 survive the loss of one node, 5 of two."""
+
+    allow_colocated: bool = False
+    """Let replicas of one group share a node when there are fewer nodes than replicas."""
+
+    raft: RaftSettings = RaftSettings()
+
+    def __post_init__(self) -> None:
+        if type(self.replicas) is not int or not 1 <= self.replicas <= REPLICAS_MAX:
+            raise Invalid(f"replicas must be between 1 and {REPLICAS_MAX}, not {self.replicas!r}")
+        if type(self.allow_colocated) is not bool:
+            raise Invalid(f"allow_colocated must be true or false, not {self.allow_colocated!r}")
+        if not 1 <= len(self.groups) <= GROUPS_MAX:
+            raise Invalid(f"groups must be 1 to {GROUPS_MAX} names, not {len(self.groups)}")
+        for group in self.groups:
+            if not isinstance(group, str) or not _GROUP.fullmatch(group):
+                raise Invalid(f"groups: {group!r} is none of {', '.join(f'{k}-N' for k in KINDS)}")
+        numbers = sorted(_order(group) for group in self.groups)
+        if numbers[0] != (0, 0):
+            raise Invalid(f"groups must contain {FIRST_GROUP}, which holds the slot map")
+        for (kind, number), (kind_before, before) in zip(numbers[1:], numbers, strict=False):
+            if number != (before + 1 if kind == kind_before else 0):
+                raise Invalid(
+                    f"groups: {KINDS[kind]}-{number} is there twice or out of sequence; the groups "
+                    "of a kind are numbered 0, 1, 2 …"
+                )
+        object.__setattr__(self, "groups", tuple(sorted(self.groups, key=_order)))
+
+    @classmethod
+    def load(cls, path: Path) -> ClusterConfig:
+        """Read `metadata:` of a launcher file. What it does not say keeps its default."""
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise Invalid(f"{path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise Invalid(f"{path} is not UTF-8: {error.reason}") from error
+        except yaml.YAMLError as error:
+            raise Invalid(f"{path} is not YAML: {error}") from error
+        if not isinstance(content, dict):
+            raise Invalid(f"{path} must hold keys and values, as a Ray launcher file does")
+        try:
+            return cls.parse(content.get("metadata", {}))
+        except Invalid as error:
+            raise Invalid(f"{path}: {error.detail}") from error
+
+    @classmethod
+    def parse(cls, metadata: object) -> ClusterConfig:
+        """Read the value of `metadata:`."""
+        sections = _mapping(metadata, "metadata", {"groups", "replicas", "allow_colocated"})
+        given: dict[str, Any] = {
+            name: sections[name] for name in ("replicas", "allow_colocated") if name in sections
+        }
+        if "groups" in sections:
+            if not isinstance(sections["groups"], list):
+                raise Invalid("metadata.groups must be a list of names")
+            given["groups"] = tuple(sections["groups"])
+        settings: dict[str, int] = {}
+        for section in ("raft", "controller"):
+            known = {_key(each): each for each in fields(RaftSettings) if _in(each, section)}
+            values = _mapping(sections.get(section, {}), f"metadata.{section}", set(known))
+            for key, value in values.items():
+                settings[known[key].name] = _quantity(
+                    value, f"metadata.{section}.{key}", known[key]
+                )
+        return cls(**given, raft=RaftSettings(**settings))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed, and unwise."""
+        found = []
+        heartbeat, shortest = self.raft.heartbeat_interval_ms, self.raft.election_timeout_min_ms
+        if shortest < SANE_HEARTBEATS * heartbeat:
+            found.append(
+                f"election_timeout_min ({shortest} ms) is less than {SANE_HEARTBEATS} times "
+                f"heartbeat_interval ({heartbeat} ms): one late heartbeat can cost an election. "
+                "Failover is fast without it, because a dead leader's connection says so."
+            )
+        if self.replicas % 2 == 0:
+            found.append(
+                f"replicas ({self.replicas}) is even: it survives no more failures than "
+                f"{self.replicas - 1} and needs one more vote"
+            )
+        if self.replicas == 1:
+            found.append("replicas is 1: no failure is survived, and a lost disk loses the data")
+        if self.allow_colocated:
+            found.append("allow_colocated is on: the loss of one node can stop a group")
+        return tuple(found)
+
+
+def _order(group: str) -> tuple[int, int]:
+    kind, _, number = group.rpartition("-")
+    return KINDS.index(kind), int(number)
+
+
+def _in(setting: Field[Any], section: str) -> bool:
+    return bool(setting.metadata["section"] == section)
+
+
+def _key(setting: Field[Any]) -> str:
+    """The name in `cluster.yaml`, where the unit stands beside the value instead."""
+    return setting.name.removesuffix("_ms")
+
+
+def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
+    if where == "metadata":
+        known = known | {"raft", "controller"}
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Invalid(f"{where} must hold keys and values, not {value!r}")
+    for key in value:
+        if key not in known:
+            raise Invalid(f"{where}.{key} is not a setting; there are {', '.join(sorted(known))}")
+    return value
+
+
+def _quantity(value: object, where: str, setting: Field[Any]) -> int:
+    """A whole number with its unit, in the base unit."""
+    units = _UNITS[setting.metadata["unit"]]
+    text = str(value).strip() if isinstance(value, int | str) and value is not True else ""
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
+        known = ", ".join(unit for unit in units if unit)
+        raise Invalid(
+            f"{where} must be a whole number{f' with {known}' * bool(known)}, not {value!r}"
+        )
+    return int(match[1]) * units[match[2]]

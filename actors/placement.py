@@ -1,0 +1,287 @@
+"""Where replicas may stand: one placement group for each Raft group.
+
+Ray reserves a *bundle* (a share of a node) for every replica, on different nodes: `STRICT_SPREAD`.
+A placement group only reserves. When a node dies Ray moves its bundle to a spare node, where the
+disk is empty; who a replica is, its directory says, never its place (law 1).
+
+Decide: `plan` and `plan_removal` are pure, from what is wanted and what was observed to actions.
+Act: `observe`, `act`, and the loops that wait for Ray, each with its deadline. Too few nodes are
+refused in the plan, because Ray itself would leave the group pending for ever and say nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from actors.config import FIRST_GROUP, KINDS, ClusterConfig
+from actors.ray_env import NAMESPACE
+from state_machines.errors import Invalid, Unavailable
+
+META: Final = "meta"  #: the custom resource of nodes that may carry replicas
+BUNDLE_META: Final = 0.01  #: of it for each replica: a node carries up to a hundred
+BUNDLE_CPUS: Final = 0.1  #: logical; Spark asks for whole ones, so most of a node stays free
+PLACE_SECONDS: Final = 60.0  #: until Ray has found a place for every bundle
+REMOVE_SECONDS: Final = 30.0
+POLL_SECONDS: Final = 0.05
+
+READY: Final = "CREATED"  #: Ray's word for: every bundle has its node
+GONE: Final = "REMOVED"
+ALARMING: Final = frozenset({"PENDING", "RESCHEDULING"})  #: a bundle has no node
+
+
+class NotEnoughNodes(Unavailable):
+    """A group wants more replicas than there are nodes to carry them."""
+
+    code = "NOT_ENOUGH_NODES"
+
+
+class NotPlaced(Unavailable):
+    """Ray found no place for a group within the deadline."""
+
+    code = "NOT_PLACED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A living Ray node."""
+
+    id: str
+    name: str
+    meta: float  #: how much of the resource `meta` it has in all
+    meta_free: float
+    cpus_free: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A placement group, in Ray's words."""
+
+    group: str
+    state: str
+    bundles: int
+    nodes: tuple[str, ...] = ()  #: node ids by bundle index; empty text where a bundle has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What Ray says there is."""
+
+    nodes: tuple[Node, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    actors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Make the placement group of a Raft group."""
+
+    group: str
+    replicas: int
+    strategy: str
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """One for each replica, by its number."""
+        return [{"CPU": BUNDLE_CPUS, META: BUNDLE_META}] * self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class KillActor:
+    """End an actor for good."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the places of a group back."""
+
+    group: str
+
+
+Action = Reserve | KillActor | Release
+
+
+# -- decide ---------------------------------------------------------------------------------
+
+
+def plan(config: ClusterConfig, groups: Sequence[str], observed: Observed) -> tuple[Action, ...]:
+    """What is missing for these groups to have their places. Nothing, if they have them.
+
+    Raises NotEnoughNodes, or Invalid where a group exists with another number of replicas.
+    """
+    reserved = {each.group: each for each in observed.reservations if each.state != GONE}
+    able = [node for node in observed.nodes if node.meta > 0]
+    actions: list[Action] = []
+    for group in groups:
+        if group in reserved:
+            if reserved[group].bundles != config.replicas:
+                raise Invalid(
+                    f"replicas is {config.replicas}, but {group} was placed with "
+                    f"{reserved[group].bundles}; its number of seats is fixed when it is founded"
+                )
+            continue
+        if not able or (len(able) < config.replicas and not config.allow_colocated):
+            raise NotEnoughNodes(
+                f"{group} wants {config.replicas} replicas on as many nodes, and "
+                f"{len(able)} of {len(observed.nodes)} nodes offer the resource `{META}`. Add "
+                f"nodes (`ray start … --resources='{{\"{META}\": 1}}'`), lower `replicas`, or let "
+                "replicas share a node with `--allow-colocated`"
+            )
+        strategy = "STRICT_SPREAD" if len(able) >= config.replicas else "SPREAD"
+        actions.append(Reserve(group, config.replicas, strategy))
+    return tuple(actions)
+
+
+def plan_removal(groups: Sequence[str], observed: Observed) -> tuple[Action, ...]:
+    """End the seats of these groups, then the controllers, then give the places back.
+
+    In this order: an actor whose placement group went first hangs in RESTARTING for ever and keeps
+    its name; a controller is made again by a metadata leader that still lives.
+    """
+    seats = [name for name in sorted(observed.actors) if name.rpartition("/")[0] in groups]
+    controllers = [
+        name
+        for name in sorted(observed.actors)
+        if FIRST_GROUP in groups and name.startswith("controller-")
+    ]
+    reserved = [
+        each.group for each in observed.reservations if each.group in groups and each.state != GONE
+    ]
+    return (*map(KillActor, [*seats, *controllers]), *map(Release, reserved))
+
+
+def alarms(observed: Observed) -> tuple[str, ...]:
+    """Groups that lack a place for a replica, in words."""
+    return tuple(
+        f"{each.group}: placement {each.state}, no node for replica "
+        + ", ".join(str(number) for number, node in enumerate(each.nodes) if not node)
+        for each in observed.reservations
+        if each.state in ALARMING
+    )
+
+
+# -- act ------------------------------------------------------------------------------------
+
+
+def observe() -> Observed:
+    """Ask Ray. Needs a connected process."""
+    free = ray.state.available_resources_per_node()
+    nodes = tuple(
+        Node(
+            id=node["NodeID"],
+            name=node.get("NodeName", ""),
+            meta=float(node["Resources"].get(META, 0)),
+            meta_free=float(free.get(node["NodeID"], {}).get(META, 0)),
+            cpus_free=float(free.get(node["NodeID"], {}).get("CPU", 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+    named = ray.util.list_named_actors(all_namespaces=True)
+    actors = tuple(sorted(each["name"] for each in named if each["namespace"] == NAMESPACE))
+    return Observed(nodes=nodes, reservations=_reservations(), actors=actors)
+
+
+def states() -> dict[str, str]:
+    """Ray's word for the placement of each group that has one."""
+    return {each.group: each.state for each in _reservations()}
+
+
+def ensure_group(
+    config: ClusterConfig, group: str, seconds: float = PLACE_SECONDS
+) -> PlacementGroup:
+    """The placement group of a Raft group, made if there is none, with a node for every bundle.
+
+    A group that serves with one node lost (RESCHEDULING) is given back as it is. Raises
+    NotEnoughNodes, or NotPlaced after `seconds`, in which case nothing that was made is left.
+    """
+    actions = plan(config, [group], observe())
+    act(actions)
+    deadline = time.monotonic() + seconds
+    while True:
+        found = {each.group: each for each in _reservations()}.get(group)
+        if found is not None and (found.state == READY or (not actions and any(found.nodes))):
+            return get_placement_group(group)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    act([Release(group)] if actions else [])
+    free = ", ".join(
+        f"{node.name or node.id[:8]} {node.cpus_free:g} CPUs and {node.meta_free:g} {META}"
+        for node in observe().nodes
+    )
+    raise NotPlaced(
+        f"{group}: Ray found no place within {seconds:.0f} s for {config.replicas} bundles of "
+        f"{BUNDLE_CPUS:g} CPUs and {BUNDLE_META:g} {META}; free: {free}"
+    )
+
+
+def remove(groups: Sequence[str], seconds: float = REMOVE_SECONDS) -> None:
+    """Take these groups off the cluster; their directories stay. Raises NotPlaced at the end."""
+    deadline = time.monotonic() + seconds
+    while actions := plan_removal(groups, observe()):
+        if time.monotonic() > deadline:
+            raise NotPlaced(f"not removed within {seconds:.0f} s: {actions}")
+        actors = [each for each in actions if isinstance(each, KillActor)]
+        act(actors or actions)  # places only once no actor is left in them
+        time.sleep(POLL_SECONDS)
+
+
+def act(actions: Iterable[Action]) -> None:
+    """Carry out what was planned. Ray takes each in hand at once and finishes it later."""
+    for action in actions:
+        match action:
+            case Reserve(group=group, strategy=strategy):
+                placement_group(action.bundles, strategy, name=group, lifetime="detached")
+            case KillActor(name=name):
+                _kill(name)
+            case Release(group=group):
+                _release(group)
+
+
+def _kill(name: str) -> None:
+    try:
+        handle = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return  # ended by itself meanwhile
+    ray.kill(handle, no_restart=True)
+
+
+def _release(group: str) -> None:
+    try:
+        found = get_placement_group(group)
+    except ValueError:
+        return
+    remove_placement_group(found)
+
+
+def _reservations() -> tuple[Reservation, ...]:
+    table: dict[str, dict[str, Any]] = placement_group_table()
+    found = []
+    for each in table.values():
+        kind, _, number = each["name"].rpartition("-")
+        if kind not in KINDS or not number.isdigit() or each["state"] == GONE:
+            continue
+        where = each["bundles_to_node_id"]
+        found.append(
+            Reservation(
+                group=each["name"],
+                state=each["state"],
+                bundles=len(each["bundles"]),
+                nodes=tuple(where.get(number) or "" for number in range(len(each["bundles"]))),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: each.group))
