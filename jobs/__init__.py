@@ -7,6 +7,7 @@ ever. Around the jobs stand three modules with effects:
     session     the one place that starts and ends Spark: on the Ray cluster (RayDP), or here
     datasets    pages of Arrow in, DataFrame out, page by page
     report      runs the jobs, writes Parquet, a picture and a manifest that says of which cut
+    (plot and tables draw it, for a file and for a terminal)
 
 and the jobs themselves:
 

@@ -31,6 +31,12 @@ class SchemaMismatch(JobError):
         self.column = column
 
 
+class OutputFailed(JobError):
+    """The report's directory cannot be written."""
+
+    code = "OUTPUT_FAILED"
+
+
 class SparkUnavailable(JobError):
     """Spark cannot run here and now."""
 
