@@ -1,0 +1,52 @@
+"""The port between entities and whatever keeps their rows.
+
+A table is a sorted map from a key, a tuple of parts, to bytes. Every key of one table has the same
+shape: the same number of parts, each of the same type. `storage.state.State` implements the port
+over LMDB; `storage.memory.MemoryKeyValue` is its twin over a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+Part = str | int | bytes
+"""One part of a key. Integers are 64-bit and signed; booleans are refused."""
+
+
+class KeyValue(Protocol):
+    """Tables of rows, ordered by key."""
+
+    def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
+        """The row at `key`, or None."""
+        ...
+
+    def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
+        """Set the row at `key`."""
+        ...
+
+    def delete(self, table: str, key: tuple[Part, ...]) -> None:
+        """Remove the row at `key`; nothing happens if there is none."""
+        ...
+
+    def scan(
+        self,
+        table: str,
+        prefix: tuple[Part, ...] = (),
+        *,
+        starts: str = "",
+        after: bytes = b"",
+        upto: int | None = None,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose leading parts equal `prefix`, in key order, as (continuation token, value).
+
+        `prefix` has fewer parts than the keys of the table. `starts`: only rows whose next part, a
+        string and the last one, starts with it. `upto`: only rows whose next part, an integer, is
+        at most that. `after`: only rows behind that token. An integer sorts by its value, a string
+        in the last place by its UTF-8 bytes; a string before the last place sorts by length first.
+
+        A part that is too long for a key is cut and hashed, so when `starts` itself is that long
+        rows that only agree in the kept bytes are yielded too: who needs exactness compares the
+        row's own field. Do not write to the table while a scan of it is being read.
+        """
+        ...

@@ -1,0 +1,396 @@
+"""The engine on disk: LMDB, through py-lmdb. The only module that imports it.
+
+LMDB writes a transaction's pages beside the old ones, syncs them, and then one small meta page that
+makes them current. So a transaction is there whole or not at all, and is durable when the commit
+returns, as long as nobody turns the syncs off: `sync=True, metasync=True, writemap=False`, always,
+and asserted.
+
+Three things need care.
+
+- **The map.** The file is mapped at a fixed size; a transaction that passes it fails (`MapFull`).
+  The map grows before it is needed, between transactions, to hold the worst case of the next one.
+- **Failed commits.** After any failure but a full map nobody knows what the disk holds, and asking
+  again may report success for pages the kernel has given up on. The engine latches: every later
+  write raises `StorageFailed`, and the process has to exit (law 17).
+- **Readers.** An open read transaction keeps every page it can see from being used again. Views are
+  short-lived, and the map is not moved under them: growing waits for them until it cannot wait any
+  longer, and then takes them away (`ViewLost`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import lmdb
+
+from storage import filesystem
+from storage.engine import Change, EngineStats, checked
+from storage.errors import BadKey, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
+
+MAP_BYTES = 256 << 20
+"""The map to begin with. It costs address space only; the file has the size of what is in it."""
+
+LIMIT_BYTES = 1 << 40
+"""How far the map may grow."""
+
+GROW_AT = 0.7
+"""The map is doubled when the next transaction could fill it beyond this."""
+
+GROW_AT_WITH_VIEWS = 0.9
+"""Until here growing waits for open views to be closed."""
+
+TABLES = 256
+"""The most tables an environment may have."""
+
+READERS = 512
+"""The most read transactions at a time, over all processes."""
+
+PAGE_BYTES = 4096
+BATCH_ROWS = 256
+"""A scan copies at most this many rows at a time, so that it never holds its view for long."""
+
+
+class DiskView:
+    """A read transaction. Its lock lets the storage thread take it away from the reading one."""
+
+    def __init__(self, engine: DiskEngine, transaction: Any, handles: dict[str, Any]) -> None:
+        self._engine = engine
+        self._handles = handles  # a table that was made later is not in this transaction
+        self._lock = threading.Lock()
+        self._transaction = transaction
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """See `engine.Reader`."""
+        handle = self._handles.get(table)
+        if handle is None:
+            return None
+        with self._lock:
+            return self._engine.fetch(self._open(), handle, table, key)
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `engine.Reader`."""
+        handle = self._handles.get(table)
+        if handle is None:
+            return
+        rows = 16  # most scans are short
+        while True:
+            with self._lock:
+                batch = self._engine.batch(self._open(), handle, table, start, end, reverse, rows)
+            yield from batch
+            if len(batch) < rows:
+                return
+            last = batch[-1][0]
+            if reverse:
+                end = last
+            else:
+                start = last + b"\0"
+            rows = min(rows * 4, BATCH_ROWS)
+
+    def tables(self) -> tuple[str, ...]:
+        """See `engine.View`."""
+        with self._lock:
+            self._open()
+        return tuple(sorted(self._handles))
+
+    def close(self) -> None:
+        """See `engine.View`."""
+        with self._lock:
+            if self._transaction is not None:
+                self._transaction.abort()
+                self._transaction = None
+        self._engine.forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Any:
+        if self._transaction is None:
+            raise ViewLost("the view was closed, or its environment grew or was replaced")
+        return self._transaction
+
+
+class DiskEngine:
+    """One LMDB environment in the directory `path`, which is made if it is missing."""
+
+    def __init__(
+        self, path: Path, *, map_bytes: int = MAP_BYTES, limit_bytes: int = LIMIT_BYTES
+    ) -> None:
+        self.path = str(path)
+        self.limit_bytes = limit_bytes
+        filesystem.check(path)
+        filesystem.make(path)
+        self._failure: str | None = None
+        self._lock = threading.Lock()  # guards _views: views are closed on other threads
+        self._views: set[DiskView] = set()
+        self._reader: Any = None
+        self._closed = False
+        try:
+            self._env = lmdb.open(
+                self.path,
+                map_size=min(map_bytes, limit_bytes),
+                mode=0o700,
+                max_dbs=TABLES,
+                max_readers=READERS,
+                sync=True,
+                metasync=True,
+                writemap=False,
+                map_async=False,
+                lock=True,
+            )
+        except lmdb.Error as error:
+            if "already open" in str(error):
+                raise DirectoryInUse(self.path, str(os.getpid())) from error
+            raise StorageFailed(self.path, f"LMDB cannot open it: {error}") from error
+        flags = self._env.flags()
+        assert flags["sync"], "commits are not synced"
+        assert flags["metasync"], "the last commit could be undone by a crash"
+        assert not flags["writemap"], "a full disk would be SIGBUS"
+        self._env.reader_check()  # slots of processes that were killed
+        filesystem.sync(path)
+        self._map_bytes: int = self._env.info()["map_size"]
+        names = [bytes(name).decode() for name in self._env.dbs()]
+        self._handles: dict[str, Any] = {
+            name: self._env.open_db(name.encode(), create=False) for name in names
+        }
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """See `engine.Reader`."""
+        handle = self._handles.get(table)
+        if handle is None:
+            return None
+        if self._reader is None:
+            self._reader = self._env.begin()  # kept until the next write: nothing changes before
+        return self.fetch(self._reader, handle, table, key)
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `engine.Reader`."""
+        with self.view() as view:
+            yield from view.scan(table, start, end, reverse)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """See `engine.Engine`."""
+        tables = checked(changes)
+        self._begin_writing()
+        need = sum(
+            PAGE_BYTES + len(key) + (0 if value is None else len(value))
+            for rows in tables.values()
+            for key, value in rows.items()
+        )
+        try:
+            self._transact(tables, need)
+        except lmdb.MapFullError:
+            # The estimate was too low (a deep tree, a long freelist). The transaction is gone.
+            self._grow(2 * self._map_bytes)
+            try:
+                self._transact(tables, 0)
+            except lmdb.MapFullError:
+                raise MapFull(self.path, self.limit_bytes) from None
+
+    def clear(self, tables: Iterable[str]) -> None:
+        """See `engine.Engine`."""
+        self._begin_writing()
+        try:
+            with self._env.begin(write=True) as transaction:
+                for table in tables:
+                    if table in self._handles:
+                        transaction.drop(self._handles[table], delete=False)
+        except lmdb.Error as error:
+            raise self._fail(error) from error
+
+    def tables(self) -> tuple[str, ...]:
+        """See `engine.Engine`."""
+        return tuple(sorted(self._handles))
+
+    def view(self) -> DiskView:
+        """See `engine.Engine`."""
+        view = DiskView(self, self._env.begin(), dict(self._handles))
+        with self._lock:
+            self._views.add(view)
+        return view
+
+    def stats(self) -> EngineStats:
+        """See `engine.Engine`."""
+        with self._env.begin() as transaction:
+            records = sum(transaction.stat(each)["entries"] for each in self._handles.values())
+        return EngineStats(
+            path=self.path,
+            map_bytes=self._map_bytes,
+            limit_bytes=self.limit_bytes,
+            used_bytes=self._used(),
+            records=records,
+            views=len(self._views),
+        )
+
+    def close(self) -> None:
+        """See `engine.Engine`."""
+        if not self._closed:
+            self._closed = True
+            self._drop_reader()
+            self._lose_views()
+            self._env.close()
+
+    # Used by the views.
+
+    def fetch(self, transaction: Any, handle: Any, table: str, key: bytes) -> bytes | None:
+        """One value in a transaction."""
+        if not key:
+            return None  # LMDB refuses to look for it
+        try:
+            value: bytes | None = transaction.get(key, db=handle)
+        except lmdb.Error as error:
+            raise CorruptRecord(self.path, table, repr(key), str(error)) from error
+        return value
+
+    def batch(
+        self,
+        transaction: Any,
+        handle: Any,
+        table: str,
+        start: bytes,
+        end: bytes | None,
+        reverse: bool,
+        rows: int,
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `rows` records of [start, end), from its beginning or from its end."""
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            with transaction.cursor(db=handle) as cursor:
+                if reverse:
+                    placed = _place_before(cursor, end)
+                    walk = cursor.iterprev()
+                else:
+                    placed = cursor.set_range(start) if start else cursor.first()
+                    walk = cursor.iternext()
+                if not placed:
+                    return found
+                for key, value in walk:
+                    if (key < start) if reverse else (end is not None and key >= end):
+                        break
+                    found.append((key, value))
+                    if len(found) == rows:
+                        break
+        except lmdb.Error as error:
+            raise CorruptRecord(self.path, table, f"after {start!r}", str(error)) from error
+        return found
+
+    def forget(self, view: DiskView) -> None:
+        """A view has closed itself."""
+        with self._lock:
+            self._views.discard(view)
+
+    # Writing.
+
+    def _begin_writing(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(self.path, self._failure)
+        self._drop_reader()
+
+    def _transact(self, tables: dict[str, dict[bytes, bytes | None]], need: int) -> None:
+        """One transaction. Only MapFullError leaves it as LMDB's own error."""
+        self._grow_ahead(need)
+        try:
+            for table, rows in tables.items():
+                if table not in self._handles and any(v is not None for v in rows.values()):
+                    self._handles[table] = self._env.open_db(_name(table))
+            with self._env.begin(write=True) as transaction:
+                for table, rows in tables.items():
+                    handle = self._handles.get(table)
+                    if handle is None:
+                        continue  # deletes in a table that never was
+                    # Keys in order touch each page once.
+                    puts = sorted((k, v) for k, v in rows.items() if v is not None)
+                    if len(puts) < len(rows):
+                        for key in sorted(k for k, v in rows.items() if v is None):
+                            transaction.delete(key, db=handle)
+                    with transaction.cursor(db=handle) as cursor:
+                        cursor.putmulti(puts)
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as error:
+            raise self._fail(error) from error
+
+    def _fail(self, error: Exception) -> StorageFailed:
+        """Latch: from here on every write is refused."""
+        self._failure = f"a transaction failed: {error}"
+        return StorageFailed(self.path, self._failure)
+
+    def _used(self) -> int:
+        pages: int = self._env.info()["last_pgno"] + 1
+        return pages * PAGE_BYTES
+
+    def _grow_ahead(self, need: int) -> None:
+        """Make room for a transaction that may touch `need` bytes of pages."""
+        used = self._used() + need
+        if used <= GROW_AT * self._map_bytes:
+            return
+        if self._views and used <= GROW_AT_WITH_VIEWS * self._map_bytes:
+            return
+        wanted = self._map_bytes
+        while used > GROW_AT * wanted:
+            wanted *= 2
+        self._grow(wanted)
+
+    def _grow(self, wanted: int) -> None:
+        wanted = min(wanted, self.limit_bytes)
+        if wanted <= self._map_bytes:
+            return
+        self._drop_reader()
+        self._lose_views()
+        try:
+            self._env.set_mapsize(wanted)
+        except lmdb.Error as error:
+            raise self._fail(error) from error
+        self._map_bytes = wanted
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+    def _lose_views(self) -> None:
+        with self._lock:
+            views = tuple(self._views)
+        for view in views:
+            view.close()
+
+
+def _place_before(cursor: Any, end: bytes | None) -> bool:
+    """Put the cursor on the last record before `end`; False if there is none."""
+    if end is None:
+        placed: bool = cursor.last()
+    elif not end:
+        placed = False
+    elif cursor.set_range(end):
+        placed = cursor.prev()
+    else:
+        placed = cursor.last()
+    return placed
+
+
+def _name(table: str) -> bytes:
+    name = table.encode()
+    if not 0 < len(name) <= 64:
+        raise BadKey(f"a table's name has 1 to 64 bytes, not {len(name)}: {table[:80]!r}")
+    return name
+
+
+def exists(path: Path) -> bool:
+    """Whether an environment is in the directory."""
+    return os.path.exists(path / "data.mdb")

@@ -1,0 +1,159 @@
+"""The engine port: one environment of named tables, each a sorted map from bytes to bytes.
+
+    engine.write([("entries", key, value), ("meta", key, None)])   # one synced transaction
+    engine.get("entries", key)
+    with engine.view() as view: view.scan("entries")               # one moment, any thread
+
+Two engines pass one contract suite: `memory.MemoryEngine` and `disk.DiskEngine` (LMDB). A write is
+atomic, and durable when it returns. A table exists once something was written to it; reading one
+that does not exist finds nothing. Writes and direct reads belong to one thread, the storage thread;
+a view may be read and closed on another one.
+
+LMDB has no checksums: a bit that flips on the disk is read back as data. So every value that
+`log.py` and `state.py` store is sealed here first with a CRC-32 over table, key and value, and
+unsealed at every read. A value that turns up under another key is found out too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Protocol, Self
+from zlib import crc32
+
+from storage.errors import BadKey, CorruptRecord
+
+Change = tuple[str, bytes, bytes | None]
+"""(table, key, value); the value None deletes. Of two changes of one key the later one holds."""
+
+ENGINE_KEY_BYTES = 511
+"""What LMDB 0.9 takes. The layout stays below it (`keys.KEY_BYTES`)."""
+
+ENGINE_VALUE_BYTES = 64 << 20
+"""The largest value an engine takes: far above every limit of a row, an entry or a batch."""
+
+CRC_BYTES = 4
+"""What `seal` puts in front of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How full an environment is. `used_bytes` is the high-water mark of the file's pages."""
+
+    path: str
+    map_bytes: int
+    limit_bytes: int
+    used_bytes: int
+    records: int
+    views: int
+
+
+class Reader(Protocol):
+    """What can be read: by the engine as it is now, by a view as it was."""
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value at `key`, or None."""
+        ...
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of everything in [start, end), in key order or against it, lazily."""
+        ...
+
+
+class View(Reader, Protocol):
+    """An environment at one moment. Close it soon: while it is open no old page is used again.
+
+    Every method raises `ViewLost` once the view is closed, here or by the engine.
+    """
+
+    def tables(self) -> tuple[str, ...]:
+        """The tables there were, sorted."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the moment. Closing twice is fine."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Engine(Reader, Protocol):
+    """One environment."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies, for messages."""
+        ...
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """All of `changes`, or, if it raises, none of them, in one transaction that is durable
+        on return. Raises `MapFull` (nothing happened) or `StorageFailed` (exit)."""
+        ...
+
+    def clear(self, tables: Iterable[str]) -> None:
+        """Empty whole tables in one transaction."""
+        ...
+
+    def tables(self) -> tuple[str, ...]:
+        """The tables there are, sorted."""
+        ...
+
+    def view(self) -> View:
+        """The environment as it is at this moment."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """How full it is."""
+        ...
+
+    def close(self) -> None:
+        """Close it; views that are still open are lost. Closing twice is fine."""
+        ...
+
+
+def checked(changes: Iterable[Change]) -> dict[str, dict[bytes, bytes | None]]:
+    """Changes by table, the last one of each key, refused if an engine could not hold one."""
+    tables: dict[str, dict[bytes, bytes | None]] = {}
+    for table, key, value in changes:
+        if not 0 < len(key) <= ENGINE_KEY_BYTES:
+            raise BadKey(f"a key has 1 to {ENGINE_KEY_BYTES} bytes, not {len(key)}")
+        if value is not None and len(value) > ENGINE_VALUE_BYTES:
+            raise ValueError(f"a value has at most {ENGINE_VALUE_BYTES} bytes, not {len(value)}")
+        rows = tables.get(table)
+        if rows is None:
+            rows = tables[table] = {}
+        rows[key] = value
+    return tables
+
+
+@cache
+def _seed(table: str) -> int:
+    """The table's share of every checksum in it. There are a few dozen table names."""
+    return crc32(table.encode())
+
+
+def seal(table: str, key: bytes, value: bytes) -> bytes:
+    """The value as it is stored: its CRC-32, bound to table and key, and then itself."""
+    return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value
+
+
+def unseal(where: str, table: str, key: bytes, stored: bytes) -> bytes:
+    """The value that `seal` stored there. Raises `CorruptRecord` if it is anything else."""
+    value = stored[CRC_BYTES:]
+    computed = crc32(value, crc32(key, _seed(table)))
+    if computed != int.from_bytes(stored[:CRC_BYTES], "big") or len(stored) < CRC_BYTES:
+        found = stored[:CRC_BYTES].hex()
+        why = f"its checksum is {found or 'missing'}, its bytes give {computed:08x}"
+        raise CorruptRecord(where, table, repr(key), why)
+    return value

@@ -1,0 +1,133 @@
+"""The key layout: how tuples of parts become bytes. Nothing else in the tree encodes a key.
+
+    ("acme", 7, "a/b")  ->  00 04 "acme" | 80 00 00 00 00 00 00 07 | "a/b"
+
+- An integer is 8 bytes, big-endian, with the sign bit flipped, so that bytes sort as numbers.
+- A string (UTF-8) or bytes part before the last place has its length in front, two bytes. So a `/`
+  in an MQTT name, or any other byte, is harmless: nothing is a separator.
+- The last part is raw, so that the rows under one prefix sort by name and a scan by the beginning
+  of a name is one range.
+
+A key has at most `KEY_BYTES`, because LMDB 0.9 ends at 511. What is longer is cut and hashed: a
+leading part of `PART_BYTES` or more keeps its first bytes and ends in its SHA-256, exactly
+`PART_BYTES` in all; the last part does the same with the room that is left. A part that was not
+hashed is always shorter than that, so no name can be made up that meets another's hash. The row
+keeps the whole name.
+
+The keys of one table all have the same shape (number and types of parts); within one shape two
+different tuples never meet. The raft log's keys are entry indexes, `entry_key`.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from state_machines.keyvalue import Part
+from storage.errors import BadKey
+
+KEY_BYTES = 480
+"""The longest key, of LMDB's 511 (design, section 6)."""
+
+PART_BYTES = 96
+"""A leading part of this many bytes or more is cut and hashed."""
+
+DIGEST_BYTES = 32
+"""What SHA-256 takes of a hashed part."""
+
+LEAD_BYTES = KEY_BYTES - 2 * DIGEST_BYTES
+"""The most that all leading parts may take, so that the last part has room for its hash."""
+
+_SIGN = 1 << 63
+_LENGTH = [n.to_bytes(2, "big") for n in range(PART_BYTES + 1)]
+
+
+def encode(key: tuple[Part, ...]) -> bytes:
+    """The bytes of a whole key. Raises `BadKey` if it is empty or of a type that has no bytes."""
+    lead = b""
+    for part in key[:-1]:
+        if type(part) is str:
+            raw = part.encode()
+            size = len(raw)
+            if size < PART_BYTES:  # the hot path: short names need no call
+                lead += _LENGTH[size] + raw
+                continue
+        lead += _leading(part)
+    if not key:
+        raise BadKey("a key has at least one part")
+    last = key[-1]
+    room = KEY_BYTES - len(lead)
+    if type(last) is str:
+        raw = last.encode()
+    elif type(last) is int:
+        raw = _integer(last)
+    elif type(last) is bytes:
+        raw = last
+    else:
+        raise BadKey(f"a key part is a str, an int or bytes, not {type(last).__name__}")
+    if room < KEY_BYTES - LEAD_BYTES:
+        raise BadKey(f"leading parts take {len(lead)} bytes; the limit is {LEAD_BYTES}")
+    if len(raw) >= room:
+        raw = raw[: room - DIGEST_BYTES] + sha256(raw).digest()
+    if not lead and not raw:
+        raise BadKey("a key of one empty part has no bytes")
+    return lead + raw
+
+
+def bounds(
+    prefix: tuple[Part, ...], starts: str = "", after: bytes = b"", upto: int | None = None
+) -> tuple[bytes, bytes | None]:
+    """The range [first, end) of encoded keys that a scan covers; end None: to the table's end."""
+    lead = b"".join(map(_leading, prefix))
+    if len(lead) > LEAD_BYTES:
+        raise BadKey(f"leading parts take {len(lead)} bytes; the limit is {LEAD_BYTES}")
+    first = lead
+    if starts:
+        # Only these bytes of a long name are certain to be in its key.
+        first = lead + starts.encode()[: KEY_BYTES - len(lead) - DIGEST_BYTES]
+        end = successor(first)
+    elif upto is not None:
+        end = successor(lead + _integer(upto))
+    else:
+        end = successor(lead)
+    if after >= first:
+        # No key is as long as KEY_BYTES + 1, so what follows in a longer token decides nothing.
+        first = (after + b"\0")[: KEY_BYTES + 1]
+    return first, end
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The first bytes behind everything that begins with `prefix`; None if there is no such."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
+
+
+def entry_key(index: int) -> bytes:
+    """The key of a raft log entry. Indexes are positive, so unsigned order is theirs."""
+    return index.to_bytes(8, "big")
+
+
+def entry_index(key: bytes) -> int:
+    """The index that `entry_key` encoded."""
+    return int.from_bytes(key, "big")
+
+
+def _leading(part: Part) -> bytes:
+    """One part that is not the last."""
+    if type(part) is int:
+        return _integer(part)
+    if type(part) is str:
+        raw = part.encode()
+    elif type(part) is bytes:
+        raw = part
+    else:
+        raise BadKey(f"a key part is a str, an int or bytes, not {type(part).__name__}")
+    if len(raw) >= PART_BYTES:
+        raw = raw[: PART_BYTES - DIGEST_BYTES] + sha256(raw).digest()
+    return _LENGTH[len(raw)] + raw
+
+
+def _integer(value: int) -> bytes:
+    try:
+        return (value + _SIGN).to_bytes(8, "big")
+    except OverflowError:
+        raise BadKey(f"{value} does not fit 64 bits with a sign") from None

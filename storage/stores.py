@@ -1,0 +1,76 @@
+"""What a replica opens at start: its log and its state, in step with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine
+from storage.engine import Engine
+from storage.identity import Directory
+from storage.log import LoadedLog, RaftLog
+from storage.memory import MemoryEngine
+from storage.shelf import DiskShelf, MemoryShelf, Shelf
+from storage.state import FLUSH_BYTES, State
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Log and state of one replica. `loaded` is what the raft core starts from; its applied index
+    is `state.applied.index`, and committed entries after it are to be applied again."""
+
+    log: RaftLog
+    state: State
+    loaded: LoadedLog
+
+    def close(self) -> None:
+        """Close both. Nothing is flushed: the log has what the layer had."""
+        self.state.close()
+        self.log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDisk:
+    """A disk in memory: opening stores over it again is a restart after a crash."""
+
+    log: MemoryEngine = field(default_factory=MemoryEngine)
+    shelf: MemoryShelf = field(default_factory=MemoryShelf)
+
+
+def open_stores(
+    directory: Directory,
+    *,
+    flush_bytes: int = FLUSH_BYTES,
+    map_bytes: int = MAP_BYTES,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Stores:
+    """Open what a locked directory holds, repairing what a crash may leave (`RaftLog.load`).
+
+    Raises `CorruptRecord`, `CorruptLog`, `StorageFailed` or `UnsafeFileSystem`.
+    """
+    shelf = DiskShelf(
+        directory.state, directory.staging, map_bytes=map_bytes, limit_bytes=limit_bytes
+    )
+    try:
+        engine = DiskEngine(directory.log, map_bytes=map_bytes, limit_bytes=limit_bytes)
+    except BaseException:
+        shelf.close()
+        raise
+    return _open(shelf, engine, flush_bytes)
+
+
+def memory_stores(disk: MemoryDisk | None = None, *, flush_bytes: int = FLUSH_BYTES) -> Stores:
+    """The same over memory. Pass the same disk again to restart."""
+    disk = disk or MemoryDisk()
+    return _open(disk.shelf, disk.log, flush_bytes)
+
+
+def _open(shelf: Shelf, engine: Engine, flush_bytes: int) -> Stores:
+    log = RaftLog(engine)
+    try:
+        state = State(shelf, flush_bytes=flush_bytes)
+        loaded = log.load(state.flushed, installed=state.installed)
+    except BaseException:
+        shelf.close()
+        log.close()
+        raise
+    return Stores(log, state, loaded)
