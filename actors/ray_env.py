@@ -171,6 +171,19 @@ def environment(
     return wanted
 
 
+def apply(wanted: Mapping[str, str]) -> None:
+    """Put an environment in place for this process, which has not connected to Ray yet.
+
+    Ray reads its settings when it is imported and the token when it is used first. If that has
+    happened, it is told to read both again, the way Ray's own `ray.init` does it.
+    """
+    os.environ.update(wanted)
+    raylet = sys.modules.get("ray._raylet")
+    if raylet is not None:
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 _TUNABLE = frozenset({*EVERY_PROCESS, *HEAD_ONLY}) - {"RAY_AUTH_MODE", "RAY_gcs_storage"}
 
 

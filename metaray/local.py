@@ -52,6 +52,8 @@ POLL_SECONDS: Final = 0.05
 TEMPORARY_MAX: Final = 32  #: characters of the temporary directory that leave room for a socket
 PORTS: Final = range(20_000, 32_000)  #: below the range from which outgoing connections are served
 META_PER_NODE: Final = 1  #: of the resource `meta`, which replicas take in small shares
+LAST_LINES: Final = 12  #: of a failed node's log, shown in the error
+OVERLOADED_TEXT: Final = "timed out during startup"  #: what it says if that took more than 30 s
 READY_TEXT: Final = "block forever"  #: what `ray start --block` prints once its node is up
 
 Progress = Callable[[str], None]
@@ -110,8 +112,12 @@ class LocalCluster:
     nodes: tuple[LocalNode, ...] = field(default=())
 
     def environment(self) -> dict[str, str]:
-        """What to put into `os.environ` before `ray.init`, and before Ray is first imported."""
+        """What a process that connects to it needs, as variables for `subprocess` or a shell."""
         return ray_env.environment(token=self.token_path)
+
+    def apply_environment(self) -> None:
+        """Make it this process's environment. Call it before `ray.init`, not after."""
+        ray_env.apply(self.environment())
 
 
 def silent(_step: str) -> None:
@@ -231,6 +237,7 @@ def _start_head(
 ) -> LocalCluster:
     dashboard_port = dashboard_port or _free_port(port)
     storage = cluster.data / "gcs"
+    shutil.rmtree(storage, ignore_errors=True)
     storage.mkdir()
     arguments = [
         "--head",
@@ -244,7 +251,7 @@ def _start_head(
     ]
     environment = ray_env.environment(token=cluster.token_path, head_storage=storage)
     cluster = replace(cluster, dashboard=f"http://127.0.0.1:{dashboard_port}")
-    cluster = _start(cluster, 0, arguments, environment, lock, progress)
+    cluster = _try_start(cluster, 0, arguments, environment, lock, progress)
     # Ray chooses the address of this machine that others reach it by, and tells it in this file.
     address = (cluster.temporary / "ray_current_cluster").read_text().strip()
     cluster = replace(cluster, address=address)
@@ -255,7 +262,25 @@ def _start_head(
 def _start_worker(cluster: LocalCluster, index: int, progress: Progress) -> LocalCluster:
     # Every node's monitor would follow the logs of all nodes of this machine: the head's is enough.
     arguments = [f"--address={cluster.address}", "--include-log-monitor=false"]
-    return _start(cluster, index, arguments, cluster.environment(), None, progress)
+    return _try_start(cluster, index, arguments, cluster.environment(), None, progress)
+
+
+def _try_start(
+    cluster: LocalCluster,
+    index: int,
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    lock: int | None,
+    progress: Progress,
+) -> LocalCluster:
+    """Ray gives a node 30 s, whatever the machine is busy with: then once more."""
+    try:
+        return _start(cluster, index, arguments, environment, lock, progress)
+    except StartFailed as error:
+        if OVERLOADED_TEXT not in error.detail:
+            raise
+        progress(f"node-{index} was too slow; once more")
+    return _start(cluster, index, arguments, environment, lock, progress)
 
 
 def _start(
@@ -309,13 +334,15 @@ def _start(
     _write_state(cluster)
     deadline = time.monotonic() + NODE_SECONDS
     while READY_TEXT not in log.read_text(errors="replace"):
-        status = child.poll()
-        if status is None and time.monotonic() < deadline:
+        status, head = child.poll(), cluster.nodes[0]
+        if status is None and head.alive and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             continue
         reason = f"ended with status {status}" if status is not None else "took too long"
-        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-12:])
-        _end(cluster) if index == 0 else kill(family([node.process]))
+        if not head.alive and index > 0:
+            reason, log = "has lost its head, which ended", head.log
+        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-LAST_LINES:])
+        kill(family([node.process]))
         raise StartFailed(f"Ray node {name} {reason}; the end of {log}:\n{last}")
     return cluster
 
@@ -432,7 +459,6 @@ def _clear(data: Path) -> None:
     left = _read_state(data)
     if left is not None:
         _end(left)
-    shutil.rmtree(data / "gcs", ignore_errors=True)
 
 
 def _end(cluster: LocalCluster) -> int:

@@ -1,6 +1,6 @@
 """Real Ray nodes for tests: one cluster for the whole run, and more where a test needs its own.
 
-Every cluster of a run shares one token, because a process reads Ray's token only once. All of them
+Every cluster of a run shares one token, so that the tests' process can connect to any. All of them
 are ended when the run ends, however it ends, and the environment is put back.
 """
 
@@ -24,7 +24,7 @@ def ray_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Put Ray's environment in place before Ray is used first. The value is the token file."""
     token = ray_env.create_token(tmp_path_factory.mktemp("token") / "token")
     before = dict(os.environ)
-    os.environ.update(ray_env.environment(token=token))
+    ray_env.apply(ray_env.environment(token=token))
     yield token
     os.environ.clear()
     os.environ.update(before)
