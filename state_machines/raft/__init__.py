@@ -50,10 +50,10 @@ term (5.4.2), and everything older commits beneath that. It sends each peer the 
 `Append`, with the position before them; a follower whose log does not have that position refuses,
 and says where the logs may still agree (`AppendReply.conflict_index`), so a whole term is skipped
 at a time. `progress` keeps what is known of each peer: it *probes* with one append at a time until
-one is accepted, then *replicates* without waiting for answers, within bounds. A peer that needs what
-the log no longer has appears in `Ready.snapshot_to`; the shell streams it the state and the other
-shell steps `InstallSnapshot`. A follower that disagrees with the leader drops its own entries,
-which cannot be committed ones: an assertion says so.
+one is accepted, then *replicates* without waiting for answers, within bounds. A peer that needs
+what the log no longer has appears in `Ready.snapshot_to`; the shell streams it the state and the
+other shell steps `InstallSnapshot`. A follower that disagrees with the leader drops its own
+entries, which cannot be committed ones: an assertion says so.
 
 An entry is committed once a quorum has it on disk; the leader counts itself by its own disk too
 (`Raft.durable_index`). Followers learn the commit index from later appends and heartbeats. Entries
@@ -68,11 +68,11 @@ before it began.
 
 Membership
 ----------
-A `Configuration` is an entry, and in force from its append, even before it is committed; should the
-entry be truncated, the one before is in force again. Voters change by joint consensus (`confchange`,
-section 6): first an entry with old and new voters, where both majorities must agree, then, without
-anybody asking for it, one with the new ones. New members are learners first. A leader that has
-removed itself leads until the last entry is committed, names an heir, and steps down.
+A `Configuration` is an entry, and in force from its append, even before it is committed; should
+the entry be truncated, the one before is in force again. Voters change by joint consensus
+(`confchange`, section 6): first an entry with old and new voters, where both majorities must agree,
+then, without anybody asking for it, one with the new ones. New members are learners first. A leader
+that has removed itself leads until the last entry is committed, names an heir, and steps down.
 
 Where things are
 ----------------
@@ -88,8 +88,8 @@ What is left out
 - *Priorities, witnesses, quiescence.* All voters are equal, all keep the log, all leaders beat.
 - *Snapshot transport.* The core says who needs one and whether one may be installed.
 - *Exactly-once.* An entry proposed twice is applied twice; `state_machines.clients` sees to it.
-- *Byzantine peers.* A message is believed if its form is right (the codec sees to that), except that
-  a term beyond `TERM_MAX` is dropped.
+- *Byzantine peers.* A message is believed if its form is right (the codec sees to that), except
+  that a term beyond `TERM_MAX` is dropped.
 """
 
 from state_machines.raft.confchange import Change

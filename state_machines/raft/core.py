@@ -6,6 +6,8 @@ Everything that happens comes in through a few methods (`tick`, `step`, `propose
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from state_machines.errors import Conflict, Invalid, NotLeader, Overloaded, Transferring
 from state_machines.raft.confchange import Change, enter, leave
 from state_machines.raft.config import TERM_MAX
@@ -162,12 +164,19 @@ class Raft(RaftState):
             case _:
                 pass
 
+    def snapshot_sent(self, peer: int) -> None:
+        """The shell of this peer has the whole snapshot. This, or `snapshot_failed`, follows every
+        `Ready.snapshot_to`: should the peer die before it has installed it, it is asked again."""
+        self._snapshot_ended(peer, arrived=True)
+
     def snapshot_failed(self, peer: int) -> None:
         """The snapshot for this peer did not arrive. Another one is asked for when it answers."""
+        self._snapshot_ended(peer, arrived=False)
+
+    def _snapshot_ended(self, peer: int, *, arrived: bool) -> None:
         progress = self.progress.get(peer)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
-            progress.probe()
-            progress.probing = True  # until its next heartbeat reply: it may be down
+            progress.snapshot_ended(arrived=arrived)
 
     def compact(self, index: int) -> None:
         """Forget the entries up to `index`, which must have been handed out as committed."""
@@ -386,18 +395,14 @@ class Raft(RaftState):
         index = self._log.last_index + 1
         kind = EntryKind.CONFIGURATION
         self._append(leader, Entry(self._term, index, b"", kind, configuration))
-        # Those that go are told so once; from here on they are not sent to any more.
-        for peer in leader.progress.keys() - {*configuration.members}:
-            self._send_entries(peer, leader.progress[peer])
-        self._match_progress(leader, next_index=index)
+        self._match_progress(leader, next_index=index, keep=leader.progress)
         return index
 
-    def _match_progress(self, leader: Leader, next_index: int) -> None:
-        """Have a progress for every other member, and for nobody else."""
+    def _match_progress(self, leader: Leader, next_index: int, keep: Iterable[int] = ()) -> None:
+        """Have a progress for every other member and those to `keep`, and for nobody else."""
         leader.progress = {
             peer: leader.progress.get(peer) or Progress(next_index)
-            for peer in self._log.configuration.members
-            if peer != self.id
+            for peer in sorted({*self._log.configuration.members, *keep} - {self.id})
         }
 
     def _send_entries(self, peer: int, progress: Progress) -> None:
@@ -510,7 +515,13 @@ class Raft(RaftState):
         if log.configuration.joint:
             if leader.transfer is None:  # The target has to have the whole log.
                 self._append_configuration(leader, leave(log.configuration))
-        elif self._removed():
+            return
+        if leader.progress.keys() > {*log.configuration.members} - {self.id}:
+            # Those who are out get the last entry and its commit like the others, if they are not
+            # behind: so most of them know, and none of those asks for votes any more.
+            self._tell_commit(leader)
+            self._match_progress(leader, next_index=log.last_index + 1)
+        if self._removed():
             self._tell_commit(leader)
             heir = max(
                 log.configuration.voters, key=lambda voter: (self._match_index(voter), voter)

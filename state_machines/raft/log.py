@@ -94,6 +94,11 @@ class Log:
         return self._configurations[-1][1]
 
     @property
+    def configuration_before(self) -> Configuration:
+        """The one before the latest, as far back as the log goes."""
+        return self._configurations[max(len(self._configurations) - 2, 0)][1]
+
+    @property
     def configuration_index(self) -> int:
         """Where the configuration in force stands."""
         return self._configurations[-1][0]

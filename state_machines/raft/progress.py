@@ -7,7 +7,8 @@ SNAPSHOT    The peer needs entries that the log no longer has. Nothing is sent b
             until the state that the shell streams has arrived.
 
 PROBE --accepted--> REPLICATE --rejected, unreachable--> PROBE
-PROBE, REPLICATE --next_index below the log--> SNAPSHOT --arrived, failed--> PROBE
+PROBE, REPLICATE --next_index below the log--> SNAPSHOT --sent, failed--> PROBE
+SNAPSHOT --accepted--> REPLICATE
 """
 
 from __future__ import annotations
@@ -109,6 +110,14 @@ class Progress:
         """The logs agree up to match_index: send what follows without waiting."""
         self._become(ProgressState.REPLICATE)
         self.next_index = self.match_index + 1
+
+    def snapshot_ended(self, *, arrived: bool) -> None:
+        """The stream is over. What came of it shows when the peer answers the next heartbeat."""
+        index = self.snapshot_index
+        self.probe()
+        if arrived:
+            self.next_index = max(self.next_index, index + 1)
+        self.probing = True
 
     def snapshot(self, index: int, term: int) -> None:
         """The log begins after (index, term) and the peer needs something older."""

@@ -157,10 +157,20 @@ class RaftState:
         return self._log.meta(index)
 
     def _electable(self) -> bool:
-        # While joint the old voters may still be needed to lead out of it.
-        configuration = self._log.configuration
-        votes = self.id in configuration.voters or self.id in configuration.outgoing
-        return votes and not self._log.installing and self._term < TERM_MAX
+        """Whether it may stand for election.
+
+        While a change is joint the old voters may be needed to lead out of it. Even a replica that
+        its own log has removed may be, as long as it does not know that entry to be committed: it
+        can be the only one with it, and others refuse their votes to shorter logs (thesis 4.2.2).
+        """
+        log = self._log
+        configuration = log.configuration
+        if log.configuration_index > log.commit and not self._may_vote(configuration):
+            configuration = log.configuration_before
+        return self._may_vote(configuration) and not log.installing and self._term < TERM_MAX
+
+    def _may_vote(self, configuration: Configuration) -> bool:
+        return self.id in configuration.voters or self.id in configuration.outgoing
 
     def _removed(self) -> bool:
         """Whether the configuration in force has no vote for this replica, and will not again."""
@@ -194,8 +204,10 @@ class RaftState:
             case Leader() as leader:
                 assert self._vote == self.id, "a leader has voted for itself"
                 others = {*log.configuration.members} - {self.id}
-                assert leader.progress.keys() == others, "progress is kept of the members"
-                assert list(leader.progress) == sorted(others), "in order"
+                changed = log.configuration_index > log.commit
+                assert leader.progress.keys() >= others, "progress is kept of every member"
+                assert changed or leader.progress.keys() == others, "and of nobody else for long"
+                assert list(leader.progress) == sorted(leader.progress), "in order"
                 size = log.bytes_between(log.commit + 1, log.last_index)
                 assert leader.uncommitted_bytes == size, f"{leader.uncommitted_bytes} != {size}"
                 assert not log.installing, "a leader has its whole log"
