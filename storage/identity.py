@@ -81,11 +81,12 @@ class Directory:
         cluster: str,
         group: str,
         *,
-        status: Status = "active",
+        status: Status = "founding",
         founding: Configuration | None = None,
         replica: int | None = None,
     ) -> Self:
-        """A new directory with a new identity, under `root`, locked. `replica`: for tests."""
+        """A new directory with a new identity, under `root`, locked. `replica`: its id, if the
+        caller has drawn one."""
         filesystem.check(root)
         replica = replica or secrets.randbelow((1 << 63) - 1) + 1
         path = _home(root, group) / f"{replica:016x}"
@@ -131,17 +132,17 @@ class Directory:
         return self._identity
 
     @property
-    def log(self) -> Path:
+    def log_path(self) -> Path:
         """Where the raft log lies."""
         return self.path / "log"
 
     @property
-    def state(self) -> Path:
+    def state_path(self) -> Path:
         """Where the state lies."""
         return self.path / "state"
 
     @property
-    def staging(self) -> Path:
+    def staging_path(self) -> Path:
         """Where a snapshot is received."""
         return self.path / "staging"
 
@@ -165,11 +166,12 @@ class Directory:
             self._lock = None
 
 
-def find(root: Path, cluster: str, group: str) -> list[Found]:
+def find(root: Path, cluster: str | None, group: str) -> list[Found]:
     """The group's directories under `root` that no process holds, the most booted first.
 
-    Retired ones are among them. Raises `ForeignData` if one is another cluster's and `BadIdentity`
-    if one cannot be read: to guess would be to speak with a forgotten vote.
+    Retired ones come last. `cluster`: whose they have to be; None takes any. Raises `ForeignData`
+    if one is another's, and `BadIdentity` if one cannot be read: to guess would be to speak with a
+    forgotten vote.
     """
     found = []
     home = _home(root, group)
@@ -184,9 +186,10 @@ def find(root: Path, cluster: str, group: str) -> list[Found]:
             identity = read(path)
         finally:
             os.close(lock)
-        _expect(path, "cluster", identity.cluster, cluster)
+        if cluster is not None:
+            _expect(path, "cluster", identity.cluster, cluster)
         found.append(Found(path, identity))
-    return sorted(found, key=lambda each: (-each.identity.boot, each.path.name))
+    return sorted(found, key=_preference)
 
 
 def read(path: Path) -> Identity:
@@ -226,6 +229,11 @@ def _write(path: Path, identity: Identity) -> None:
 
 def _canonical(body: Any) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _preference(found: Found) -> tuple[bool, int, str]:
+    who = found.identity
+    return who.status == "retired", -who.boot, found.path.name
 
 
 def _expect(path: Path, what: str, found: str, wanted: str) -> None:

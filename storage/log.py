@@ -45,8 +45,8 @@ PURGE_ENTRIES = 1000
 """Compaction deletes at most so many entries per transaction: one huge delete would make LMDB walk
 a long list of free pages and keep the storage thread from saving."""
 
-ORIGIN = SnapshotMeta(index=0, term=0, configuration=Configuration())
-"""Where a log begins that was never saved to."""
+NOBODY = Configuration()
+"""The founding configuration of a replica that joins a group later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,28 @@ class RaftLog:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         #: where the log begins; entries up to this index are gone or about to be
-        self.base = ORIGIN
+        self.base = SnapshotMeta(0, 0, NOBODY)
         #: the last index that is durable
         self.last_index = 0
         self._oldest = 1  # no entry below this index is stored
 
-    def load(self, flushed: SnapshotMeta | None = None, *, installed: bool = False) -> LoadedLog:
+    def load(
+        self,
+        flushed: SnapshotMeta | None = None,
+        *,
+        installed: bool = False,
+        founding: Configuration = NOBODY,
+    ) -> LoadedLog:
         """Read and check everything. `flushed`: the durable point of the state beside this log;
-        `installed`: whether the state is exactly a snapshot that was installed.
+        `installed`: whether the state is exactly a snapshot that was installed; `founding`: the
+        members of a log that begins at index 0.
 
         Raises `CorruptRecord` or `CorruptLog`. Repairs what a crash may leave: entries below the
         base that were about to be purged, and a state that was switched before the log was saved.
         """
         meta = {key: self._read(META, key, value) for key, value in self.engine.scan(META)}
-        self.base = self._parse(BASE, meta.pop(BASE, None), records.meta_from) or ORIGIN
+        origin = SnapshotMeta(0, 0, founding)
+        self.base = self._parse(BASE, meta.pop(BASE, None), records.meta_from) or origin
         hard_state = self._parse(HARD_STATE, meta.pop(HARD_STATE, None), records.hard_state_from)
         tail = int.from_bytes(meta.pop(TAIL, b""), "big")
         if meta:

@@ -35,6 +35,11 @@ class Shelf(Protocol):
         """The environment in force."""
         ...
 
+    @property
+    def staged(self) -> Engine | None:
+        """The staged environment, if there is one."""
+        ...
+
     def stage(self) -> Engine:
         """A fresh, empty environment. One that was staged before is thrown away."""
         ...
@@ -83,6 +88,11 @@ class DiskShelf:
     def engine(self) -> Engine:
         """See `Shelf`."""
         return self._engine
+
+    @property
+    def staged(self) -> Engine | None:
+        """See `Shelf`."""
+        return self._staged
 
     def stage(self) -> Engine:
         """See `Shelf`."""
@@ -169,6 +179,11 @@ class MemoryShelf:
     def engine(self) -> Engine:
         """See `Shelf`."""
         return self._engine
+
+    @property
+    def staged(self) -> Engine | None:
+        """See `Shelf`."""
+        return self._staged
 
     def stage(self) -> Engine:
         """See `Shelf`."""

@@ -123,16 +123,22 @@ class Staging:
         self._last: Chunk | None = None
         #: the point of the snapshot, once the header has been read
         self.meta: SnapshotMeta | None = None
-        #: whether the whole snapshot is staged and verified
-        self.finished = False
+        self._finished = False
 
     @property
     def next_number(self) -> int:
         """The chunk that is waited for."""
         return len(self._crcs)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the whole snapshot is staged, verified, and was not replaced by another."""
+        return self._finished and self._shelf.staged is self._engine
+
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk. Raises `BadSnapshot`; then `discard` and ask for a new stream."""
+        if self._shelf.staged is not self._engine:
+            raise BadSnapshot("another snapshot has taken this one's place")
         if crc32(chunk.data) != chunk.crc:
             raise BadSnapshot(f"chunk {chunk.number} fails its checksum")
         if chunk.number < len(self._crcs):
@@ -157,6 +163,8 @@ class Staging:
     def finish(self) -> SnapshotMeta:
         """Verify the whole. Returns its point. Raises `BadSnapshot`."""
         last = self._last
+        if self._shelf.staged is not self._engine:
+            raise BadSnapshot("another snapshot has taken this one's place")
         if last is None:
             raise BadSnapshot(f"the stream was cut short after {len(self._crcs)} chunks")
         rows, meta = self._parser.end()
@@ -168,13 +176,14 @@ class Staging:
         self._changes.append(sealed(STATE, APPLIED, records.meta_to(meta)))
         self._changes.append(sealed(STATE, INSTALLED, meta.index.to_bytes(8, "big")))
         self._write()
-        self.finished = True
+        self._finished = True
         return meta
 
     def discard(self) -> None:
-        """Throw away what was received."""
-        self.finished = False
-        self._shelf.discard()
+        """Throw away what was received; nothing happens if another staging took its place."""
+        self._finished = False
+        if self._shelf.staged is self._engine:
+            self._shelf.discard()
 
     def _write(self) -> None:
         self._engine.write(self._changes)

@@ -43,9 +43,6 @@ ROW_OVERHEAD_BYTES = 128
 INSORT_KEYS = 64
 """Up to so many new keys are inserted into the sorted ones; more are sorted with them at once."""
 
-START = SnapshotMeta(index=0, term=0, configuration=Configuration())
-"""The point of a state to which nothing was applied."""
-
 _ABSENT: Final[Any] = object()
 
 
@@ -77,8 +74,16 @@ class _Layer:
 class State:
     """Tables of rows: `state_machines.keyvalue.KeyValue`, durable by `flush`. One thread only."""
 
-    def __init__(self, shelf: Shelf, *, flush_bytes: int = FLUSH_BYTES) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        founding: Configuration | None = None,
+        flush_bytes: int = FLUSH_BYTES,
+    ) -> None:
+        #: a layer of this many bytes is flushed by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
+        self._start = SnapshotMeta(0, 0, founding or Configuration())
         #: about how many bytes the layer holds
         self.dirty_bytes = 0
         self._shelf = shelf
@@ -205,8 +210,8 @@ class State:
         if point.index <= self.applied.index:
             staging.discard()
             raise SnapshotRefused(point.index, self.applied.index)
-        if not staging.finished or staging.meta != point:
-            what = "of another point" if staging.finished else "not verified"
+        if not staging.ready or staging.meta != point:
+            what = "of another point" if staging.ready else "not verified"
             staging.discard()
             raise BadSnapshot(f"the staged snapshot is {what}: {staging.meta}, wanted {point}")
         self._shelf.switch()
@@ -264,7 +269,7 @@ class State:
             tables = self._engine.tables()
             if any(True for table in tables for _ in self._engine.scan(table)):
                 raise CorruptRecord(path, STATE, repr(APPLIED), "it is missing, but there are rows")
-            return START
+            return self._start
         try:
             return records.meta_from(unseal(path, STATE, APPLIED, stored))
         except DecodeError as error:

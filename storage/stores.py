@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from state_machines.raft.messages import Configuration
 from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine
 from storage.engine import Engine
 from storage.identity import Directory
@@ -45,30 +46,37 @@ def open_stores(
 ) -> Stores:
     """Open what a locked directory holds, repairing what a crash may leave (`RaftLog.load`).
 
+    At index 0 log and state have the founding configuration of the directory's identity.
+
     Raises `CorruptRecord`, `CorruptLog`, `StorageFailed` or `UnsafeFileSystem`.
     """
     shelf = DiskShelf(
-        directory.state, directory.staging, map_bytes=map_bytes, limit_bytes=limit_bytes
+        directory.state_path, directory.staging_path, map_bytes=map_bytes, limit_bytes=limit_bytes
     )
     try:
-        engine = DiskEngine(directory.log, map_bytes=map_bytes, limit_bytes=limit_bytes)
+        engine = DiskEngine(directory.log_path, map_bytes=map_bytes, limit_bytes=limit_bytes)
     except BaseException:
         shelf.close()
         raise
-    return _open(shelf, engine, flush_bytes)
+    return _open(shelf, engine, directory.identity.founding, flush_bytes)
 
 
-def memory_stores(disk: MemoryDisk | None = None, *, flush_bytes: int = FLUSH_BYTES) -> Stores:
+def memory_stores(
+    disk: MemoryDisk | None = None,
+    *,
+    founding: Configuration | None = None,
+    flush_bytes: int = FLUSH_BYTES,
+) -> Stores:
     """The same over memory. Pass the same disk again to restart."""
     disk = disk or MemoryDisk()
-    return _open(disk.shelf, disk.log, flush_bytes)
+    return _open(disk.shelf, disk.log, founding or Configuration(), flush_bytes)
 
 
-def _open(shelf: Shelf, engine: Engine, flush_bytes: int) -> Stores:
+def _open(shelf: Shelf, engine: Engine, founding: Configuration, flush_bytes: int) -> Stores:
     log = RaftLog(engine)
     try:
-        state = State(shelf, flush_bytes=flush_bytes)
-        loaded = log.load(state.flushed, installed=state.installed)
+        state = State(shelf, founding=founding, flush_bytes=flush_bytes)
+        loaded = log.load(state.flushed, installed=state.installed, founding=founding)
     except BaseException:
         shelf.close()
         log.close()
