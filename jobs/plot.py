@@ -55,20 +55,27 @@ class Picture:
 
 def draw(picture: Picture, path: Path) -> None:
     """Write the picture as PNG to `path`."""
-    figure = Figure(figsize=(15, 9.6), dpi=110, facecolor="white")
+    figure = Figure(figsize=(15, 9.6), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(
-        2, 6, left=0.115, right=0.975, top=0.855, bottom=0.105, hspace=0.42, wspace=2.1
-    )
+    # The engine makes room for names of any width; title and legend keep what is outside.
+    layout: Any = figure.get_layout_engine()
+    layout.set(rect=(0.012, 0.06, 0.976, 0.825), wspace=0.05, hspace=0.09)
+    grid = figure.add_gridspec(2, 6)
     figure.text(0.02, 0.95, "Consumers and sessions", size=20, weight="bold", color=INK)
     figure.text(0.02, 0.918, picture.subtitle, size=11, color=MUTED, parse_math=False)
 
-    _bars(figure.add_subplot(grid[0, :3]), picture.lag, LAG, "Lag by consumer group", "records")
+    _bars(
+        figure.add_subplot(grid[0, :3]),
+        picture.lag,
+        LAG,
+        "Largest lag by consumer group",
+        "records",
+    )
     _bars(
         figure.add_subplot(grid[0, 3:]),
         picture.rate,
         RATE,
-        "Commit rate by consumer group",
+        "Highest commit rate by consumer group",
         "commits per second",
     )
     _stacks(figure.add_subplot(grid[1, :2]), picture.brokers, "Sessions by broker")

@@ -172,8 +172,8 @@ def _local(settings: SparkSettings, app: str, configs: dict[str, str]) -> Iterat
         session = SparkSession(
             _within(settings.start_timeout_s, "Spark's start", lambda: SparkContext(conf=conf))
         )
-    except SparkTimeout:
-        raise
+    except _StillRunning as error:
+        raise SparkTimeout(error.detail) from None
     except Exception as error:
         raise SparkFailed(f"local Spark did not start: {_words(error)}") from error
     try:
@@ -188,7 +188,7 @@ def _raydp(
 ) -> Iterator[Any]:
     """Spark on the connected Ray cluster, within a placement group of its own."""
     _check_connected(address)
-    if not _until(lambda: APP_MASTER not in _actors(), LINGER_S):
+    if not _until(lambda: not _actors(), LINGER_S):
         raise SparkBusy(
             f"namespace {ray.get_runtime_context().namespace} of the Ray cluster runs a Spark "
             "already: wait for it to end"
@@ -196,9 +196,12 @@ def _raydp(
     _check_free(settings)
     group = _reserve(settings)
     try:
-        yield _start(settings, app, configs, group)
+        session = _start(settings, app, configs, group)
+        try:
+            yield session
+        finally:
+            _stop(settings)
     finally:
-        _stop(settings)
         remove_placement_group(group)
 
 
@@ -225,9 +228,11 @@ def _start(
 
     try:
         return _within(settings.start_timeout_s, "Spark's start on Ray", init)
-    except SparkTimeout:
-        raise
+    except _StillRunning as error:
+        _abandon(settings, error.thread)
+        raise SparkTimeout(error.detail) from None
     except Exception as error:
+        _abandon(settings, None)
         words = _words(error)
         if "FileNotFoundError" in words and "java" in words:
             raise NoJava(
@@ -238,25 +243,39 @@ def _start(
 
 
 def _stop(settings: SparkSettings) -> None:
-    """End Spark's actors: politely, then, past the deadline, by killing them."""
+    """End a Spark that started: politely, then, past the deadline, by killing its actors."""
     import raydp
 
-    started = SparkContext._active_spark_context is not None
-    if started:
-        try:
-            _within(settings.stop_timeout_s, "Spark's end on Ray", raydp.stop_spark)
-        except Exception as error:  # noqa: BLE001  what did not end by itself is killed below
-            logger.warning("Spark did not stop by itself: %s", _words(error))
-    if started and _until(lambda: not _actors(), settings.stop_timeout_s):
+    try:
+        _within(settings.stop_timeout_s, "Spark's end on Ray", raydp.stop_spark)
+    except Exception as error:  # noqa: BLE001  what did not end by itself is killed below
+        logger.warning("Spark did not stop by itself: %s", _words(error))
+    jvm.end(settings.stop_timeout_s)
+    if not _until(lambda: not _actors(), settings.stop_timeout_s):
+        _kill()
+
+
+def _abandon(settings: SparkSettings, start: threading.Thread | None) -> None:
+    """End a Spark that did not start, and the thread in which it may still be starting."""
+    import raydp
+
+    def ended() -> bool:
+        # Whatever the thread waits for dies under it, also what it makes after our first look.
+        jvm.end(settings.stop_timeout_s)
+        _kill()
+        return (start is None or not start.is_alive()) and not _actors()
+
+    if not _until(ended, settings.stop_timeout_s):
+        logger.warning("Spark is still starting, and is left: %s", ", ".join(_actors()))
         return
+    with contextlib.suppress(Exception):  # it has nothing left to end but its own notes
+        _within(settings.stop_timeout_s, "RayDP's clean-up", raydp.stop_spark)
+
+
+def _kill() -> None:
     for name in _actors():
         with contextlib.suppress(ValueError):  # it has ended since
             ray.kill(ray.get_actor(name), no_restart=True)
-    # A start that waited for one of them fails now, and gives RayDP's lock back.
-    if not _until(lambda: not _actors(), settings.stop_timeout_s):
-        logger.warning("actors of Spark are still there: %s", ", ".join(_actors()))
-    with contextlib.suppress(Exception):
-        _within(settings.stop_timeout_s, "RayDP's clean-up", raydp.stop_spark)
 
 
 def _check_connected(address: str) -> None:
@@ -322,8 +341,16 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+class _StillRunning(SparkTimeout):
+    """A deadline passed, and `thread` goes on. It stays here: a thread cannot be pickled."""
+
+    def __init__(self, detail: str, thread: threading.Thread) -> None:
+        super().__init__(detail)
+        self.thread = thread
+
+
 def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
-    """`call()` in a thread of its own; SparkTimeout when it takes longer than `seconds`."""
+    """`call()` in a thread of its own; _StillRunning when it takes longer than `seconds`."""
     outcome: list[T] = []
     failure: list[Exception] = []
 
@@ -337,7 +364,7 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise SparkTimeout(f"{what} took longer than {seconds:g} s")
+        raise _StillRunning(f"{what} took longer than {seconds:g} s", thread)
     if failure:
         raise failure[0]
     return outcome[0]

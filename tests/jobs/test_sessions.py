@@ -1,0 +1,147 @@
+"""Session statistics, against numbers worked out by hand and against a plain second version."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from jobs.errors import SchemaMismatch
+from jobs.sessions import EXPIRING, EXPIRY, EXPIRY_S_NEVER, SESSIONS, STATES, classify, statistics
+from tests.jobs.conftest import Rows
+
+pytestmark = pytest.mark.spark
+
+NOW = 1_800_000_000_000
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+def mqtt(
+    client: str, *, broker: str = "b1", connected: bool = False, expiry_s: int, expires_ms: int
+) -> dict[str, Any]:
+    return {
+        "tenant": "default",
+        "client_id": client,
+        "broker": broker,
+        "connected": connected,
+        "expiry_s": expiry_s,
+        "expires_ms": expires_ms,
+    }
+
+
+EXAMPLES = [
+    # a row, its state, what it asked for, what is left of that
+    (mqtt("c01", connected=True, expiry_s=0, expires_ms=0), "active", 0, 6),
+    (mqtt("c02", connected=True, expiry_s=3_600, expires_ms=0), "active", 1, 6),
+    # a time that was set before the client came back says nothing while it is there
+    (mqtt("c03", connected=True, expiry_s=60, expires_ms=NOW - 1), "active", 1, 6),
+    (mqtt("c04", expiry_s=EXPIRY_S_NEVER, expires_ms=0), "disconnected", 4, 5),
+    (mqtt("c05", expiry_s=EXPIRY_S_NEVER - 1, expires_ms=NOW + DAY + 1), "disconnected", 3, 4),
+    (mqtt("c06", expiry_s=86_401, expires_ms=NOW + DAY), "disconnected", 3, 3),
+    (mqtt("c07", expiry_s=86_400, expires_ms=NOW + HOUR + 1), "disconnected", 2, 3),
+    (mqtt("c08", expiry_s=3_601, expires_ms=NOW + HOUR), "disconnected", 2, 2),
+    (mqtt("c09", expiry_s=3_600, expires_ms=NOW + MINUTE + 1), "disconnected", 1, 2),
+    (mqtt("c10", expiry_s=1, expires_ms=NOW + MINUTE), "disconnected", 1, 1),
+    (mqtt("c11", broker="b2", expiry_s=1, expires_ms=NOW + 1), "disconnected", 1, 1),
+    (mqtt("c12", broker="b2", expiry_s=1, expires_ms=NOW), "expired", 1, 0),
+    (mqtt("c13", broker="", expiry_s=0, expires_ms=NOW - DAY), "expired", 0, 0),
+]
+
+
+def test_every_boundary(rows: Rows) -> None:
+    frame = classify(rows(SESSIONS, [row for row, *_ in EXAMPLES]), NOW)
+    found = {
+        row["client_id"]: (row["state"], row["expiry"], row["expiring"]) for row in frame.collect()
+    }
+    assert found == {
+        row["client_id"]: (state, EXPIRY[expiry], EXPIRING[expiring])
+        for row, state, expiry, expiring in EXAMPLES
+    }
+
+
+def test_exact_numbers(rows: Rows) -> None:
+    frame = statistics(rows(SESSIONS, [row for row, *_ in EXAMPLES]), NOW)
+    found = sorted(tuple(row) for row in frame.collect())
+    #             dimension, value, position, active, disconnected, expired, total
+    assert found == [
+        ("all", "all", 0, 3, 8, 2, 13),
+        ("broker", "", 0, 0, 0, 1, 1),
+        ("broker", "b1", 0, 3, 7, 0, 10),
+        ("broker", "b2", 0, 0, 1, 1, 2),
+        ("expiring", "after 1 day", 4, 0, 1, 0, 1),
+        ("expiring", "connected", 6, 3, 0, 0, 3),
+        ("expiring", "expired", 0, 0, 0, 2, 2),
+        ("expiring", "never", 5, 0, 1, 0, 1),
+        ("expiring", "within 1 day", 3, 0, 2, 0, 2),
+        ("expiring", "within 1 hour", 2, 0, 2, 0, 2),
+        ("expiring", "within 1 minute", 1, 0, 2, 0, 2),
+        ("expiry", "at disconnect", 0, 1, 0, 1, 2),
+        ("expiry", "never", 4, 0, 1, 0, 1),
+        ("expiry", "over 1 day", 3, 0, 2, 0, 2),
+        ("expiry", "up to 1 day", 2, 0, 2, 0, 2),
+        ("expiry", "up to 1 hour", 1, 2, 3, 1, 6),
+        ("tenant", "default", 0, 3, 8, 2, 13),
+    ]
+
+
+def test_no_sessions_are_zeros_and_not_nothing(rows: Rows) -> None:
+    found = statistics(rows(SESSIONS, []), NOW).collect()
+    assert Counter(row["dimension"] for row in found) == {"all": 1, "expiry": 5, "expiring": 7}
+    assert {row["total"] for row in found} == {0}
+
+
+def test_a_plain_second_version_agrees(rows: Rows) -> None:
+    luck = random.Random(21)
+    sessions = [
+        mqtt(
+            f"client-{n}",
+            broker=f"b{luck.randrange(7)}",
+            connected=luck.random() < 0.5,
+            expiry_s=luck.choice([0, 1, 3_600, 3_601, 86_400, 86_401, EXPIRY_S_NEVER]),
+            expires_ms=luck.choice([0, NOW, NOW + luck.randrange(-DAY, 2 * DAY)]),
+        )
+        for n in range(3_000)
+    ]
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for row in sessions:
+        state, expiry, expiring = plain(row)
+        for dimension, value in (
+            ("all", "all"),
+            ("tenant", row["tenant"]),
+            ("broker", row["broker"]),
+            ("expiry", expiry),
+            ("expiring", expiring),
+        ):
+            counted[dimension, value, state] += 1
+    for row in statistics(rows(SESSIONS, sessions), NOW).collect():
+        for state in STATES:
+            assert row[state] == counted.pop((row["dimension"], row["value"], state), 0)
+        assert row["total"] == sum(row[state] for state in STATES)
+    assert not counted
+
+
+def plain(row: dict[str, Any]) -> tuple[str, str, str]:
+    left, asked = row["expires_ms"] - NOW, row["expiry_s"]
+    over = row["expires_ms"] != 0 and left <= 0
+    state = "active" if row["connected"] else "expired" if over else "disconnected"
+    if asked == EXPIRY_S_NEVER:
+        expiry = "never"
+    else:
+        expiry = EXPIRY[sum(asked > bound for bound in (0, 3_600, 86_400))]
+    if row["connected"]:
+        expiring = "connected"
+    elif row["expires_ms"] == 0:
+        expiring = "never"
+    else:
+        expiring = EXPIRING[sum(left > bound for bound in (0, MINUTE, HOUR, DAY))]
+    return state, expiry, expiring
+
+
+def test_a_wrong_column_is_named(rows: Rows) -> None:
+    frame = rows(SESSIONS, [])
+    with pytest.raises(SchemaMismatch, match="sessions: column broker is missing"):
+        statistics(frame.drop("broker"), NOW)
+    with pytest.raises(SchemaMismatch, match="sessions: column connected is bigint"):
+        classify(frame.withColumn("connected", frame["expiry_s"]), NOW)
