@@ -179,7 +179,8 @@ def find(root: Path, cluster: str | None, group: str) -> list[Found]:
         if not _is_id(path.name) or not (path / IDENTITY).exists():
             continue  # something else, or a directory whose making was cut short
         try:
-            lock = _lock(path, wait_s=0)
+            # Shared: two replicas that look at once must not hide a directory from each other.
+            lock = _lock(path, 0, fcntl.LOCK_SH)
         except DirectoryInUse:
             continue
         try:
@@ -254,13 +255,13 @@ def _is_id(name: str) -> bool:
     return len(name) == 16 and all(c in "0123456789abcdef" for c in name)
 
 
-def _lock(path: Path, wait_s: float = LOCK_WAIT_S) -> int:
+def _lock(path: Path, wait_s: float = LOCK_WAIT_S, kind: int = fcntl.LOCK_EX) -> int:
     """Take the lock, waiting a little for a process that is just ending."""
     deadline = time.monotonic() + wait_s
     while True:
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip()
             os.close(handle)
@@ -268,6 +269,7 @@ def _lock(path: Path, wait_s: float = LOCK_WAIT_S) -> int:
                 raise DirectoryInUse(str(path), holder) from None
             time.sleep(LOCK_RETRY_S)
             continue
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        if kind == fcntl.LOCK_EX:
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return handle

@@ -106,6 +106,11 @@ class RaftLog:
             entries.append(entry)
         self.last_index = self.base.index + len(entries)
         self._expect(self.last_index, max(tail, self.base.index), "last entry")
+        promised = 0 if hard_state is None else hard_state.term
+        if term > promised:  # a term is durable before anything that happens in it
+            raise CorruptLog(
+                self.engine.path, f"it reaches term {term}, but its hard state ends at {promised}"
+            )
         self._oldest = oldest or self.last_index + 1
         self._purge()
         loaded = LoadedLog(self.base, tuple(entries), hard_state or HardState())

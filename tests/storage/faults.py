@@ -1,0 +1,93 @@
+"""Helpers: engines that crash, points, and the two ways to keep a replica's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from state_machines.raft.messages import Configuration, Entry, EntryKind, SnapshotMeta
+from storage.disk import DiskEngine
+from storage.engine import Change, Engine
+from storage.memory import MemoryEngine
+from storage.shelf import DiskShelf, MemoryShelf, Shelf
+
+MEMBERS = Configuration((1, 2, 3))
+
+
+class Crashed(BaseException):
+    """The process is gone. Nobody handles it."""
+
+
+class CrashingEngine:
+    """An engine whose process ends before its n-th write from now on."""
+
+    def __init__(self, engine: Engine, writes: int) -> None:
+        self._engine = engine
+        self.left = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        if self.left == 0:
+            raise Crashed
+        self.left -= 1
+        self._engine.write(changes)
+
+
+class Disk:
+    """A disk for one log and one state, in memory or in a directory, that survives restarts."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._log: Engine | None = None
+        self._shelf: Shelf | None = None
+
+    def log(self) -> Engine:
+        """The log's engine, opened anew."""
+        if self.path is None:
+            self._log = self._log or MemoryEngine()
+        else:
+            if self._log is not None:
+                self._log.close()
+            self._log = DiskEngine(self.path / "log", map_bytes=4 << 20)
+        return self._log
+
+    def shelf(self) -> Shelf:
+        """The state's shelf, opened anew."""
+        if self.path is None:
+            self._shelf = self._shelf or MemoryShelf()
+            self._shelf.discard()
+        else:
+            if self._shelf is not None:
+                self._shelf.close()
+            self._shelf = DiskShelf(self.path / "state", self.path / "staging", map_bytes=4 << 20)
+        return self._shelf
+
+    def close(self) -> None:
+        for each in (self._log, self._shelf):
+            if each is not None:
+                each.close()
+
+
+def disks(tmp_path: Path) -> Iterator[Disk]:
+    yield Disk(None)
+    yield Disk(tmp_path / "a disk")
+
+
+def point(index: int, term: int = 1, members: Configuration = MEMBERS) -> SnapshotMeta:
+    return SnapshotMeta(index, term, members)
+
+
+def entry(index: int, term: int = 1, data: bytes | None = None) -> Entry:
+    if index % 7 == 0 and data is None:
+        members = Configuration((1, 2, 3), (1, 2), (index,))
+        return Entry(term, index, b"", EntryKind.CONFIGURATION, members)
+    return Entry(term, index, b"data of %d in %d" % (index, term) if data is None else data)
+
+
+def flip(value: bytes, bit: int) -> bytes:
+    changed = bytearray(value)
+    changed[bit // 8] ^= 1 << (bit % 8)
+    return bytes(changed)

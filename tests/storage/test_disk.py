@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from storage.disk import DiskEngine
+from storage.engine import Engine
+from storage.errors import DirectoryInUse, MapFull, StorageFailed, ViewLost
+from tests.storage.suite import EngineContract, Reopen
+
+
+class TestDiskEngine(EngineContract):
+    @pytest.fixture
+    def engine(self, tmp_path: Path) -> Iterator[Engine]:
+        engine = DiskEngine(tmp_path / "a path with a space")
+        yield engine
+        engine.close()
+
+    @pytest.fixture
+    def small(self, tmp_path: Path) -> Iterator[Engine]:
+        engine = DiskEngine(tmp_path / "small", map_bytes=128 << 10, limit_bytes=512 << 10)
+        yield engine
+        engine.close()
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        def again(engine: Engine) -> Engine:
+            engine.close()
+            return DiskEngine(Path(engine.path))
+
+        return again
+
+
+def test_a_commit_is_never_less_than_durable(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    flags = engine._env.flags()
+    assert flags["sync"]
+    assert flags["metasync"]
+    assert not flags["writemap"]
+    assert not flags["map_async"]
+    assert engine._env.lib_version()[:2] == (0, 9)  # the format that other tools read
+    engine.close()
+
+
+def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "deep" / "e")
+    engine.write([("t", b"a", b"1")])
+    engine.close()
+    assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "deep" / "e").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "deep" / "e" / "data.mdb").stat().st_mode) == 0o600
+
+
+def test_a_second_open_is_refused(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    with pytest.raises(DirectoryInUse, match="in use by process"):
+        DiskEngine(tmp_path / "e")
+    engine.close()
+    DiskEngine(tmp_path / "e").close()
+
+
+def test_no_environment_is_refused_readably(tmp_path: Path) -> None:
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "data.mdb").write_bytes(b"not an environment" * 1000)
+    with pytest.raises(StorageFailed, match="cannot open"):
+        DiskEngine(tmp_path / "e")
+
+
+def test_the_map_grows_before_it_is_full(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e", map_bytes=256 << 10)
+    for n in range(200):
+        engine.write([("t", b"%05d" % n, bytes(20_000))])
+        stats = engine.stats()
+        assert stats.used_bytes <= 0.8 * stats.map_bytes
+    assert engine.stats().map_bytes > 4 << 20
+    assert sum(1 for _ in engine.scan("t")) == 200
+    engine.close()
+    engine = DiskEngine(tmp_path / "e", map_bytes=256 << 10)  # smaller than what is in it
+    assert sum(1 for _ in engine.scan("t")) == 200
+    engine.write([("t", b"more", bytes(1 << 20))])
+    assert engine.get("t", b"more") == bytes(1 << 20)
+    engine.close()
+
+
+def test_a_map_that_was_estimated_too_small_grows_and_the_write_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = DiskEngine(tmp_path / "e", map_bytes=512 << 10)
+    monkeypatch.setattr(engine, "_grow_ahead", lambda need: None)
+    engine.write([("t", b"a", b"1")])
+    engine.write([("t", b"b", bytes(700 << 10))])
+    assert engine.get("t", b"b") == bytes(700 << 10)
+    assert engine.stats().map_bytes == 1 << 20
+    with pytest.raises(MapFull):
+        engine.write([("t", b"c", bytes(4 << 20))])  # one doubling is not enough
+    assert engine.get("t", b"c") is None
+    assert engine.get("t", b"a") == b"1"
+    engine.close()
+
+
+def test_growing_waits_for_views_as_long_as_it_can(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e", map_bytes=1 << 20)
+    engine.write([("t", b"a", b"1")])
+    while engine.stats().used_bytes < 0.72 * (1 << 20) and engine.stats().map_bytes == 1 << 20:
+        with engine.view():  # while one is open, up to 90 %
+            engine.write([("t", b"%d" % engine.stats().used_bytes, bytes(20_000))])
+    assert engine.stats().map_bytes == 1 << 20
+    view = engine.view()
+    engine.write([("t", b"b", b"2")])
+    assert view.get("t", b"a") == b"1"
+    view.close()
+    engine.write([("t", b"c", b"3")])
+    assert engine.stats().map_bytes == 2 << 20
+    engine.close()
+
+
+def test_a_view_is_taken_away_when_the_map_must_grow(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e", map_bytes=512 << 10)
+    engine.write(("t", b"%05d" % n, b"x") for n in range(100))
+    view = engine.view()
+    scan = view.scan("t")
+    assert next(scan) == (b"00000", b"x")
+    engine.write([("t", b"big", bytes(2 << 20))])
+    with pytest.raises(ViewLost):
+        view.get("t", b"00000")
+    with pytest.raises(ViewLost):
+        list(scan)
+    assert engine.stats().views == 0
+    assert engine.get("t", b"big") == bytes(2 << 20)
+    engine.close()
+
+
+def test_after_a_failed_commit_every_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    engine.write([("t", b"a", b"1")])
+    real = engine._env
+
+    class Failing:
+        """The disk is gone at the next commit."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def begin(self, **options: Any) -> Any:
+            if options.get("write"):
+                raise lmdb.DiskError("mdb_txn_commit", 5)
+            return real.begin(**options)
+
+    monkeypatch.setattr(engine, "_env", Failing())
+    uses: list[Callable[[], None]] = [
+        lambda: engine.write([("t", b"a", b"2")]),
+        lambda: engine.clear(["t"]),
+    ]
+    with pytest.raises(StorageFailed, match="has to exit"):
+        uses[0]()
+    monkeypatch.setattr(engine, "_env", real)  # the disk is back, but who knows what it holds
+    for use in uses:
+        with pytest.raises(StorageFailed):
+            use()
+    assert engine.get("t", b"a") == b"1"
+    engine.close()
+    engine = DiskEngine(tmp_path / "e")  # what a new process does
+    engine.write([("t", b"a", b"2")])
+    engine.close()
+
+
+def test_an_environment_removed_and_made_again_is_another_one(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    engine.write([("t", b"a", b"1")])
+    engine.close()
+    shutil.rmtree(tmp_path / "e")
+    engine = DiskEngine(tmp_path / "e")
+    assert engine.get("t", b"a") is None
+    engine.close()
