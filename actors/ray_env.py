@@ -3,8 +3,8 @@
 Ray reads its settings from environment variables, once, when a process starts; raylets hand theirs
 down to the workers they start, Java workers included. So one dictionary, given to `ray start` and
 to every driver, decides how fast a dead replica is noticed, whether the cluster outlives a pause of
-its head, who may connect, and which Java Spark runs on. `cluster.yaml` carries the same settings
-for real machines, and a test keeps the two together.
+its head, who may connect, and which Java Spark runs on. The start commands of `cluster.yaml` take
+the same settings on each machine: `eval "$(python -m actors.ray_env --token FILE)"`.
 
 `settings` and `java_settings` say what is wanted, one line of reason each. `environment` joins
 them for one process. A tunable that is already set in the caller's environment wins over ours;
@@ -13,13 +13,15 @@ what concerns identity (address, token) never does.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -258,3 +260,21 @@ def _version_of(home: Path) -> str:
         text = answer.stderr
     match = re.search(r'(?:JAVA_VERSION=|version )"([^"]+)"', text)
     return match[1] if match else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the environment as shell commands, for the start commands of a machine."""
+    parser = argparse.ArgumentParser(prog="python -m actors.ray_env", description=main.__doc__)
+    parser.add_argument("--token", type=Path, required=True, help="file with the cluster's secret")
+    parser.add_argument("--head-storage", type=Path, help="the head: directory for its tables")
+    given = parser.parse_args(arguments)
+    if not given.token.is_file():
+        parser.error(f"no token file {given.token}: make one with `ray get-auth-token --generate`")
+    for name, value in sorted(
+        environment(token=given.token, head_storage=given.head_storage).items()
+    ):
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+# Everything starts here. Nothing but make and a Python 3.11 or 3.12 is needed; each target sets up
+# what it needs first, once.
+
+PYTHONS := python3.11 python3.12 python3 python
+PYTHON  := .venv/bin/python
+STAMP   := .venv/installed
+WIRE    := state_machines/wire
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help run test verify fix proto setup
+.NOTPARALLEL:
+
+help:
+	@echo "make run      set up, then the demonstration: a local cluster, brokers, faults, a report"
+	@echo "              (make run ARGS=--keep leaves the cluster running)"
+	@echo "make test     set up, then all tests (make test ARGS='tests/raft -q' for some)"
+	@echo "make verify   what must hold before a change is taken; writes nothing"
+	@echo "make fix      format, and repair what the linter can"
+	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
+	@echo "make setup    only set up .venv"
+
+run: setup
+	@.venv/bin/metaray demo $(ARGS)
+
+test: setup
+	@$(PYTHON) -m pytest $(ARGS)
+
+verify: setup
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	@echo "generated code is what proto/ generates"
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out="$$fresh" --pyi_out="$$fresh" \
+	    $(WIRE)/raft.proto $(WIRE)/api.proto && \
+	for file in raft_pb2.py raft_pb2.pyi api_pb2.py api_pb2.pyi; do \
+	    diff -u "$(WIRE)/$$file" "$$fresh/$(WIRE)/$$file" || { \
+	        echo "$(WIRE)/$$file is not what proto/ generates: run 'make proto'" >&2; exit 1; }; \
+	done
+	$(PYTHON) -m pytest -q tests/test_house.py
+
+fix: setup
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+# The path is virtual: files in proto/, imports from state_machines.wire (docs/decisions.md).
+proto: setup
+	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out=. --pyi_out=. \
+	    $(WIRE)/raft.proto $(WIRE)/api.proto
+
+# The stamp says what was installed and where, and is written last: an installation that was
+# interrupted, a change of the pins, a Python that went away and a moved folder are all set up again.
+FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+
+setup:
+	@wanted=$$(cksum pyproject.toml constraints.txt; pwd); \
+	if [ "$$(cat $(STAMP) 2>/dev/null)" = "$$wanted" ] && $(PYTHON) -c "" 2>/dev/null; then \
+	    exit 0; \
+	fi; \
+	rm -f $(STAMP); \
+	if ! { grep -qF -- "-m venv $$(pwd)/.venv" .venv/pyvenv.cfg && $(PYTHON) -c '$(FITS)' && \
+	       $(PYTHON) -m pip -V; } >/dev/null 2>&1; then \
+	    found=; \
+	    for python in $(PYTHONS); do \
+	        if "$$python" -c '$(FITS)' 2>/dev/null; then found=$$python; break; fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "metaray needs Python 3.11 or 3.12, with its modules venv and ensurepip." >&2; \
+	        echo "None was found under these names: $(PYTHONS)." >&2; \
+	        echo "Install one (pyenv, uv and conda bring both modules along; on Debian and Ubuntu" >&2; \
+	        echo "add python3-venv), put it on PATH, and run make again." >&2; \
+	        exit 1; \
+	    fi; \
+	    rm -rf .venv && "$$found" -m venv .venv || exit 1; \
+	fi; \
+	echo "setting up .venv with $$($(PYTHON) -V): once, a few minutes" && \
+	$(PYTHON) -m pip install --quiet -e '.[dev]' -c constraints.txt && \
+	echo "$$wanted" > $(STAMP)
