@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors import ray_env
-from metaray import local
-from metaray.local import LocalCluster
 
-MakeCluster = Callable[..., LocalCluster]
+if TYPE_CHECKING:  # Ray takes a second to import, and most runs do without it.
+    from metaray.local import LocalCluster
+
+MakeCluster = Callable[..., "LocalCluster"]
 
 
 @pytest.fixture(scope="session")
