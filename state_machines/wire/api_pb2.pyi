@@ -1,0 +1,123 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OK: _ClassVar[Code]
+    INVALID: _ClassVar[Code]
+    NOT_FOUND: _ClassVar[Code]
+    ALREADY_EXISTS: _ClassVar[Code]
+    FENCED: _ClassVar[Code]
+    CONFLICT: _ClassVar[Code]
+    QUOTA_EXCEEDED: _ClassVar[Code]
+    WRONG_SHARD: _ClassVar[Code]
+    SESSION_EXPIRED: _ClassVar[Code]
+    NOT_LEADER: _ClassVar[Code]
+    NO_QUORUM: _ClassVar[Code]
+    OVERLOADED: _ClassVar[Code]
+    STOPPED: _ClassVar[Code]
+    TRANSFERRING: _ClassVar[Code]
+    UNKNOWN: _ClassVar[Code]
+OK: Code
+INVALID: Code
+NOT_FOUND: Code
+ALREADY_EXISTS: Code
+FENCED: Code
+CONFLICT: Code
+QUOTA_EXCEEDED: Code
+WRONG_SHARD: Code
+SESSION_EXPIRED: Code
+NOT_LEADER: Code
+NO_QUORUM: Code
+OVERLOADED: Code
+STOPPED: Code
+TRANSFERRING: Code
+UNKNOWN: Code
+
+class Command(_message.Message):
+    __slots__ = ("tag", "body")
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    tag: str
+    body: bytes
+    def __init__(self, tag: _Optional[str] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Proposal(_message.Message):
+    __slots__ = ("client", "sequence", "acked", "commands")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ACKED_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    sequence: int
+    acked: int
+    commands: _containers.RepeatedCompositeFieldContainer[Command]
+    def __init__(self, client: _Optional[int] = ..., sequence: _Optional[int] = ..., acked: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("now_ms", "proposals")
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    now_ms: int
+    proposals: _containers.RepeatedCompositeFieldContainer[Proposal]
+    def __init__(self, now_ms: _Optional[int] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("code", "body", "detail")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    code: Code
+    body: bytes
+    detail: str
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., body: _Optional[bytes] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    code: Code
+    detail: str
+    results: _containers.RepeatedCompositeFieldContainer[Result]
+    revision: int
+    client: int
+    leader: str
+    slot_version: int
+    retry_after_ms: int
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+
+class ProposeRequest(_message.Message):
+    __slots__ = ("group", "proposal", "timeout_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    proposal: Proposal
+    timeout_ms: int
+    def __init__(self, group: _Optional[str] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class QueryRequest(_message.Message):
+    __slots__ = ("group", "stale", "min_revision", "timeout_ms", "queries")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    stale: bool
+    min_revision: int
+    timeout_ms: int
+    queries: _containers.RepeatedCompositeFieldContainer[Command]
+    def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
