@@ -40,9 +40,11 @@ def make_cluster(
 
     Call it again with the same `data` after `metaray.local.down` for a restart of everything.
     """
+    from metaray import local
+
     made: set[Path] = set()
 
-    def make(data: Path | None = None, nodes: int = 3, cpus: int = local.NODE_CPUS) -> LocalCluster:
+    def make(data: Path | None = None, nodes: int = 3, cpus: int = 4) -> LocalCluster:
         data = data or tmp_path_factory.mktemp("cluster")
         made.add(data)
         return local.up(data, nodes, cpus=cpus, token=ray_environment)
