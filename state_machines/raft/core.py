@@ -54,6 +54,10 @@ class Raft(RaftState):
         config = self._config
         if self._elapsed >= config.election_ticks_min:
             self._elapsed = 0
+            if self._log.configuration_index <= self._log.commit:
+                # Those who are out have had time to hear of it: they know, and will not ask for
+                # votes. From here on they are sent nothing more.
+                self._match_progress(leader, next_index=self._log.last_index + 1)
             if config.check_quorum and not self._hears_quorum(leader):
                 self._become_follower(self._term, 0)
                 return
@@ -503,8 +507,6 @@ class Raft(RaftState):
             return
         leader.uncommitted_bytes -= log.bytes_between(log.commit + 1, agreed)
         log.commit = agreed
-        if self._config.eager_commit:
-            self._tell_commit(leader)
         self._finish_change(leader)
 
     def _finish_change(self, leader: Leader) -> None:
@@ -516,11 +518,6 @@ class Raft(RaftState):
             if leader.transfer is None:  # The target has to have the whole log.
                 self._append_configuration(leader, leave(log.configuration))
             return
-        if leader.progress.keys() > {*log.configuration.members} - {self.id}:
-            # Those who are out get the last entry and its commit like the others, if they are not
-            # behind: so most of them know, and none of those asks for votes any more.
-            self._tell_commit(leader)
-            self._match_progress(leader, next_index=log.last_index + 1)
         if self._removed():
             self._tell_commit(leader)
             heir = max(
@@ -631,6 +628,8 @@ class Raft(RaftState):
         if isinstance(self._role, Leader):
             for peer, progress in self._role.progress.items():
                 self._send_entries(peer, progress)
+            if self._config.eager_commit:
+                self._tell_commit(self._role)
             self._serve_reads(self._role)
         snapshot: SnapshotMeta | None = None
         entries: tuple[Entry, ...] = ()

@@ -52,7 +52,7 @@ class Disk:
 
     snapshot: SnapshotMeta
     entries: list[Entry] = field(default_factory=list)
-    hard_state: HardState = HardState()
+    hard_state: HardState = field(default_factory=HardState)
     flushed: int = 0  # how far the state machine is durable
 
     @property

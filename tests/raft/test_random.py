@@ -1,4 +1,4 @@
-"""Random clusters: whatever happens, nothing that was agreed on is lost; and afterwards it goes on."""
+"""Random clusters: whatever happens, nothing agreed on is lost; and afterwards it goes on."""
 
 from __future__ import annotations
 
