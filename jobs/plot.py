@@ -22,7 +22,8 @@ from jobs.sessions import STATES
 INK, MUTED, GRID = "#1f2933", "#66737f", "#e3e8ed"
 LAG, RATE = "#c4552d", "#2f6f9f"
 STATE_COLOURS = dict(zip(STATES, ("#3a9d6e", "#e0a83a", "#b8433f"), strict=True))
-NAME_CHARACTERS_MAX = 26
+UNITS = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+NAME_CHARACTERS_MAX = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +61,18 @@ def draw(picture: Picture, path: Path) -> None:
     # The engine makes room for names of any width; title and legend keep what is outside.
     layout: Any = figure.get_layout_engine()
     layout.set(rect=(0.012, 0.06, 0.976, 0.825), wspace=0.05, hspace=0.09)
-    grid = figure.add_gridspec(2, 6)
+    # Rows with columns of their own: one grid for both would squeeze names into its narrow cells.
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    lag, rate = above.subplots(1, 2)
+    broker, expiry, expiring = below.subplots(1, 3)
     figure.text(0.02, 0.95, "Consumers and sessions", size=20, weight="bold", color=INK)
     figure.text(0.02, 0.918, picture.subtitle, size=11, color=MUTED, parse_math=False)
 
-    _bars(
-        figure.add_subplot(grid[0, :3]),
-        picture.lag,
-        LAG,
-        "Largest lag by consumer group",
-        "records",
-    )
-    _bars(
-        figure.add_subplot(grid[0, 3:]),
-        picture.rate,
-        RATE,
-        "Highest commit rate by consumer group",
-        "commits per second",
-    )
-    _stacks(figure.add_subplot(grid[1, :2]), picture.brokers, "Sessions by broker")
-    _stacks(figure.add_subplot(grid[1, 2:4]), picture.expiry, "Sessions by expiry asked for")
-    _stacks(figure.add_subplot(grid[1, 4:]), picture.expiring, "Sessions by time left")
+    _bars(lag, picture.lag, LAG, "Largest lag by consumer group", "records")
+    _bars(rate, picture.rate, RATE, "Highest commit rate by consumer group", "commits per second")
+    _stacks(broker, picture.brokers, "Sessions by broker")
+    _stacks(expiry, picture.expiry, "Sessions by expiry asked for")
+    _stacks(expiring, picture.expiring, "Sessions by time left")
     figure.legend(
         handles=[_swatch(state) for state in STATES],
         loc="lower center",
@@ -107,7 +99,7 @@ def shorten(name: str) -> str:
 
 def count(value: float) -> str:
     """A count as it is written beside a bar: 950, 1.2 k, 34 M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, size in UNITS:
         if abs(value) >= size:
             scaled = value / size
             return f"{scaled:.1f} {unit}" if scaled < 10 else f"{scaled:.0f} {unit}"

@@ -168,7 +168,7 @@ def _totals(by_topic: pa.Table, by_group: pa.Table, by_state: pa.Table) -> dict[
 def _largest(table: pa.Table, column: str, limit: int, *names: str) -> list[Row]:
     """The rows with the largest values, ties by name, rows without a value last."""
     keys = [(column, "descending"), *((name, "ascending") for name in names)]
-    order = pc.sort_indices(table, sort_keys=keys, null_placement="at_end")
+    order = pc.sort_indices(table, sort_keys=keys)
     rows: list[Row] = table.take(order[:limit]).to_pylist()
     return rows
 

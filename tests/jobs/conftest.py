@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobs import report
 from jobs.datasets import frame
 from jobs.session import Session, SparkSettings, spark
+from tests.jobs import samples
 
 HERE = Path(__file__).parent
 
@@ -60,6 +62,15 @@ def session(shared_spark: SharedSpark) -> Session:
 def no_spark(shared_spark: SharedSpark) -> None:
     """No Spark in this process, so that the test can start one."""
     shared_spark.end()
+
+
+@pytest.fixture(scope="session")
+def local_report(
+    shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory
+) -> report.Report:
+    """The report of the sample fleet, made by a local Spark."""
+    session = shared_spark.get()
+    return report.run(session, samples.source(session), tmp_path_factory.mktemp("report"))
 
 
 Rows = Callable[[pa.Schema, list[dict[str, Any]]], Any]

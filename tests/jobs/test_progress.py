@@ -208,7 +208,7 @@ def plain(
     folded: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in offsets:
         folded[row["tenant"], row["group"], row["topic"]].append(row)
-    result = {}
+    result: dict[tuple[str, ...], dict[str, Any]] = {}
     for (tenant, group, topic), parts in folded.items():
         known = {p for t, x, p in heads if (t, x) == (tenant, topic)}
         mine = {part["partition"] for part in parts}
