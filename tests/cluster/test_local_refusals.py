@@ -1,0 +1,163 @@
+"""What `up` refuses before a Ray node starts, what it ends, and what it leaves alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from metaray import local
+from metaray.local import DataInUse, PortInUse, StartFailed
+from metaray.local.processes import MARK_VARIABLE, Started, kill_all
+from metaray.local.state import LocalCluster, LocalNode, read_state, write_state
+from state_machines.errors import Invalid
+
+
+@pytest.fixture
+def sleeper() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes to be ended, or not; all gone after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def start(into: list[subprocess.Popen[bytes]], mark: str = "") -> subprocess.Popen[bytes]:
+    environment = {**os.environ, MARK_VARIABLE: mark} if mark else dict(os.environ)
+    into.append(subprocess.Popen(["sleep", "600"], env=environment))
+    return into[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"nodes": 0}, "nodes must be between 1 and 16, not 0"),
+        ({"nodes": 17}, "nodes must be between 1 and 16"),
+        ({"cpus": 0}, "cpus must be between 1"),
+        ({"object_store_bytes": 1}, "object_store_bytes must be between 80000000"),
+        ({"port": 65_536}, "port must be between 0 and 65535"),
+        ({"dashboard_port": -1}, "dashboard_port must be between 0"),
+    ],
+)
+def test_a_wrong_number_is_named(tmp_path: Path, given: dict[str, int], named: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        local.up(tmp_path / "data", **given)  # type: ignore[arg-type]  # all of them are numbers
+    assert named in refused.value.detail
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match="cannot be made"):
+        local.up(tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize("name", ["port", "dashboard_port"])
+def test_a_port_in_use_is_named(tmp_path: Path, name: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"^\S*{name} {port} is in use"):
+            local.up(tmp_path, **{name: port})
+    assert read_state(tmp_path) is None
+    assert not (tmp_path / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("lock", "named"), [("LOCK", "owned by another process"), ("command.lock", "is at work")]
+)
+def test_a_data_directory_in_use_is_left_alone(tmp_path: Path, lock: str, named: str) -> None:
+    with (tmp_path / lock).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DataInUse, match=named):
+            local.up(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} <= {"LOCK", "command.lock"}
+
+
+def test_a_node_that_does_not_start_is_shown_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no Ray here\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    data = tmp_path / "data"
+    before = set(Path("/tmp").glob("metaray-*"))
+    with pytest.raises(StartFailed) as failed:
+        local.up(data)
+    assert "node-0 ended with status 3" in failed.value.detail
+    assert "no Ray here" in failed.value.detail
+    assert read_state(data) is None
+    assert local.find(data) is None
+    assert set(Path("/tmp").glob("metaray-*")) == before
+
+
+def test_down_without_a_cluster_does_nothing(tmp_path: Path) -> None:
+    assert local.down(tmp_path / "none") == 0
+    assert local.down(tmp_path) == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "nodes": [{}]}']
+)
+def test_a_state_file_of_another_kind_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    with pytest.raises(Invalid, match=r"cluster\.json"):
+        local.find(tmp_path)
+
+
+def test_only_what_was_started_is_ended(
+    tmp_path: Path, sleeper: list[subprocess.Popen[bytes]]
+) -> None:
+    root, marked, other = start(sleeper), start(sleeper, "metaray-x"), start(sleeper, "metaray-y")
+    recycled = replace(Started.now(other.pid), started=1.0)  # the id of a process that ended
+    assert recycled.process() is None
+    assert kill_all([Started.now(root.pid), recycled], "metaray-x", ()) == 2
+    assert root.poll() is not None
+    assert marked.poll() is not None
+    assert other.poll() is None
+
+
+def test_children_are_ended_with_their_parent(sleeper: list[subprocess.Popen[bytes]]) -> None:
+    script = "sleep 600 & sleep 600 & wait"
+    sleeper.append(subprocess.Popen(["sh", "-c", script]))
+    parent = psutil.Process(sleeper[-1].pid)
+    while len(parent.children()) < 2:
+        assert parent.is_running()
+    children = parent.children()
+    assert kill_all([Started.now(parent.pid)], "metaray-none", ()) == 3
+    assert not any(child.is_running() for child in children)
+
+
+def test_the_state_file_says_what_runs(
+    tmp_path: Path, sleeper: list[subprocess.Popen[bytes]]
+) -> None:
+    process = Started.now(start(sleeper).pid)
+    node = LocalNode(name="node-0", data=tmp_path / "n", log=tmp_path / "l", process=process)
+    cluster = LocalCluster(
+        data=tmp_path,
+        mark="metaray-z",
+        temporary=tmp_path / "t",
+        token_path=tmp_path / "token",
+        address="127.0.0.1:1",
+        nodes=(node,),
+    )
+    write_state(cluster)
+    assert json.loads((tmp_path / "cluster.json").read_text())["address"] == "127.0.0.1:1"
+    assert local.find(tmp_path) == cluster
+    sleeper[-1].kill()
+    sleeper[-1].wait()
+    assert local.find(tmp_path) is None
+    assert read_state(tmp_path) == cluster
