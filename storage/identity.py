@@ -23,6 +23,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from zlib import crc32
 
@@ -125,6 +126,17 @@ class Directory:
             os.close(lock)
             raise
         return cls(path, identity, lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     @property
     def identity(self) -> Identity:

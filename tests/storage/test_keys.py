@@ -23,7 +23,9 @@ BLOBS = st.one_of(st.binary(max_size=8), st.integers(60, 500).map(b"\xff".__mul_
 @st.composite
 def shaped(draw: st.DrawFn, size: int) -> list[tuple[Part, ...]]:
     """`size` keys of one shape."""
-    kinds = draw(st.lists(st.sampled_from([INTS, TEXTS, BLOBS]), min_size=1, max_size=4))
+    kinds: list[st.SearchStrategy[Part]] = draw(
+        st.lists(st.sampled_from([INTS, TEXTS, BLOBS]), min_size=1, max_size=4)
+    )
     return [tuple(draw(kind) for kind in kinds) for _ in range(size)]
 
 

@@ -123,7 +123,7 @@ def test_a_long_purge_is_many_transactions_and_may_be_cut_anywhere() -> None:
         entries = [entry(i, data=b"x") for i in range(1, last + 11)]
         log.save(None, entries, HardState(1, 0, 0))
         crashing = CrashingEngine(engine, cut)
-        log.engine = crashing  # type: ignore[assignment]  # the port, by delegation
+        log.engine = crashing
         if cut < 4:
             with pytest.raises(Crashed):
                 log.compact(point(last))
@@ -153,7 +153,7 @@ def test_a_snapshot_begins_the_log_anew(disk: Disk) -> None:
 def test_a_snapshot_that_is_cut_short_is_whole_or_absent() -> None:
     for cut in range(4):
         engine = filled(2500)
-        log = RaftLog(CrashingEngine(engine, cut))  # type: ignore[arg-type]  # by delegation
+        log = RaftLog(CrashingEngine(engine, cut))
         log.load()
         if cut < 3:
             with pytest.raises(Crashed):

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from storage import filesystem
+from storage.errors import UnsafeFileSystem
+
+MOUNTS = r"""
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:21 / /proc rw - proc proc rw
+24 22 0:30 / /dev/shm rw - tmpfs tmpfs rw
+25 22 0:31 / /mnt/nfs rw shared:5 master:2 - nfs4 server:/x rw,vers=4.2
+26 25 254:1 / /mnt/nfs/local rw - xfs /dev/vdb rw
+27 22 0:32 / /mnt/with\040blank rw - fuse.sshfs user@host: rw
+28 22 0:33 / /home/someone/.overlay rw - fuse.fuse-overlayfs fuse-overlayfs rw
+29 22 0:34 / /twice rw - ext4 /dev/vdc rw
+30 29 0:35 / /twice rw - cifs //server/share rw
+31 22 0:36 / /container rw - overlay overlay rw,lowerdir=/a
+32 22 0:37 / /vm rw - 9p share rw
+33 22 0:38 / /plain rw - fuse /dev/fuse rw
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    path = tmp_path / "mountinfo"
+    path.write_text(MOUNTS.strip() + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/data/metaray", "ext4"),
+        ("/mnt/nfs", "nfs4"),
+        ("/mnt/nfs/a/b", "nfs4"),
+        ("/mnt/nfsother", "ext4"),
+        ("/mnt/nfs/local/a", "xfs"),
+        ("/mnt/with blank/a", "fuse.sshfs"),
+        ("/twice/a", "cifs"),
+        ("/container/data", "overlay"),
+        ("/home/someone/.overlay/a", "fuse.fuse-overlayfs"),
+    ],
+)
+def test_the_mount_that_holds_a_path(mounts: Path, path: str, kind: str) -> None:
+    assert filesystem.file_system(Path(path), mounts) == kind
+
+
+@pytest.mark.parametrize("path", ["/mnt/nfs/a", "/mnt/with blank/a", "/twice", "/vm/a", "/plain"])
+def test_network_and_user_space_file_systems_are_refused(mounts: Path, path: str) -> None:
+    with pytest.raises(UnsafeFileSystem, match="Choose a data directory on a local disk"):
+        filesystem.check(Path(path), mounts)
+
+
+@pytest.mark.parametrize("path", ["/a", "/mnt/nfs/local", "/container/a", "/home/someone/.overlay"])
+def test_local_ones_and_containers_are_fine(mounts: Path, path: str) -> None:
+    filesystem.check(Path(path), mounts)
+
+
+def test_memory_is_warned_of(mounts: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "metaray.storage"):
+        assert filesystem.check(Path("/dev/shm/a"), mounts) == "tmpfs"
+    assert "will not survive a reboot" in caplog.text
+
+
+def test_a_system_without_mountinfo_is_not_refused(tmp_path: Path) -> None:
+    assert filesystem.check(tmp_path, tmp_path / "none") == ""
+
+
+def test_this_machine_is_fine(tmp_path: Path) -> None:
+    assert filesystem.check(tmp_path / "not" / "yet" / "there")
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"", b"x" * 100_000, b"short"):
+        filesystem.replace(path, content)
+        assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_making_and_removing_twice_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c"
+    for _ in range(2):
+        filesystem.make(path)
+        assert path.is_dir()
+    (path / "file").write_bytes(b"x")
+    for _ in range(2):
+        filesystem.remove(path)
+        assert not path.exists()

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from state_machines.raft.messages import HardState, SnapshotMeta
+from storage.disk import DiskEngine
+from storage.errors import CorruptLog, CorruptRecord
+from storage.identity import Directory
+from storage.snapshot import write_stream
+from storage.stores import MemoryDisk, Stores, memory_stores, open_stores
+from tests.storage.faults import MEMBERS, entry, point
+
+
+def test_a_new_replica_begins_with_the_founding_members(tmp_path: Path) -> None:
+    with Directory.create(tmp_path, "c", "metadata-0", founding=MEMBERS) as directory:
+        stores = open_stores(directory)
+        expected = SnapshotMeta(0, 0, MEMBERS)
+        assert stores.loaded.snapshot == stores.state.applied == expected
+        stores.close()
+    stores = memory_stores(founding=MEMBERS)
+    assert stores.loaded.snapshot == stores.state.applied == expected
+
+
+def test_a_restart_finds_the_log_and_replays_what_was_not_flushed(tmp_path: Path) -> None:
+    directory = Directory.create(tmp_path / "a root", "c", "metadata-0")
+    disk = MemoryDisk()
+    starts: list[Callable[[], Stores]] = [
+        lambda: open_stores(directory),
+        lambda: memory_stores(disk),
+    ]
+    for start in starts:
+        stores = start()
+        stores.log.save(None, [entry(n) for n in range(1, 11)], HardState(1, 2, 9))
+        for n in range(1, 9):
+            stores.state.put("t", ("sum",), b"%d" % n)
+            stores.state.set_applied(point(n))
+            if n == 5:
+                stores.state.flush()
+        stores.log.compact(stores.state.flushed)
+        stores.close()
+        stores = start()
+        assert stores.loaded.snapshot == stores.state.applied == point(5)
+        assert [each.index for each in stores.loaded.entries] == [6, 7, 8, 9, 10]
+        assert stores.loaded.hard_state == HardState(1, 2, 9)
+        assert stores.state.get("t", ("sum",)) == b"5"
+        stores.close()
+    directory.close()
+
+
+def test_a_state_that_was_switched_before_the_log_was_saved_is_accepted() -> None:
+    source = memory_stores()
+    source.state.put("t", ("a",), b"1")
+    source.state.set_applied(point(40, 4))
+    disk = MemoryDisk()
+    stores = memory_stores(disk)
+    stores.log.save(None, [entry(n) for n in range(1, 11)], HardState(1, 2, 9))
+    staging = stores.state.stage()
+    with source.state.view() as view:
+        for chunk in write_stream(view):
+            staging.add(chunk)
+    stores.state.install(staging, staging.finish())
+    stores = memory_stores(disk)  # killed here
+    assert stores.loaded.snapshot == stores.state.applied == point(40, 4)
+    assert stores.loaded.entries == ()
+    assert stores.loaded.hard_state == HardState(4, 0, 40)
+
+
+def test_a_state_that_was_lost_is_not_papered_over() -> None:
+    disk = MemoryDisk()
+    stores = memory_stores(disk)
+    stores.log.save(None, [entry(n) for n in range(1, 11)], HardState(1, 2, 9))
+    stores.state.set_applied(point(8))
+    stores.state.flush()
+    stores.log.compact(point(8))
+    with pytest.raises(CorruptLog, match="begins after index 8"):
+        memory_stores(MemoryDisk(log=disk.log))
+
+
+def test_a_row_that_is_hidden_or_damaged_stops_the_opening(tmp_path: Path) -> None:
+    with Directory.create(tmp_path, "c", "metadata-0") as directory:
+        stores = open_stores(directory)
+        stores.state.put("t", ("a",), b"1")
+        stores.state.set_applied(point(1))
+        stores.log.save(None, [entry(1)], HardState(1, 0, 0))
+        stores.state.flush()
+        value = stores.state.engine.get("t", b"a")
+        stores.state.engine.write([("t", b"a", None), ("t", b"c", value)])  # a bit of the key
+        stores.close()
+        with pytest.raises(CorruptRecord, match="b'c' of table 't'"):
+            open_stores(directory)
+        stores = open_stores(directory, verify=False)
+        assert stores.state.get("t", ("a",)) is None  # this is why
+        stores.close()
+
+
+def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path) -> None:
+    with Directory.create(tmp_path, "c", "metadata-0") as directory:
+        stores = open_stores(directory)
+        stores.log.save(None, [entry(1), entry(2)], HardState(1, 0, 0))
+        stores.log.engine.write([("meta", b"hard_state", None)])
+        stores.close()
+        for _ in range(2):
+            with pytest.raises(CorruptLog):
+                open_stores(directory)
+        DiskEngine(directory.log_path).close()  # it would be refused if it were still open
