@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 
 from actors import columns
 from jobs.errors import SchemaMismatch
-from jobs.schemas import check_page, spark_type
+from jobs.schemas import project, spark_type
 from jobs.session import Session
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ Page: TypeAlias = pa.RecordBatch | bytes
 
 
 def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> DataFrame:
-    """The DataFrame of a dataset whose pages all have `schema`.
+    """The DataFrame with the columns of `schema`, out of pages that may have more.
 
     The frame is valid while the session runs. Raises SchemaMismatch naming the dataset and the
     column, and Invalid for bytes that are not a page; `dataset` is its name in such errors.
@@ -47,7 +47,7 @@ def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: s
         return _through_objects(session, schema, blocks(schema, pages, dataset))
     path = session.directory / f"{dataset}-{uuid4().hex}.parquet"
     write_parquet(path, schema, pages, dataset)
-    return read_parquet(session, path, schema, dataset)
+    return session.spark.read.schema(_ddl(schema)).parquet(path.as_uri())
 
 
 def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> int:
@@ -61,19 +61,17 @@ def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset:
 
 
 def read_parquet(session: Session, path: Path, schema: pa.Schema, dataset: str) -> DataFrame:
-    """The DataFrame of a Parquet file on this machine, whose columns must be those of `schema`.
+    """The DataFrame of a Parquet file on this machine, with the columns of `schema`.
 
-    On Ray the file is read here, block by block: executors on other nodes do not see it.
+    The file goes the way of any pages: a file from outside may break what its schema says, and
+    executors on other nodes do not see it.
     """
     try:
-        found = pq.read_schema(path)
+        with pq.ParquetFile(path) as file:
+            project(_empty(file.schema_arrow), schema, dataset)
+            return frame(session, schema, file.iter_batches(), dataset)
     except (OSError, pa.ArrowException) as error:
         raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
-    check_page(_empty(found), schema, dataset)
-    if session.engine == "raydp":
-        with pq.ParquetFile(path) as file:
-            return _through_objects(session, schema, blocks(schema, file.iter_batches(), dataset))
-    return session.spark.read.schema(_ddl(schema)).parquet(path.as_uri())
 
 
 def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[pa.RecordBatch]:
@@ -82,10 +80,10 @@ def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[p
     size = 0
     for page in pages:
         batch = columns.from_ipc(page) if isinstance(page, bytes) else page
-        check_page(batch, schema, dataset)
+        batch = project(batch, schema, dataset)
         if batch.num_rows == 0:
             continue
-        gathered.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        gathered.append(batch)
         size += batch.nbytes
         if size >= BLOCK_BYTES:
             yield pa.concat_batches(gathered)

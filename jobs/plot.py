@@ -62,7 +62,8 @@ def draw(picture: Picture, path: Path) -> None:
     layout: Any = figure.get_layout_engine()
     layout.set(rect=(0.012, 0.06, 0.976, 0.825), wspace=0.05, hspace=0.09)
     # Rows with columns of their own: one grid for both would squeeze names into its narrow cells.
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    above, below = halves
     lag, rate = above.subplots(1, 2)
     broker, expiry, expiring = below.subplots(1, 3)
     figure.text(0.02, 0.95, "Consumers and sessions", size=20, weight="bold", color=INK)

@@ -38,32 +38,29 @@ def spark_type(kind: Any) -> str:
     raise SchemaMismatch(f"Arrow type {kind} is not one that rows have")
 
 
-def check_page(page: pa.RecordBatch, schema: pa.Schema, dataset: str) -> None:
-    """Refuse a page whose columns are not exactly those of `schema`, in order.
+def project(page: pa.RecordBatch, schema: pa.Schema, dataset: str) -> pa.RecordBatch:
+    """The columns of `schema` out of a page, in its order. What else the page has is left behind.
 
-    Raises SchemaMismatch naming the dataset and the first column at fault.
+    Raises SchemaMismatch naming the dataset and the first column that is missing, of another
+    type, or without a value where the schema wants one.
     """
+    found = []
     for field in schema:
         if page.schema.get_field_index(field.name) < 0:
             raise SchemaMismatch(f"{dataset}: column {field.name} is missing", field.name)
-        found = page.schema.field(field.name)
-        if found.type != field.type:
+        column = page.column(field.name)
+        if column.type != field.type:
             raise SchemaMismatch(
-                f"{dataset}: column {field.name} is {found.type}, expected {field.type}",
+                f"{dataset}: column {field.name} is {column.type}, expected {field.type}",
                 field.name,
             )
-        nulls = page.column(field.name).null_count
-        if nulls and not field.nullable:
+        if column.null_count and not field.nullable:
             raise SchemaMismatch(
-                f"{dataset}: column {field.name} has {nulls} nulls and may have none", field.name
+                f"{dataset}: column {field.name} has {column.null_count} nulls and may have none",
+                field.name,
             )
-    for name in page.schema.names:
-        if schema.get_field_index(name) < 0:
-            raise SchemaMismatch(f"{dataset}: column {name} is not expected", name)
-    if page.schema.names != schema.names:
-        raise SchemaMismatch(
-            f"{dataset}: columns are in the order {page.schema.names}, expected {schema.names}"
-        )
+        found.append(column)
+    return pa.RecordBatch.from_arrays(found, schema=schema)
 
 
 def require(frame: DataFrame, schema: pa.Schema, dataset: str) -> DataFrame:

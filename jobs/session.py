@@ -47,6 +47,7 @@ from jobs.errors import (
     SparkBusy,
     SparkFailed,
     SparkTimeout,
+    SparkUnavailable,
 )
 
 logger = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ def spark(
             try:
                 session.spark = stack.enter_context(_raydp(address, settings, app, configs))
                 session.engine = "raydp"
-            except (NotConnected, NotEnoughResources, SparkBusy, SparkFailed, SparkTimeout) as e:
+            except SparkUnavailable as e:
                 if not fallback:
                     raise
                 session.fallback = e.detail

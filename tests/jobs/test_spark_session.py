@@ -153,7 +153,7 @@ def test_not_connected_is_said_or_replaced(monkeypatch: pytest.MonkeyPatch) -> N
     with spark("auto", SMALL, fallback=True) as session:
         assert session.engine == "local"
         assert session.fallback.startswith("connect to the Ray cluster auto")
-        assert session.spark.range(5).count() == 5
+        assert session.spark.version == "3.5.7"
 
 
 @pytest.mark.ray
