@@ -1,0 +1,145 @@
+"""From a running Ray cluster to serving groups, in the order `metadata`, `offset`, `mqtt`.
+
+Every step may be repeated: a start that was interrupted is finished by the next one, and a start of
+a cluster that already serves changes nothing.
+
+Founding a group takes three rounds over all its seats (`seat.py`), because a replica that speaks
+before every founder has written down the same configuration could be outvoted by a second founding.
+A seat is activated only after *all* are prepared, so a seat that was activated once proves that the
+rest were prepared: whoever is vacant beside it has lost its disk and must join as someone new.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors import placement, remote
+from actors.config import ClusterConfig
+from actors.controller import leader_of
+from actors.seat import SeatSpec
+from state_machines.errors import Conflict, NoQuorum, Stopped
+from state_machines.raft.messages import Configuration
+
+SEAT_SECONDS = 60.0  #: until every seat of a group has answered once
+LEADER_SECONDS = 60.0  #: until a group has a leader
+POLL_SECONDS = 0.05  #: between two looks at something only polling can see
+CALL_SECONDS = 10.0  #: our own deadline for one round of calls
+
+
+def specs(config: ClusterConfig) -> list[SeatSpec]:
+    """The seats of every group, groups in starting order."""
+    found = []
+    for group in config.groups:
+        seats = tuple(f"{group}/{number}" for number in range(config.replicas))
+        found += [SeatSpec(group, seat, seats, config.raft) for seat in seats]
+    return found
+
+
+def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
+    """Place, seat and found one group, and wait for its leader. Returns the cluster id.
+
+    `cluster` is empty for "whatever the directories say, a new one if they say nothing".
+    """
+    seats = [spec for spec in specs(config) if spec.group == group]
+    reserved = placement.ensure_group(config, group)
+    living = remote.named_actors()
+    for number, spec in enumerate(seats):
+        if spec.seat not in living:
+            remote.create_seat(spec, reserved, number, placement.BUNDLE_CPUS)
+    names = [spec.seat for spec in seats]
+    hellos = wait_for_seats(names)
+    cluster = agree_on_cluster(hellos, cluster)
+    found_group(names, hellos, cluster)
+    wait_for_leader(names)
+    return cluster
+
+
+def wait_for_seats(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What each seat says of itself, once all have answered. Raises Stopped naming who did not."""
+    deadline = time.monotonic() + SEAT_SECONDS
+    while True:
+        answers = remote.each_call(names, "hello", seconds=CALL_SECONDS)
+        silent = {name: each for name, each in answers.items() if not isinstance(each, dict)}
+        if not silent:
+            break
+        if time.monotonic() > deadline:
+            said = "; ".join(f"{name}: {each}" for name, each in sorted(silent.items()))
+            raise Stopped(f"no answer within {SEAT_SECONDS:.0f} s from {said}")
+        time.sleep(POLL_SECONDS)
+    faults = [f"{name}: {each['fault']}" for name, each in answers.items() if each["fault"]]
+    if faults:
+        raise Stopped("; ".join(faults))
+    return answers
+
+
+def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> str:
+    """The one cluster that all directories belong to. Raises Conflict when there are two."""
+    known = {str(each["cluster"]): name for name, each in hellos.items() if each["cluster"]}
+    if cluster:
+        known.setdefault(cluster, "this cluster")
+    if len(known) > 1:
+        shown = ", ".join(f"{name} belongs to {each}" for each, name in sorted(known.items()))
+        raise Conflict(
+            f"data directories of different clusters: {shown}; start each cluster on its own data"
+        )
+    return next(iter(known), "") or uuid.uuid4().hex
+
+
+def found_group(
+    names: Sequence[str], hellos: Mapping[str, Mapping[str, Any]], cluster: str
+) -> None:
+    """Found the group unless it has been; finish a founding that was interrupted."""
+    active = [name for name in names if hellos[name]["status"] == "active"]
+    if active:
+        # Prepared together, so activated together; anyone else is the controller's to repair.
+        founders = hellos[active[0]]["founding"].voters if hellos[active[0]]["founding"] else ()
+        for name in names:
+            if hellos[name]["status"] == "founding" and hellos[name]["replica"] in founders:
+                _all([name], "activate")
+        return
+    ids = _all(names, "reserve", cluster)
+    configuration = Configuration(voters=tuple(sorted(int(each) for each in ids.values())))
+    _all(names, "found", configuration)
+    _all(names, "activate")
+
+
+def _all(names: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
+    answers = remote.each_call(names, method, *args, seconds=CALL_SECONDS)
+    for name, each in answers.items():
+        if isinstance(each, Exception):
+            raise Stopped(f"{name}: {method} failed: {each}") from each
+    return answers
+
+
+def wait_for_leader(names: Sequence[str], seconds: float = LEADER_SECONDS) -> dict[str, Any]:
+    """The leader's status, once its no-op is committed and applied. Raises NoQuorum at the end."""
+    deadline = time.monotonic() + seconds
+    hurried = False
+    while time.monotonic() < deadline:
+        answers = remote.each_call(names, "status", seconds=2.0)
+        leader = leader_of(each for each in answers.values() if isinstance(each, dict))
+        if leader is not None and leader["applied"] and leader["applied"] >= leader["commit"]:
+            return leader
+        if leader is None and not hurried:
+            hurried = True  # one candidate, so no tie; if it fails, the timeouts elect
+            remote.each_call(names[:1], "campaign", seconds=2.0)
+        time.sleep(POLL_SECONDS)
+    raise NoQuorum(f"{names[0].rpartition('/')[0]}: no leader within {seconds:.0f} s")
+
+
+def wait_for_controller(leader_seat: str, seconds: float = LEADER_SECONDS) -> dict[str, Any]:
+    """The controller's status, once it stands on the metadata leader's node."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for name in sorted(remote.named_actors()):
+            if not name.startswith(remote.CONTROLLER_PREFIX):
+                continue
+            answer = remote.each_call([name], "status", seconds=2.0)[name]
+            where = remote.each_call([leader_seat], "node", seconds=2.0)[leader_seat]
+            if isinstance(answer, dict) and not answer["fenced"] and answer["node"] == where:
+                return answer
+        time.sleep(POLL_SECONDS)
+    raise NoQuorum(f"no controller beside {leader_seat} within {seconds:.0f} s")

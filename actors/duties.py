@@ -1,0 +1,107 @@
+"""What the controller decides: pure planners from what was observed to what should be done.
+
+Each duty is `plan(observed) -> actions`; the actions are data, so a test needs no clock, no group
+and no Ray. Nothing here holds a truth of its own: a controller that dies between two steps loses
+nothing, and the next one plans the same from the same rows (design 5.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from state_machines.metadata.node import Node
+
+from state_machines.raft.confchange import Change
+
+CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's last index may vote
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireNodes:
+    """Mark nodes offline that have been silent for longer than the timeout."""
+
+    timeout_ms: int
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Let the group's due timers fire: sessions expire, wills go to the outbox."""
+
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMembership:
+    """Ask the group's leader for this change."""
+
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Give the replica at a vacant seat a directory and an id, and let it take part as nobody."""
+
+    seat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Let a seat whose replica has its id, but never took part, begin to listen."""
+
+    seat: str
+
+
+Action = ExpireNodes | Pulse | ChangeMembership | Reserve | Activate
+
+
+def plan_liveness(nodes: Sequence[Node], now_ms: int, timeout_ms: int) -> list[Action]:
+    """Nodes that are online and have not been heard of for `timeout_ms`."""
+    silent = tuple(
+        sorted(
+            node.node_id
+            for node in nodes
+            if node.online and now_ms - node.heartbeat_ms > timeout_ms
+        )
+    )
+    return [ExpireNodes(timeout_ms, silent)] if silent else []
+
+
+def plan_timers(next_due_ms: int, now_ms: int) -> list[Action]:
+    """Whether the earliest timer (0: there is none) has come due."""
+    return [Pulse(next_due_ms)] if next_due_ms and next_due_ms <= now_ms else []
+
+
+def plan_repair(
+    leader: Mapping[str, Any], seats: Mapping[str, Mapping[str, Any] | None]
+) -> list[Action]:
+    """Replace a replica whose directory is gone by the one at a vacant seat, one step at a time.
+
+    `leader` is the status of the group's leader; `seats` what each seat says of itself (`hello`),
+    None where one did not answer. Nothing is removed unless every seat has answered: a silent seat
+    may hold the very replica that seems lost.
+    """
+    if leader["outgoing"]:
+        return []  # a change is under way
+    answered = {seat: each for seat, each in seats.items() if each is not None}
+    holds = {int(each["replica"]): seat for seat, each in answered.items() if each["replica"]}
+    voters, learners = set(leader["voters"]), set(leader["learners"])
+    lost = sorted((voters | learners) - set(holds))
+    for seat in sorted(answered):
+        status, replica = answered[seat]["status"], int(answered[seat]["replica"])
+        if status == "vacant" and lost and len(answered) == len(seats):
+            return [Reserve(seat)]
+        if status == "founding":
+            return [Activate(seat)]
+        if status == "active" and replica not in voters | learners:
+            if not lost or len(answered) < len(seats):
+                continue  # not needed, or not known to be
+            return [ChangeMembership(Change(add_learners=(replica,)))]
+        if replica in learners and status == "active":
+            match = leader["progress"].get(replica, {}).get("match", 0)
+            if leader["last_index"] - match <= CAUGHT_UP_ENTRIES:
+                gone = tuple(each for each in lost[:1] if len(answered) == len(seats))
+                return [ChangeMembership(Change(add_voters=(replica,), remove=gone))]
+    return []

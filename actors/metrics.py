@@ -1,0 +1,71 @@
+"""What a replica shows in Ray's metrics: gauges set once a second from its own counters.
+
+The hot path only adds to plain numbers (`replica.Counters`); this module reads them. Names appear
+as `ray_metaray_<name>` with tags `group` and `seat` on the metrics port of each node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ray.util.metrics import Gauge
+
+if TYPE_CHECKING:
+    from actors.replica import Replica
+
+TAGS = ("group", "seat")
+
+_GAUGES = {
+    "term": "Raft term",
+    "leads": "1 on the leader of the group",
+    "commit_index": "highest index known to be committed",
+    "applied_index": "highest index applied to the state",
+    "flushed_index": "highest index whose rows are durable in the state environment",
+    "queue": "proposals waiting to enter the log",
+    "storage_queue": "jobs waiting for the storage thread",
+    "dirty_bytes": "bytes of rows not yet flushed",
+    "elections_total": "elections won",
+    "slow_writes_total": "writes slower than the slow-write threshold",
+    "proposals_total": "proposal calls taken",
+    "queries_total": "query calls taken",
+    "append_seconds_total": "time spent saving to the log",
+    "appends_total": "saves to the log",
+    "apply_seconds_total": "time spent applying entries",
+    "applies_total": "apply rounds",
+}
+
+
+class Metrics:
+    """The gauges of one seat."""
+
+    def __init__(self, group: str, seat: str) -> None:
+        self._tags = {"group": group, "seat": seat}
+        self._gauges = {
+            name: Gauge(f"metaray_{name}", description=text, tag_keys=TAGS)
+            for name, text in _GAUGES.items()
+        }
+
+    def set(self, replica: Replica) -> None:
+        """Copy the replica's numbers."""
+        status = replica.status()
+        counters = status["counters"]
+        values = {
+            "term": status["term"],
+            "leads": int(replica.leads),
+            "commit_index": status["commit"],
+            "applied_index": status["applied"],
+            "flushed_index": status["flushed"],
+            "queue": status["queue"],
+            "storage_queue": status["storage_queue"],
+            "dirty_bytes": status["dirty_bytes"],
+            "elections_total": counters["elections"],
+            "slow_writes_total": counters["slow_writes"],
+            "proposals_total": counters["proposals"],
+            "queries_total": counters["queries"],
+            "append_seconds_total": counters["save_seconds"],
+            "appends_total": counters["saves"],
+            "apply_seconds_total": counters["apply_seconds"],
+            "applies_total": counters["applies"],
+        }
+        for name, value in values.items():
+            self._gauges[name].set(value, tags=self._tags)

@@ -1,0 +1,241 @@
+"""Callers that wait: for their write to be applied, or for their read to be safe.
+
+Everything here is bounded and every caller gets exactly one answer: its reply, a refusal, or (from
+its own deadline, in `replica.py`) `Unknown`. Touched only from the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from state_machines.machine import Applied
+
+from state_machines.errors import MetarayError, NotLeader, Overloaded
+from state_machines.raft.messages import Entry
+from state_machines.wire import api_pb2 as api
+
+PROPOSALS_MAX = 10_000  #: calls waiting to enter the log
+PROPOSAL_BYTES_MAX = 64 * 1024 * 1024  #: bytes waiting to enter the log
+READS_MAX = 10_000  #: calls waiting for a read round
+BATCH_BYTES_MAX = 1024 * 1024  #: soft: an entry closes once its proposals pass this
+
+PHASES = ("queue", "append", "replicate", "apply")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Write:
+    """A proposal call that waits for its fate."""
+
+    proposal: api.Proposal
+    size: int
+    reply: asyncio.Future[bytes]
+    queued_at: float
+
+
+@dataclass(slots=True)
+class Slot:
+    """An entry of this leader whose callers wait, and when it passed each phase (seconds)."""
+
+    term: int
+    writes: list[Write]
+    proposed_at: float
+    saved_at: float = 0.0
+    committed_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Read:
+    """A query call that waits for its round."""
+
+    request: api.QueryRequest
+    reply: asyncio.Future[bytes]
+
+
+@dataclass(slots=True)
+class Writes:
+    """Proposals on their way: queued, then in an entry of the log, then answered."""
+
+    name: str
+    slow_seconds: float
+    slow: int = 0
+    phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _queue: deque[Write] = field(default_factory=deque)
+    _bytes: int = 0
+    _slots: dict[int, Slot] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def queue(self, write: Write) -> None:
+        """Take a proposal in. Raises Overloaded when the queue is full."""
+        if len(self._queue) >= PROPOSALS_MAX or self._bytes + write.size > PROPOSAL_BYTES_MAX:
+            raise Overloaded(f"{self.name}: the proposal queue is full", 100)
+        self._queue.append(write)
+        self._bytes += write.size
+
+    def take(self) -> list[Write]:
+        """The proposals of the next entry: all that waits, up to `BATCH_BYTES_MAX`."""
+        writes: list[Write] = []
+        size = 0
+        while self._queue and size < BATCH_BYTES_MAX:
+            write = self._queue.popleft()
+            self._bytes -= write.size
+            if not write.reply.done():  # its caller's deadline may have passed while it waited
+                writes.append(write)
+                size += write.size
+        return writes
+
+    def proposed(self, index: int, slot: Slot) -> None:
+        """These writes went into the entry at `index`."""
+        self._slots[index] = slot
+
+    def saved(self, entries: Iterable[Entry], now: float) -> None:
+        """This replica has made the entries durable."""
+        for entry in entries:
+            slot = self._slots.get(entry.index)
+            if slot is not None and slot.term == entry.term:
+                slot.saved_at = now
+
+    def committed(self, entries: Iterable[Entry], now: float) -> None:
+        """A majority has made the entries durable."""
+        for entry in entries:
+            slot = self._slots.get(entry.index)
+            if slot is not None and slot.term == entry.term:
+                slot.committed_at = now
+
+    def applied(self, index: int, term: int, replies: list[Applied], now: float) -> None:
+        """The machine has applied the entry: answer its callers."""
+        slot = self._slots.pop(index, None)
+        if slot is None:
+            return
+        if slot.term != term:
+            refuse([w.reply for w in slot.writes], NotLeader("another leader's entry won"))
+            return
+        assert len(replies) == len(slot.writes), "one reply a proposal"
+        for write, each in zip(slot.writes, replies, strict=True):
+            if not write.reply.done():
+                write.reply.set_result(each.reply)
+        self._measure(index, slot, now)
+
+    def _measure(self, index: int, slot: Slot, now: float) -> None:
+        first = min(write.queued_at for write in slot.writes)
+        # Two followers can be faster than this leader's own disk; then replication took no time.
+        saved_at = slot.saved_at or slot.committed_at
+        took = {
+            "queue": slot.proposed_at - first,
+            "append": saved_at - slot.proposed_at,
+            "replicate": max(0.0, slot.committed_at - saved_at),
+            "apply": now - slot.committed_at,
+        }
+        for phase, seconds in took.items():
+            self.phases[phase] += seconds
+        if now - first > self.slow_seconds:
+            self.slow += 1
+            shown = ", ".join(f"{phase} {seconds * 1000:.0f} ms" for phase, seconds in took.items())
+            log.warning("%s: slow write at index %d: %s", self.name, index, shown)
+
+    def fail(self, error: MetarayError) -> None:
+        """Refuse everyone who waits."""
+        for slot in self._slots.values():
+            refuse([write.reply for write in slot.writes], error)
+        self._slots.clear()
+        refuse([write.reply for write in self._queue], error)
+        self._queue.clear()
+        self._bytes = 0
+
+
+@dataclass(slots=True)
+class Reads:
+    """Queries on their way: waiting for a round, in a round, waiting for the state to catch up."""
+
+    name: str
+    _waiting: list[Read] = field(default_factory=list)
+    _rounds: dict[int, list[Read]] = field(default_factory=dict)
+    _safe: list[tuple[int, list[Read]]] = field(default_factory=list)
+    _next_round: int = 1
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._rounds) + len(self._safe)
+
+    def queue(self, read: Read) -> None:
+        """Take a linearizable read in. Raises Overloaded when the queue is full."""
+        if len(self._waiting) >= READS_MAX:
+            raise Overloaded(f"{self.name}: the read queue is full", 50)
+        self._waiting.append(read)
+
+    def queue_stale(self, read: Read) -> None:
+        """Take in a read that needs no round, only its own revision applied."""
+        if len(self._safe) >= READS_MAX:
+            raise Overloaded(f"{self.name}: the read queue is full", 50)
+        self._safe.append((read.request.min_revision, [read]))
+
+    def begin_round(self) -> tuple[int, list[Read]] | None:
+        """All that waits shares one round. Its context is never used again."""
+        if not self._waiting:
+            return None
+        reads, self._waiting = self._waiting, []
+        context, self._next_round = self._next_round, self._next_round + 1
+        self._rounds[context] = reads
+        return context, reads
+
+    def abandon(self, context: int) -> None:
+        """The core refused this round."""
+        self._rounds.pop(context, None)
+
+    def confirmed(self, context: int, index: int) -> None:
+        """The round is over: its reads are safe once `index` is applied."""
+        reads = self._rounds.pop(context, None)
+        if reads:
+            self._safe.append((index, reads))
+
+    def due(self, applied: int) -> list[Read]:
+        """The reads that may be answered from the state at `applied`."""
+        if not self._safe:
+            return []
+        due: list[Read] = []
+        later: list[tuple[int, list[Read]]] = []
+        for index, reads in self._safe:
+            if index <= applied:
+                due.extend(read for read in reads if not read.reply.done())
+            else:
+                later.append((index, reads))
+        self._safe = later
+        return due
+
+    def fail(self, error: MetarayError, *, safe_too: bool) -> None:
+        """Refuse everyone whose round is not over; with `safe_too`, everyone."""
+        refuse([read.reply for read in self._waiting], error)
+        self._waiting.clear()
+        for reads in self._rounds.values():
+            refuse([read.reply for read in reads], error)
+        self._rounds.clear()
+        if safe_too:
+            for _, reads in self._safe:
+                refuse([read.reply for read in reads], error)
+            self._safe.clear()
+
+
+def refusal(error: MetarayError) -> api.Reply:
+    """The reply that says this error; `caller.error_of` turns it back into the class."""
+    reply = api.Reply(code=api.Code.Value(error.code), detail=error.detail)
+    if isinstance(error, NotLeader):
+        reply.leader = error.leader
+    if isinstance(error, Overloaded):
+        reply.retry_after_ms = error.retry_after_ms
+    return reply
+
+
+def refuse(replies: Sequence[asyncio.Future[bytes]], error: MetarayError) -> None:
+    """Answer all of these with the same refusal."""
+    if not replies:
+        return
+    reply = refusal(error).SerializeToString()
+    for future in replies:
+        if not future.done():
+            future.set_result(reply)

@@ -1,0 +1,320 @@
+"""Where plain classes become Ray actors: names, options, lifetimes. The only user of `ray.remote`.
+
+Everything lives detached in one fixed namespace, so that any driver finds it and no driver's end
+takes it along. Names: `metadata-0/1` for the seat of a replica, `controller-7` for the controller
+of the metadata leader's term 7 (the name of an actor on a dead node stays taken until Ray has
+marked the node dead, so a new term never waits for an old name).
+
+Ray's own retries are off (law 9): a call that fails is retried by us, with the same request id.
+Actors restart for ever; who they are after that is decided by the directory they find (`seat.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from actors.caller import Caller
+from actors.clock import SystemClock
+from actors.controller import Controller
+from actors.ray_env import DATA_VARIABLE, NAMESPACE
+from actors.seat import Seat, SeatSpec
+from state_machines.errors import Stopped
+
+LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
+SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
+CONTROLLER_PREFIX = "controller-"
+
+log = logging.getLogger(__name__)
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_task_retries": 0,
+    }
+
+
+class SeatActor(Seat):
+    """A seat in its actor: it starts itself, because Ray restarts it without asking anyone."""
+
+    async def __init__(self, spec: SeatSpec) -> None:  # type: ignore[misc]  # Ray awaits it
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        data = os.environ.get(DATA_VARIABLE, "")
+        self._keeper: ControllerKeeper | None = None
+        super().__init__(
+            spec,
+            root=Path(data),
+            calls=RayCalls(),
+            clock=SystemClock(),
+            rng=SystemRandom(),
+            leadership=self._on_leadership,
+        )
+        if spec.kind == "metadata":
+            self._keeper = ControllerKeeper(spec)
+        if not data:
+            self._fault = f"{DATA_VARIABLE} is not set on this node; set it before `ray start`"
+            return
+        await self.start()
+
+    def node(self) -> str:
+        """The Ray node this seat's actor runs on (hex id)."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def process(self) -> int:
+        """The process id of this seat's actor, for operators and fault tests."""
+        return os.getpid()
+
+    def _on_leadership(self, term: int, leads: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.leadership(term if leads else 0)
+
+
+class ControllerActor(Controller):
+    """The controller in its actor."""
+
+    async def __init__(self, epoch: int, spec: SeatSpec) -> None:  # type: ignore[misc]
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        groups = RayGroups()
+        await groups.refresh()
+        super().__init__(
+            epoch=epoch,
+            caller=Caller(groups, timeout_ms=5_000, rng=SystemRandom()),
+            groups=groups,
+            calls=RayCalls(),
+            settings=spec.settings,
+            clock=SystemClock(),
+            node=ray.get_runtime_context().get_node_id(),
+        )
+        self.start()
+
+
+class ControllerKeeper:
+    """Keeps the controller of the metadata leader's term alive on the leader's own node."""
+
+    def __init__(self, spec: SeatSpec) -> None:
+        self._spec = spec
+        self._term = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def leadership(self, term: int) -> None:
+        """This node's metadata replica leads in `term`, or (0) does not."""
+        self._term = term
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        """Make it so: at most one controller of ours, of the term in force."""
+        done = -1
+        while done != self._term:
+            term = self._term
+            try:
+                await asyncio.to_thread(self._settle, term)
+                done = term
+            except Exception:
+                log.exception("%s: controller of term %d", self._spec.seat, term)
+                await asyncio.sleep(
+                    1.0
+                )  # Ray's control service may be away; there is no event for it
+
+    def _settle(self, term: int) -> None:
+        own = f"{CONTROLLER_PREFIX}{term}"
+        for name in sorted(named_actors()):
+            if not name.startswith(CONTROLLER_PREFIX) or name == own:
+                continue
+            # With no lead of our own we end only what we made: a newer leader's stays.
+            if term == 0 or int(name.removeprefix(CONTROLLER_PREFIX)) < term:
+                if term == 0 and not _is_on_this_node(name):
+                    continue
+                kill(name)
+        if term and own not in named_actors():
+            node = ray.get_runtime_context().get_node_id()
+            ray.remote(ControllerActor).options(
+                **_options(own),
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            ).remote(term, self._spec)
+            log.info("%s: made %s on its node", self._spec.seat, own)
+
+
+def _is_on_this_node(name: str) -> bool:
+    here = ray.get_runtime_context().get_node_id()
+    try:
+        handle = ray.get_actor(name, namespace=NAMESPACE)
+        return bool(ray.get(handle.node.remote(), timeout=LOOKUP_SECONDS) == here)
+    except (ValueError, ray.exceptions.RayError):
+        return False  # gone, or not answering: its own epoch fences it
+
+
+# -- making and ending -------------------------------------------------------------------------
+
+
+def create_seat(spec: SeatSpec, group: PlacementGroup, bundle: int, cpus: float) -> Any:
+    """Make the actor of one seat inside its bundle. Returns its handle; it starts by itself."""
+    return (
+        ray.remote(SeatActor)
+        .options(
+            **_options(spec.seat),
+            num_cpus=cpus,
+            max_concurrency=SEAT_CONCURRENCY,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=bundle
+            ),
+        )
+        .remote(spec)
+    )
+
+
+def named_actors() -> set[str]:
+    """The names of all living actors of the namespace."""
+    return {
+        each["name"]
+        for each in ray.util.list_named_actors(all_namespaces=True)
+        if each["namespace"] == NAMESPACE
+    }
+
+
+def kill(name: str) -> None:
+    """End a named actor for good; harmless when there is none."""
+    try:
+        handle = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return
+    ray.kill(handle, no_restart=True)
+
+
+# -- calling -----------------------------------------------------------------------------------
+
+
+class Handles:
+    """Actor handles by name. Looked up off the loop once, then kept (no lookup on the hot path)."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+
+    async def get(self, name: str) -> Any:
+        """The handle; raises Stopped when there is no such actor or Ray does not answer."""
+        handle = self._handles.get(name)
+        if handle is None:
+            find = functools.partial(ray.get_actor, name, namespace=NAMESPACE)
+            try:
+                handle = await asyncio.wait_for(asyncio.to_thread(find), LOOKUP_SECONDS)
+            except ValueError:
+                raise Stopped(f"there is no actor {name!r} in namespace {NAMESPACE!r}") from None
+            except TimeoutError:
+                raise Stopped(f"{name}: Ray's control service does not answer") from None
+            self._handles[name] = handle
+        return handle
+
+    def drop(self, name: str) -> None:
+        """Forget a handle whose actor is gone for good."""
+        self._handles.pop(name, None)
+
+    async def call(self, name: str, method: str, *args: Any) -> Any:
+        """Call a method and wait for its value."""
+        handle = await self.get(name)
+        try:
+            return await getattr(handle, method).remote(*args)
+        except ActorDiedError:
+            self.drop(name)
+            raise
+
+
+class RayCalls:
+    """What replicas say to each other, as actor calls (the port `transport.Calls`)."""
+
+    def __init__(self) -> None:
+        self._handles = Handles()
+
+    def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
+        """Hand an envelope over."""
+        return self._handles.call(seat, "deliver", envelope)
+
+    def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
+        """Hand a snapshot chunk over."""
+        return self._handles.call(seat, "chunk", chunk)
+
+    def attend(self, seat: str, replica: int) -> Awaitable[bool]:
+        """Stay with the leader."""
+        return self._handles.call(seat, "attend", replica)
+
+    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+        """Ask who sits there."""
+        return self._handles.call(seat, "hello")
+
+    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
+        """Any other method of a seat, for the controller and the tools."""
+        return self._handles.call(seat, method, *args)
+
+    def died(self, error: BaseException) -> bool:
+        """Ray says so within about ten milliseconds, given `ray_env`."""
+        return isinstance(error, ActorDiedError | ActorUnavailableError | ActorUnschedulableError)
+
+
+class RayGroups:
+    """The groups of the connected cluster (the port `caller.Groups`)."""
+
+    def __init__(self) -> None:
+        self._handles = Handles()
+        self._seats: dict[str, tuple[str, ...]] = {}
+
+    def seats(self, group: str) -> Sequence[str]:
+        """The seats of a group, in order."""
+        return self._seats.get(group, ())
+
+    def groups(self) -> Sequence[str]:
+        """All groups, by name."""
+        return tuple(sorted(self._seats))
+
+    async def refresh(self) -> None:
+        """Read the namespace's names again."""
+        names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
+        seats: dict[str, list[str]] = {}
+        for name in sorted(names):
+            group, slash, _ = name.rpartition("/")
+            if slash:
+                seats.setdefault(group, []).append(name)
+        self._seats = {group: tuple(each) for group, each in seats.items()}
+
+    def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Propose at a seat."""
+        return self._handles.call(seat, "propose", request)
+
+    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Query at a seat."""
+        return self._handles.call(seat, "query", request)
+
+
+def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
+    """Call one method on many actors at once; an actor that fails maps to its exception."""
+    refs = {}
+    answers: dict[str, Any] = {}
+    for name in names:
+        try:
+            refs[name] = getattr(ray.get_actor(name, namespace=NAMESPACE), method).remote(*args)
+        except ValueError as error:
+            answers[name] = error
+    ray.wait(list(refs.values()), num_returns=len(refs), timeout=seconds) if refs else None
+    for name, ref in refs.items():
+        try:
+            answers[name] = ray.get(ref, timeout=0.1)
+        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+            answers[name] = error
+    return answers

@@ -1,0 +1,368 @@
+"""The life of a seat: find a replica's directory, or wait for one; host the replica.
+
+A placement group reserves a place for each replica and Ray keeps an actor alive in it, but neither
+knows where a disk is. After a node is lost the actor may start on a node that never held the group.
+So identity lives in the directory (law 1), and the actor is only a *seat*:
+
+    vacant    no directory of this group here: holds no vote and says so
+    founding  a directory was made for a group that does not exist yet; silent
+    active    a replica lives here and takes part
+    stopped   the replica refused its directory or met a fault; it says why
+
+A group is founded in three rounds that may be repeated from any point (`bootstrap.py`): every seat
+makes a directory and tells its new replica id; every seat writes down the founding configuration;
+only when all have done so are they activated. A seat that turns up vacant later is given a new id
+by the controller and joins as a learner; it never speaks as the replica that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.machine import Machine
+
+from actors.clock import Clock
+from actors.config import RaftSettings
+from actors.export import Exports
+from actors.metrics import Metrics
+from actors.replica import Replica, refusal
+from actors.storage_thread import StorageThread
+from actors.transport import ActorTransport, Calls
+from state_machines.errors import Conflict, Invalid, Stopped
+from state_machines.raft import Raft
+from state_machines.raft.confchange import Change
+from state_machines.raft.messages import Configuration, SnapshotMeta
+from state_machines.wire import api_pb2 as api
+from storage import identity
+from storage.errors import StorageError
+from storage.stores import Stores, open_stores
+
+METRICS_SECONDS = 1.0  #: how often the gauges are set
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatSpec:
+    """What a seat is told when its actor is made; the same after every restart of the actor."""
+
+    group: str
+    seat: str
+    seats: tuple[str, ...]
+    settings: RaftSettings
+
+    @property
+    def kind(self) -> str:
+        """What the group keeps: metadata, offset or mqtt."""
+        return self.group.rpartition("-")[0]
+
+
+class Seat:
+    """A plain class; `remote.py` makes it an actor. All methods run on the actor's event loop."""
+
+    def __init__(
+        self,
+        spec: SeatSpec,
+        *,
+        root: Path,
+        calls: Calls,
+        clock: Clock,
+        rng: Random,
+        leadership: Callable[[int, bool], None],
+    ) -> None:
+        self.spec = spec
+        self.replica: Replica | None = None
+        self._root = root
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._leadership = leadership
+        self._directory: identity.Directory | None = None
+        self._transport: ActorTransport | None = None
+        self._storage: StorageThread | None = None
+        self._stores: Stores | None = None
+        self._exports: Exports | None = None
+        self._metrics = Metrics(spec.group, spec.seat)
+        self._metrics_timer: asyncio.TimerHandle | None = None
+        self._fault = ""
+
+    def __repr__(self) -> str:
+        return f"{self.spec.seat} {self.replica.role if self.replica else self.status_word}"
+
+    @property
+    def status_word(self) -> str:
+        """vacant, founding, active or stopped."""
+        if self._fault or (self.replica is not None and self.replica.stopped_because):
+            return "stopped"
+        if self._directory is None:
+            return "vacant"
+        return str(self._directory.identity.status)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Look for a directory of this group on this node, and resume its replica."""
+        try:
+            found = await asyncio.to_thread(identity.find, self._root, None, self.spec.group)
+            for each in found:
+                if each.identity.status != "retired":
+                    self._directory = await asyncio.to_thread(
+                        identity.Directory.open,
+                        each.path,
+                        each.identity.cluster,
+                        each.identity.group,
+                    )
+                    break
+            if self._directory is not None and self._directory.identity.status == "active":
+                await self._resume()
+        except (StorageError, OSError) as error:
+            self._fault = f"{type(error).__name__}: {error}"
+            log.error("%s: %s", self.spec.seat, self._fault)
+
+    async def reserve(self, cluster: str) -> int:
+        """Make a directory with a new replica id here, or tell the id of one that waits already."""
+        self._check_cluster(cluster)
+        if self._directory is None:
+            self._directory = await asyncio.to_thread(
+                identity.Directory.create,
+                self._root,
+                cluster,
+                self.spec.group,
+                status="founding",
+            )
+        return self._directory.identity.replica
+
+    async def found(self, configuration: Configuration) -> None:
+        """Write down the founding configuration. Raises Conflict when the replica is active."""
+        directory = self._must_have_directory()
+        if directory.identity.status == "active":
+            raise Conflict(f"{self.spec.seat}: replica {directory.identity.replica:x} is active")
+        if directory.identity.replica not in configuration.voters:
+            raise Invalid(f"voters: {self.spec.seat} is not among them")
+        await asyncio.to_thread(directory.update, founding=configuration)
+
+    async def activate(self) -> None:
+        """Let the replica take part. Harmless when it does already."""
+        directory = self._must_have_directory()
+        if directory.identity.status == "active":
+            return
+        await asyncio.to_thread(directory.update, status="active")
+        await self._resume()
+
+    async def _resume(self) -> None:
+        """Open what the directory holds and start the replica."""
+        directory = self._must_have_directory()
+        settings, who = self.spec.settings, directory.identity
+        storage = self._storage = StorageThread(self.spec.seat)
+
+        stores = self._stores = await storage.run(
+            lambda: open_stores(
+                directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+            )
+        )
+        loaded = stores.loaded
+        founding = SnapshotMeta(0, 0, who.founding)
+        core = Raft(
+            id=who.replica,
+            config=settings.core(),
+            rng=self._rng,
+            snapshot=loaded.snapshot if loaded.snapshot.index else founding,
+            entries=loaded.entries,
+            hard_state=loaded.hard_state,
+            applied=stores.state.applied.index,
+        )
+        transport = self._transport = ActorTransport(
+            cluster=who.cluster,
+            group=self.spec.group,
+            replica=who.replica,
+            seat=self.spec.seat,
+            seats=self.spec.seats,
+            calls=self._calls,
+            received=lambda messages: replica.receive(messages),
+            died=lambda peer: replica.peer_died(peer),
+        )
+
+        replica = self.replica = Replica(
+            cluster=who.cluster,
+            group=self.spec.group,
+            seat=self.spec.seat,
+            core=core,
+            founding=founding,
+            stores=stores,
+            machine=Machine(self.spec.kind, self.spec.group, stores.state),
+            transport=transport,
+            storage=storage,
+            settings=settings,
+            clock=self._clock,
+            rng=self._rng,
+            hooks=self,
+        )
+        self._exports = Exports(replica)
+        replica.start()
+        self._gauge()
+        log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
+
+    async def close(self) -> None:
+        """Stop cleanly: what is applied is flushed. The directory can be opened again at once."""
+        if self.replica is not None:
+            await self.replica.close()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Let go of everything without a flush, as a process that is killed does."""
+        if self._metrics_timer is not None:
+            self._metrics_timer.cancel()
+        if self.replica is not None:
+            self.replica.abandon()
+        if self._exports is not None:
+            await asyncio.to_thread(self._exports.close_all)
+        if self._storage is not None:
+            if self._stores is not None:
+                await self._storage.run(self._stores.close)
+            await asyncio.to_thread(self._storage.close)
+        if self._directory is not None:
+            self._directory.close()
+
+    def leadership(self, term: int, leads: bool) -> None:
+        """The replica's hook; the shell decides what a leader's node hosts."""
+        log.info("%s: %s term %d", self.spec.seat, "leads" if leads else "no longer leads", term)
+        self._leadership(term, leads)
+
+    def stopped(self, reason: str) -> None:
+        """The replica's hook: it serves no more."""
+        log.error("%s: stopped: %s", self.spec.seat, reason)
+
+    def _gauge(self) -> None:
+        if self.replica is not None:
+            self._metrics.set(self.replica)
+        self._metrics_timer = asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
+
+    # -- what peers call --------------------------------------------------------------------
+
+    async def deliver(self, envelope: bytes) -> bytes:
+        """Raft messages in, Raft messages out (`transport.py`)."""
+        if self._transport is None or self.replica is None or self.replica.stopped_because:
+            return b""  # a seat without a replica is silent, as a lost message is
+        return await self._transport.deliver(envelope)
+
+    async def chunk(self, chunk: bytes) -> bool:
+        """One chunk of a snapshot."""
+        return self.replica is not None and await self.replica.take_chunk(chunk)
+
+    async def attend(self, replica: int) -> bool:
+        """Wait while that replica leads here."""
+        if self.replica is None or self.replica.core.id != replica:
+            return False
+        return await self.replica.attend()
+
+    # -- what clients call ------------------------------------------------------------------
+
+    async def propose(self, request: bytes) -> bytes:
+        """An encoded `api.ProposeRequest`; returns an encoded `api.Reply`."""
+        try:
+            replica, message = self._addressed(request, api.ProposeRequest)
+        except (Invalid, Stopped) as error:
+            return refusal(error).SerializeToString()
+        return await replica.propose(message)
+
+    async def query(self, request: bytes) -> bytes:
+        """An encoded `api.QueryRequest`; returns an encoded `api.Reply`."""
+        try:
+            replica, message = self._addressed(request, api.QueryRequest)
+        except (Invalid, Stopped) as error:
+            return refusal(error).SerializeToString()
+        return await replica.query(message)
+
+    def _addressed(self, request: bytes, kind: Any) -> tuple[Replica, Any]:
+        if self.replica is None:
+            raise Stopped(f"{self.spec.seat} is {self.status_word}")
+        if not isinstance(request, bytes):
+            raise Invalid(f"request: bytes are wanted, not {type(request).__name__}")
+        if len(request) > REQUEST_BYTES_MAX:
+            raise Invalid(f"request: {len(request)} bytes, the limit is {REQUEST_BYTES_MAX}")
+        try:
+            message = kind.FromString(request)
+        except ValueError:  # protobuf's DecodeError
+            raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
+        if message.group != self.spec.group:
+            raise Invalid(f"group: {message.group!r} does not live at {self.spec.seat}")
+        return self.replica, message
+
+    # -- what operators and the controller call ---------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        """Who sits here."""
+        who = self._directory.identity if self._directory is not None else None
+        return {
+            "seat": self.spec.seat,
+            "status": self.status_word,
+            "replica": who.replica if who is not None else 0,
+            "cluster": who.cluster if who is not None else "",
+            "boot": who.boot if who is not None else 0,
+            "founding": who.founding if who is not None else None,
+            "fault": self._fault or (self.replica.stopped_because if self.replica else ""),
+        }
+
+    def status(self) -> dict[str, Any]:
+        """`hello`, and all that the replica says of itself."""
+        shown = {**self.hello(), "group": self.spec.group, "role": self.status_word}
+        if self.replica is not None:
+            shown.update(self.replica.status())
+        return shown
+
+    def change(self, change: Change) -> int:
+        """Change the group's membership; only at its leader."""
+        return self._must_have_replica().change(change)
+
+    def campaign(self) -> None:
+        """Stand for election now: a group that was just started need not wait for a timeout."""
+        self._must_have_replica().campaign()
+
+    def transfer(self, target: int) -> None:
+        """Hand the leadership to another voter; only at the leader."""
+        self._must_have_replica().transfer(target)
+
+    async def export_open(self, tables: tuple[str, ...]) -> dict[str, Any]:
+        """Take a cut (`export.py`)."""
+        self._must_have_replica()
+        assert self._exports is not None, "a replica has its exports"
+        return await self._exports.open(tables)
+
+    async def export_page(
+        self, cut: str, table: str, after: bytes, rows: int
+    ) -> tuple[bytes, bytes]:
+        """One page of a cut as Arrow IPC bytes, and the token of the next (empty: the end)."""
+        self._must_have_replica()
+        assert self._exports is not None, "a replica has its exports"
+        return await self._exports.page(cut, table, after, rows)
+
+    def export_close(self, cut: str) -> None:
+        """Let a cut go."""
+        if self._exports is not None:
+            self._exports.close(cut)
+
+    def _must_have_directory(self) -> identity.Directory:
+        if self._directory is None:
+            raise Stopped(f"{self.spec.seat} is vacant{': ' + self._fault if self._fault else ''}")
+        return self._directory
+
+    def _must_have_replica(self) -> Replica:
+        if self.replica is None:
+            raise Stopped(f"{self.spec.seat} is {self.status_word}")
+        return self.replica
+
+    def _check_cluster(self, cluster: str) -> None:
+        if self._fault:
+            raise Stopped(f"{self.spec.seat}: {self._fault}")
+        if self._directory is not None and self._directory.identity.cluster != cluster:
+            raise Conflict(
+                f"{self.spec.seat}: its directory belongs to cluster "
+                f"{self._directory.identity.cluster!r}, not {cluster!r}"
+            )

@@ -1,0 +1,198 @@
+"""Snapshots between replicas: the state streamed to a peer that needs what the log no longer has.
+
+The sender takes a view of its state (flushed, at one index) and sends it chunk by chunk, each an
+answered call, so a slow receiver slows the sender and nothing else. The receiver stages the chunks
+beside the state in force and, once the stream is whole and verified, asks the core: only if the
+core wants it does the next save switch to it (law 6). A stream that breaks anywhere is thrown away
+and begun anew; there is at most one a peer, and one being received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from actors.storage_thread import StorageThread
+from actors.transport import Transport
+from state_machines.errors import Invalid
+from state_machines.raft.messages import InstallSnapshot, SnapshotMeta
+from state_machines.wire import raft_pb2
+from storage import records
+from storage.errors import BadSnapshot, StorageError
+from storage.snapshot import Chunk, Staging, write_stream
+from storage.state import State
+
+CHUNK_MESSAGE_BYTES_MAX = 128 * 1024  #: a whole encoded chunk; refused before it is decoded
+
+log = logging.getLogger(__name__)
+
+
+class SnapshotSender:
+    """Streams this replica's state to peers, one stream each."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        group: str,
+        replica: int,
+        transport: Transport,
+        storage: StorageThread,
+        state: State,
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._replica = replica
+        self._transport = transport
+        self._storage = storage
+        self._state = state
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.sent = 0  #: whole streams that a peer took
+
+    def start(self, peer: int, term: int, ended: Callable[[int, bool], None]) -> None:
+        """Begin a stream to the peer, unless one is under way; `ended(peer, whole)` at its end."""
+        if peer in self._tasks:
+            return
+
+        async def work() -> None:
+            whole = False
+            try:
+                whole = await self._stream(peer, term)
+            except StorageError as error:
+                log.warning("%s: snapshot for %x: %s", self._group, peer, error)
+            finally:
+                self._tasks.pop(peer, None)
+            self.sent += whole
+            ended(peer, whole)
+
+        self._tasks[peer] = asyncio.get_running_loop().create_task(work())
+
+    async def _stream(self, peer: int, term: int) -> bool:
+        view = await self._storage.run(self._state.view)
+        try:
+            meta = raft_pb2.SnapshotMeta.FromString(records.meta_to(view.applied))
+            chunks = write_stream(view)
+            while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
+                message = raft_pb2.SnapshotChunk(
+                    cluster=self._cluster,
+                    group=self._group,
+                    sender=self._replica,
+                    receiver=peer,
+                    term=term,
+                    meta=meta,
+                    number=chunk.number,
+                    data=chunk.data,
+                    crc=chunk.crc,
+                    last=chunk.last,
+                    records=chunk.records,
+                    digest=chunk.digest,
+                )
+                if not await self._transport.chunk(peer, message.SerializeToString()):
+                    return False
+            return True
+        finally:
+            view.close()
+
+    def close(self) -> None:
+        """Give up every stream."""
+        for task in self._tasks.values():
+            task.cancel()
+
+
+def _next(chunks: Iterator[Chunk]) -> Chunk | None:
+    return next(chunks, None)
+
+
+class SnapshotReceiver:
+    """Takes one stream at a time, and holds it verified until the core has decided."""
+
+    def __init__(
+        self, *, cluster: str, group: str, replica: int, storage: StorageThread, state: State
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._replica = replica
+        self._storage = storage
+        self._state = state
+        self._stream: tuple[int, int] = (0, 0)  # (sender, term) of the stream being received
+        self._staging: Staging | None = None
+        self._verified: tuple[SnapshotMeta, Staging] | None = None
+        self._lock = asyncio.Lock()
+
+    async def take(self, data: bytes, term: int) -> tuple[bool, InstallSnapshot | None]:
+        """Take one encoded chunk. Whether it was taken, and the question for the core at the end.
+
+        Raises Invalid for what is not a chunk for this replica.
+        """
+        message = self._parse(data)
+        async with self._lock:
+            if message.term < term or self._verified is not None:
+                return False, None
+            if message.number == 0:
+                self._staging = await self._storage.run(self._state.stage)
+                self._stream = (message.sender, message.term)
+            if self._staging is None or self._stream != (message.sender, message.term):
+                return False, None
+            chunk = Chunk(
+                message.number,
+                message.data,
+                message.crc,
+                message.last,
+                message.records,
+                message.digest,
+            )
+            return await self._add(self._staging, chunk, message)
+
+    async def _add(
+        self, staging: Staging, chunk: Chunk, message: raft_pb2.SnapshotChunk
+    ) -> tuple[bool, InstallSnapshot | None]:
+        def job() -> SnapshotMeta | None:
+            staging.add(chunk)
+            return staging.finish() if chunk.last else None
+
+        try:
+            meta = await self._storage.run(job)
+        except BadSnapshot as error:
+            log.warning("%s: snapshot from %x: %s", self._group, message.sender, error)
+            await self._storage.run(staging.discard)
+            self._staging = None
+            return False, None
+        if meta is None:
+            return True, None
+        self._staging, self._verified = None, (meta, staging)
+        return True, InstallSnapshot(message.sender, self._replica, message.term, meta)
+
+    def claim(self, meta: SnapshotMeta) -> Staging:
+        """The verified snapshot that the core wants installed."""
+        assert self._verified is not None, "the core wants a snapshot that was not received"
+        found, staging = self._verified
+        assert found == meta, f"the core wants {meta}, received was {found}"
+        return staging
+
+    @property
+    def holds(self) -> bool:
+        """Whether a verified snapshot waits for the core's decision."""
+        return self._verified is not None
+
+    def release(self) -> None:
+        """The core has installed or refused it; another one may come."""
+        self._verified = None
+
+    def _parse(self, data: bytes) -> raft_pb2.SnapshotChunk:
+        if len(data) > CHUNK_MESSAGE_BYTES_MAX:
+            raise Invalid(f"chunk: {len(data)} bytes, the limit is {CHUNK_MESSAGE_BYTES_MAX}")
+        try:
+            message = raft_pb2.SnapshotChunk.FromString(data)
+        except DecodeError:
+            raise Invalid("chunk: not an encoded SnapshotChunk") from None
+        for name, wanted in (
+            ("cluster", self._cluster),
+            ("group", self._group),
+            ("receiver", self._replica),
+        ):
+            if getattr(message, name) != wanted:
+                raise Invalid(f"chunk: {name} is {getattr(message, name)!r}, not {wanted!r}")
+        return message

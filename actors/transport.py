@@ -1,0 +1,335 @@
+"""Raft messages between the replicas of a group: a port, and Ray actor calls behind it.
+
+The port promises nothing: a message may be lost, late, doubled or overtaken, and the core lives
+with that (law 12). What it does promise is bounds: each peer has a small number of calls under
+way, each with our own deadline (law 13), and a buffer that drops its oldest message when full, so
+that a frozen peer costs nothing but its own messages.
+
+One Ray call costs about a millisecond and a third of a millisecond of processor time, so calls are
+what is saved: everything waiting for a peer travels in one envelope, and the answer to an envelope
+travels back as the return value of the call that brought it. `deliver` therefore waits a moment
+for the core to have something to say to the sender.
+
+Where a replica answers (its *seat*, an actor's name) is learned from the envelopes themselves and
+by asking the group's seats; a replica keeps its id when Ray moves the seats around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from state_machines.errors import Invalid
+from state_machines.raft.messages import (
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    VoteReply,
+)
+from state_machines.wire import codec
+
+CALLS_MAX = 2  #: envelopes under way to one peer; a third waits and grows
+BUFFER_MAX = 512  #: messages waiting for one peer; the oldest go first
+ENVELOPE_BYTES_MAX = 512 * 1024  #: soft: an envelope closes once its entries pass this
+CALL_SECONDS = 2.0  #: our own deadline for one envelope
+ANSWER_SECONDS = 0.05  #: how long a delivered envelope waits for something to carry back
+CHUNK_SECONDS = 20.0  #: our own deadline for one chunk of a snapshot
+ATTEND_SECONDS = 30.0  #: how long one watch over the leader's life lasts before it is renewed
+
+log = logging.getLogger(__name__)
+
+_REPLIES = (VoteReply, AppendReply, HeartbeatReply)
+
+
+class Transport(Protocol):
+    """What a replica needs of the network."""
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send, or lose. Never blocks, never raises."""
+        ...
+
+    async def chunk(self, peer: int, chunk: bytes) -> bool:
+        """Send one chunk of a snapshot and wait; False when the peer refused it or is away."""
+        ...
+
+    def seat_of(self, peer: int) -> str:
+        """The seat the peer answers at, empty when not known."""
+        ...
+
+    def attend(self, leader: int) -> None:
+        """Watch over the life of this leader (0: of nobody) and say when its process ends."""
+        ...
+
+    def close(self) -> None:
+        """Stop; messages under way are lost."""
+        ...
+
+
+class Calls(Protocol):
+    """The remote methods of another seat, whatever carries them."""
+
+    def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
+        """Hand an envelope over; the return value is an envelope of answers, or empty."""
+        ...
+
+    def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
+        """Hand over one chunk of a snapshot."""
+        ...
+
+    def attend(self, seat: str, replica: int) -> Awaitable[bool]:
+        """Return only when this replica no longer leads; fail when its process dies."""
+        ...
+
+    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+        """Which replica sits there."""
+        ...
+
+    def died(self, error: BaseException) -> bool:
+        """Whether this failure of a call says that the process behind it has ended."""
+        ...
+
+
+class _Lane:
+    """What waits and what is under way for one peer."""
+
+    __slots__ = ("calls", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Message] = deque()
+        self.calls = 0
+
+
+class ActorTransport:
+    """The transport over actor calls. Used from the event loop only."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        group: str,
+        replica: int,
+        seat: str,
+        seats: Sequence[str],
+        calls: Calls,
+        received: Callable[[Sequence[Message]], None],
+        died: Callable[[int], None],
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._replica = replica
+        self._seat = seat
+        self._seats = tuple(each for each in seats if each != seat)
+        self._calls = calls
+        self._received = received
+        self._died = died
+        self._book: dict[int, str] = {}
+        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+        self._open: defaultdict[int, deque[asyncio.Future[bytes]]] = defaultdict(deque)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._search: asyncio.Task[None] | None = None
+        self._attending: tuple[int, asyncio.Task[None] | None] = (0, None)
+        self._closed = False
+        self.dropped = 0  #: messages given up because a buffer was full or a peer unknown
+
+    # -- outgoing ---------------------------------------------------------------------------
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send each message to its receiver: on an open call's return, or on a call of ours."""
+        by_peer: dict[int, list[Message]] = {}
+        for message in messages:
+            by_peer.setdefault(message.receiver, []).append(message)
+        for peer, batch in by_peer.items():
+            if self._answer(peer, batch):
+                continue
+            if type(batch[0]) is Heartbeat and len(batch) == 1 and self._lanes[peer].calls:
+                # A heartbeat does not queue behind a long append (law 15).
+                self._start(self._call(peer, batch))
+                continue
+            lane = self._lanes[peer]
+            lane.waiting.extend(batch)
+            while len(lane.waiting) > BUFFER_MAX:
+                lane.waiting.popleft()
+                self.dropped += 1
+            self._pump(peer, lane)
+
+    def _answer(self, peer: int, batch: list[Message]) -> bool:
+        calls = self._open.get(peer)
+        while calls:
+            future = calls.popleft()
+            if not future.done():
+                future.set_result(self._envelope(batch))
+                return True
+        return False
+
+    def _pump(self, peer: int, lane: _Lane) -> None:
+        while lane.waiting and lane.calls < CALLS_MAX:
+            batch: list[Message] = []
+            size = 0
+            while lane.waiting and size < ENVELOPE_BYTES_MAX:
+                message = lane.waiting.popleft()
+                batch.append(message)
+                size += sum(len(entry.data) for entry in getattr(message, "entries", ()))
+            lane.calls += 1
+            self._start(self._call(peer, batch, lane))
+
+    async def _call(self, peer: int, batch: list[Message], lane: _Lane | None = None) -> None:
+        try:
+            seat = self._book.get(peer)
+            if seat is None:
+                self.dropped += len(batch)
+                self._look_for_peers()
+                return
+            try:
+                answer = await asyncio.wait_for(
+                    self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS
+                )
+            except TimeoutError:
+                return
+            except Exception as error:  # noqa: BLE001 - whatever the carrier raises, the messages are lost
+                self._failed(peer, error)
+                return
+            if answer and not self._closed:
+                self._take(answer)
+        finally:
+            if lane is not None:
+                lane.calls -= 1
+                if not self._closed:
+                    self._pump(peer, lane)
+
+    def _failed(self, peer: int, error: BaseException) -> None:
+        if self._calls.died(error):
+            # Whoever sits there next may be another replica.
+            self._book.pop(peer, None)
+            self._died(peer)
+        else:
+            log.info("%s: call to %s failed: %s", self._seat, self._book.get(peer), error)
+
+    def _envelope(self, batch: Sequence[Message]) -> bytes:
+        return codec.encode_envelope(
+            cluster=self._cluster,
+            group=self._group,
+            sender=self._replica,
+            seat=self._seat,
+            messages=batch,
+        )
+
+    async def chunk(self, peer: int, chunk: bytes) -> bool:
+        """Send one chunk of a snapshot to the peer's seat and wait for its word."""
+        seat = self._book.get(peer)
+        if seat is None:
+            self._look_for_peers()
+            return False
+        try:
+            return await asyncio.wait_for(self._calls.chunk(seat, chunk), CHUNK_SECONDS)
+        except TimeoutError:
+            return False
+        except Exception as error:  # noqa: BLE001 - the stream is given up and begun again later
+            self._failed(peer, error)
+            return False
+
+    # -- incoming ---------------------------------------------------------------------------
+
+    async def deliver(self, data: bytes) -> bytes:
+        """Take an envelope that a peer's call brought; what it returns goes back to the peer."""
+        sender = self._take(data)
+        if sender == 0:
+            return b""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        self._open[sender].append(future)
+        timer = loop.call_later(ANSWER_SECONDS, self._expire, future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _expire(self, future: asyncio.Future[bytes]) -> None:
+        if not future.done():
+            future.set_result(b"")
+
+    def _take(self, data: bytes) -> int:
+        """Pass an envelope's messages on. Returns the sender, 0 if it expects no answer."""
+        envelope = codec.decode_envelope(data)
+        if envelope.cluster != self._cluster:
+            raise Invalid(f"cluster: {envelope.cluster!r} is not this cluster")
+        if envelope.group != self._group:
+            raise Invalid(f"group: {envelope.group!r} is not {self._group!r}")
+        if envelope.seat in self._seats:
+            self._book[envelope.sender] = envelope.seat
+        self._received(envelope.messages)
+        if all(isinstance(message, _REPLIES) for message in envelope.messages):
+            return 0
+        return envelope.sender
+
+    # -- who sits where ---------------------------------------------------------------------
+
+    def seat_of(self, peer: int) -> str:
+        """The seat of a replica, empty when not known."""
+        return self._seat if peer == self._replica else self._book.get(peer, "")
+
+    def learn(self, replica: int, seat: str) -> None:
+        """Take note that this replica answers at this seat."""
+        if seat in self._seats:
+            self._book[replica] = seat
+
+    def _look_for_peers(self) -> None:
+        if (self._search is None or self._search.done()) and not self._closed:
+            self._search = self._start(self._ask_seats())
+
+    async def _ask_seats(self) -> None:
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(self._calls.hello(seat), CALL_SECONDS) for seat in self._seats),
+            return_exceptions=True,
+        )
+        for seat, answer in zip(self._seats, answers, strict=True):
+            if isinstance(answer, dict) and answer["replica"]:
+                self.learn(int(answer["replica"]), seat)
+
+    # -- the leader's life ------------------------------------------------------------------
+
+    def attend(self, leader: int) -> None:
+        """Keep one call open at the leader, so that the end of its process is learned at once."""
+        now, task = self._attending
+        if leader == now and (task is None or not task.done()):
+            return
+        if task is not None:
+            task.cancel()
+        if leader in (0, self._replica) or self._closed:
+            self._attending = (leader, None)
+            return
+        self._attending = (leader, self._start(self._attend(leader)))
+
+    async def _attend(self, leader: int) -> None:
+        while True:
+            seat = self._book.get(leader)
+            if seat is None:
+                self._look_for_peers()
+                await asyncio.sleep(0.1)  # the search is under way; nothing else will wake us
+                continue
+            try:
+                leads = await asyncio.wait_for(
+                    self._calls.attend(seat, leader), ATTEND_SECONDS + CALL_SECONDS
+                )
+            except TimeoutError:
+                continue
+            except Exception as error:  # noqa: BLE001 - the end of the call is the news
+                self._failed(leader, error)
+                return
+            if not leads:
+                return
+
+    def close(self) -> None:
+        """Stop sending and cancel every call under way."""
+        self._closed = True
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

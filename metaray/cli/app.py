@@ -1,0 +1,70 @@
+"""The command tree, and what its commands share: the console, the address, the one error door."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from state_machines.errors import MetarayError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+console = Console()
+errors = Console(stderr=True)
+
+app = typer.Typer(
+    name="metaray",
+    help="The metadata service of a message queue, on Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Address = Annotated[
+    str | None, typer.Option("--address", help="Ray address to join; the local cluster if absent.")
+]
+Data = Annotated[Path, typer.Option("--data", help="Where a local cluster keeps everything.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="The tenant to look at.")]
+
+
+def explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn metaray's own errors into one line and exit status 2."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except MetarayError as error:
+            errors.print(f"[red]{type(error).__name__}[/]: {error.detail}", highlight=False)
+            raise typer.Exit(2) from None
+
+    return run
+
+
+def print_json(value: Any) -> None:
+    """Plain values on standard output, bytes as text where they are text and hex where not."""
+    json.dump(value, sys.stdout, indent=2, default=_plain)
+    sys.stdout.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return str(value)
+
+
+# The commands register themselves.
+from metaray.cli import cluster, data, work  # noqa: E402
+
+__all__ = ["app", "cluster", "data", "work"]

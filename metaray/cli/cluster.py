@@ -1,0 +1,124 @@
+"""`up`, `down`, `status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from actors.config import ClusterConfig
+from metaray import local
+from metaray.cli.app import Address, Data, Json, app, console, explained, print_json
+from metaray.client import DEFAULT_DATA, join_cluster
+from metaray.overview import overview
+from metaray.service import start_service
+from state_machines.errors import Invalid
+
+
+@app.command()
+@explained
+def up(
+    local_nodes: Annotated[
+        int, typer.Option("--local", help="Start this many Ray nodes on this machine first.")
+    ] = 0,
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="cluster.yaml to read `metadata:` from.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Replicas a group, if --config is absent.")] = 3,
+    allow_colocated: Annotated[
+        bool, typer.Option(help="Let replicas of a group share a node.")
+    ] = False,
+) -> None:
+    """Start the service: on a Ray cluster that runs (--address), or on one made here (--local)."""
+    if bool(local_nodes) == bool(address):
+        raise Invalid("give either --local N or --address HOST:PORT")
+    wanted = (
+        ClusterConfig.load(config)
+        if config is not None
+        else ClusterConfig(replicas=replicas, allow_colocated=allow_colocated)
+    )
+    for warning in wanted.warnings():
+        console.print(f"[yellow]warning[/]: {warning}", highlight=False)
+    if local_nodes:
+        with console.status("starting Ray nodes …") as status:
+            cluster = local.up(data, local_nodes, progress=status.update)
+        console.print(f"[green]✓[/] {len(cluster.nodes)} Ray nodes at {cluster.address}")
+        console.print(f"  dashboard {cluster.dashboard}", highlight=False)
+    join_cluster(address, data)
+    for group, seconds, leader in start_service(wanted):
+        console.print(
+            f"[green]✓[/] {group} [cyan]{seconds:.1f} s[/]  leader {leader}", highlight=False
+        )
+
+
+@app.command()
+@explained
+def down(data: Data = DEFAULT_DATA) -> None:
+    """End a local cluster: every process it started, and nothing else. Its data stays."""
+    running = local.find(data)
+    if running is None:
+        console.print(f"nothing runs on {data}")
+        return
+    with console.status("ending the cluster …"):
+        local.down(data)
+    console.print(f"[green]✓[/] ended; the data stays in {data}")
+
+
+@app.command()
+@explained
+def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Groups, leaders, terms, indexes, lag, nodes and the controller."""
+    join_cluster(address, data)
+    seen = overview()
+    if as_json:
+        print_json(seen)
+        return
+    names = {node["node"]: f"node {number}" for number, node in enumerate(seen["nodes"])}
+    console.print(_groups(seen, names))
+    for each in seen["controllers"]:
+        if "duties" not in each:
+            console.print(f"[red]{each['name']}[/]: {each['error']}", highlight=False)
+            continue
+        where = names.get(each["node"], each["node"])
+        console.print(f"[bold]{each['name']}[/] on {where}", highlight=False)
+        for name, duty in each["duties"].items():
+            said = f"  [red]{duty['last_error']}[/]" if duty["last_error"] else ""
+            console.print(
+                f"  {name}: {duty['runs']} runs, {duty['actions']} actions, "
+                f"last took {duty['last_seconds'] * 1000:.0f} ms{said}",
+                highlight=False,
+            )
+    for node in seen["nodes"]:
+        word = "alive" if node["alive"] else "[red]dead[/]"
+        console.print(f"{names[node['node']]} {node['address']} {word}", highlight=False)
+
+
+def _groups(seen: dict[str, Any], names: dict[str, str]) -> Table:
+    table = Table(title="groups")
+    for column in ("group", "seat", "node", "role"):
+        table.add_column(column)
+    for column in ("term", "last", "commit", "applied", "lag", "queue"):
+        table.add_column(column, justify="right")
+    for name, group in seen["groups"].items():
+        for number, each in enumerate(group["replicas"]):
+            style = {"leader": "bold green", "silent": "red", "stopped": "red"}.get(each["role"])
+            table.add_row(
+                name if number == 0 else "",
+                each["seat"],
+                names.get(each["node"], each["node"]),
+                each["role"],
+                *(str(each[key]) for key in ("term", "last_index", "commit", "applied")),
+                "" if each["lag"] is None else str(each["lag"]),
+                str(each["queue"]),
+                style=style,
+            )
+            if each.get("fault"):
+                table.add_row("", "", "", f"[red]{each['fault']}[/]")
+        if group["placement"] not in ("CREATED", "none"):
+            table.add_row("", "", "", f"[yellow]placement {group['placement']}[/]")
+        table.add_section()
+    return table

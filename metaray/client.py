@@ -1,0 +1,336 @@
+"""The door: an async client and a blocking one, over the same engine (`actors/caller.py`).
+
+    async with metaray.connect() as client:
+        await client.put("greeting", b"hello")
+
+What to expect: a call that returns has happened, on a majority's disks. A call that raises
+`Rejected` has not happened and says why. A call that raises `NoQuorum` was never accepted. A call
+that raises `Unknown` was sent and its deadline passed: it may have happened; every retry before
+that was safe, because the group remembers what it has answered. Reads are linearizable unless
+`stale=True` is asked for.
+
+Everything concurrent in one process shares calls: a thousand waiting `await`s cost one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from random import SystemRandom
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, overload
+
+import ray
+
+from actors import ray_env
+from actors.caller import Caller
+from actors.ray_env import NAMESPACE
+from actors.remote import RayGroups
+from metaray import local
+from state_machines.errors import NoQuorum
+from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
+from state_machines.offset.offset import (
+    CommitOffsets,
+    CommitReply,
+    DeleteGroup,
+    FetchOffsets,
+    Offset,
+    OffsetCommit,
+)
+from state_machines.op import Stamp
+from state_machines.tables import Tables
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+ADDRESS_VARIABLE = "METARAY_ADDRESS"  #: the Ray address to join when none is given
+DEFAULT_DATA = Path(".metaray")  #: where `metaray up --local` keeps a cluster unless told otherwise
+TIMEOUT_MS = 30_000  #: the deadline of a call that names none
+
+
+class Command(Protocol[R_co]):
+    """Any `@command`: its reply is what `apply` returns."""
+
+    def apply(self, db: Tables, at: Stamp, /) -> R_co:
+        """Runs on every replica."""
+        ...
+
+
+class Query(Protocol[R_co]):
+    """Any `@query`: its reply is what `read` returns."""
+
+    def read(self, db: Tables, at: Stamp, /) -> R_co:
+        """Runs on one replica."""
+        ...
+
+
+def join_cluster(address: str | None = None, data: Path | None = None) -> None:
+    """Connect this process to Ray, unless it is. Raises NoQuorum when there is no cluster to join.
+
+    The address is the one given, or that of `METARAY_ADDRESS`, or of the local cluster whose data
+    lies in `data` (`.metaray` here).
+    """
+    if ray.is_initialized():
+        return
+    address = address or os.environ.get(ADDRESS_VARIABLE)
+    running = local.find(data or DEFAULT_DATA)
+    if running is not None and address in (None, running.address):
+        ray_env.apply(running.environment())
+        address = running.address
+    if address is None:
+        raise NoQuorum(
+            f"no cluster: start one with `metaray up --local 3`, or set {ADDRESS_VARIABLE}"
+        )
+    ray.init(
+        address=address,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+
+
+class Client:
+    """The async client. One event loop; any number of tasks."""
+
+    def __init__(
+        self, *, address: str | None = None, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
+        self._address = address
+        self._data = data
+        self._timeout_ms = timeout_ms
+        self._caller: Caller | None = None
+        self._groups = RayGroups()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def open(self) -> None:
+        """Join the cluster and learn its groups; `async with` does this."""
+        await asyncio.to_thread(join_cluster, self._address, self._data)
+        await self._groups.refresh()
+        self._caller = Caller(self._groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        if self._caller is not None:
+            await self._caller.close()
+
+    @overload
+    async def call(
+        self,
+        operation: Command[R],
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+    ) -> R: ...
+    @overload
+    async def call(
+        self,
+        operation: Query[R],
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+    ) -> R: ...
+    async def call(
+        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+    ) -> Any:
+        """Carry out one command or query; the reply has the type the operation declares."""
+        assert self._caller is not None, "open the client first: async with metaray.connect()"
+        return await self._caller.call(
+            operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+        )
+
+    def groups(self) -> Sequence[str]:
+        """The groups of this cluster, by name."""
+        return self._groups.groups()
+
+    # The handful of calls everyone makes; everything else goes through `call`.
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        tenant: str = "default",
+    ) -> int:
+        """Set a key. Returns its revision; Conflict if it is not at `expected_revision` (0: absent)."""
+        return await self.call(
+            PutKv(tenant=tenant, key=key, value=value, expected_revision=expected_revision)
+        )
+
+    async def get(
+        self, key: str, *, tenant: str = "default", stale: bool = False
+    ) -> KvEntry | None:
+        """A key's value and revision, None when there is none."""
+        return await self.call(GetKv(tenant=tenant, key=key), stale=stale)
+
+    async def delete(
+        self, key: str, *, expected_revision: int | None = None, tenant: str = "default"
+    ) -> None:
+        """Delete a key. NotFound when there is none."""
+        await self.call(DeleteKv(tenant=tenant, key=key, expected_revision=expected_revision))
+
+    async def list_keys(
+        self, prefix: str = "", *, limit: int = 1000, after: bytes = b"", tenant: str = "default"
+    ) -> KvPage:
+        """Entries whose key starts with `prefix`, in order; `page.next` continues."""
+        return await self.call(RangeKv(tenant=tenant, prefix=prefix, limit=limit, after=after))
+
+    async def commit_offsets(
+        self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
+    ) -> CommitReply:
+        """Commit a batch of consumer offsets, of any groups."""
+        return await self.call(CommitOffsets.of(commits, tenant=tenant))
+
+    async def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
+        """All offsets of a consumer group."""
+        return await self.call(FetchOffsets(tenant=tenant, group=group))
+
+    async def delete_group(self, group: str, *, tenant: str = "default") -> int:
+        """Forget a consumer group. Returns how many offsets it had."""
+        return await self.call(DeleteGroup(tenant=tenant, group=group))
+
+
+class BlockingClient:
+    """The same client for threads: an event loop of its own in the background."""
+
+    def __init__(
+        self, *, address: str | None = None, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="metaray client", daemon=True
+        )
+        self._client = Client(address=address, data=data, timeout_ms=timeout_ms)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Join the cluster; `with` does this."""
+        join_cluster(self._client._address, self._client._data)  # Ray wants the main thread
+        self._thread.start()
+        self._wait(self._client.open())
+
+    def close(self) -> None:
+        """End what is under way and the background loop."""
+        if self._thread.is_alive():
+            self._wait(self._client.aclose())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @overload
+    def call(
+        self,
+        operation: Command[R],
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+    ) -> R: ...
+    @overload
+    def call(
+        self,
+        operation: Query[R],
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+    ) -> R: ...
+    def call(
+        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+    ) -> Any:
+        """Carry out one command or query; the reply has the type the operation declares."""
+        return self._wait(
+            self._client.call(
+                operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+            )
+        )
+
+    def groups(self) -> Sequence[str]:
+        """The groups of this cluster, by name."""
+        return self._client.groups()
+
+    def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        tenant: str = "default",
+    ) -> int:
+        """Set a key. Returns its revision; Conflict if it is not at `expected_revision` (0: absent)."""
+        return self._wait(
+            self._client.put(key, value, expected_revision=expected_revision, tenant=tenant)
+        )
+
+    def get(self, key: str, *, tenant: str = "default", stale: bool = False) -> KvEntry | None:
+        """A key's value and revision, None when there is none."""
+        return self._wait(self._client.get(key, tenant=tenant, stale=stale))
+
+    def delete(
+        self, key: str, *, expected_revision: int | None = None, tenant: str = "default"
+    ) -> None:
+        """Delete a key. NotFound when there is none."""
+        self._wait(self._client.delete(key, expected_revision=expected_revision, tenant=tenant))
+
+    def list_keys(
+        self, prefix: str = "", *, limit: int = 1000, after: bytes = b"", tenant: str = "default"
+    ) -> KvPage:
+        """Entries whose key starts with `prefix`, in order; `page.next` continues."""
+        return self._wait(self._client.list_keys(prefix, limit=limit, after=after, tenant=tenant))
+
+    def commit_offsets(
+        self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
+    ) -> CommitReply:
+        """Commit a batch of consumer offsets, of any groups."""
+        return self._wait(self._client.commit_offsets(commits, tenant=tenant))
+
+    def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
+        """All offsets of a consumer group."""
+        return self._wait(self._client.fetch_offsets(group, tenant=tenant))
+
+    def delete_group(self, group: str, *, tenant: str = "default") -> int:
+        """Forget a consumer group. Returns how many offsets it had."""
+        return self._wait(self._client.delete_group(group, tenant=tenant))
+
+
+def connect(
+    address: str | None = None, *, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
+) -> Client:
+    """An async client of the cluster at `address` (a Ray address), or of the local one."""
+    return Client(address=address, data=data, timeout_ms=timeout_ms)
+
+
+def connect_sync(
+    address: str | None = None, *, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
+) -> BlockingClient:
+    """A blocking client of the cluster at `address` (a Ray address), or of the local one."""
+    return BlockingClient(address=address, data=data, timeout_ms=timeout_ms)

@@ -1,0 +1,64 @@
+"""What `status` shows: every group, replica, node and the controller, from asking all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from actors import placement, remote
+from actors.controller import leader_of
+
+CALL_SECONDS = 3.0  #: our own deadline; a seat that is slower is shown as silent
+
+
+def overview() -> dict[str, Any]:
+    """The whole cluster as plain values, ready for JSON. Needs a connected process."""
+    names = sorted(remote.named_actors())
+    seats = [name for name in names if "/" in name]
+    answers = remote.each_call(seats, "status", seconds=CALL_SECONDS)
+    places = remote.each_call(seats, "node", seconds=CALL_SECONDS)
+    groups: dict[str, dict[str, Any]] = {}
+    for seat in seats:
+        group = groups.setdefault(
+            seat.rpartition("/")[0], {"leader": "", "term": 0, "placement": "", "replicas": []}
+        )
+        group["replicas"].append(_replica(seat, answers[seat], places[seat]))
+    reserved = placement.states()
+    for name, group in groups.items():
+        leader = leader_of(each for each in answers.values() if _of(each, name))
+        group["leader"] = leader["seat"] if leader else ""
+        group["term"] = leader["term"] if leader else 0
+        group["placement"] = reserved.get(name, "none")
+        for replica in group["replicas"]:
+            replica["lag"] = (leader["commit"] - replica["applied"]) if leader else None
+    controllers = [name for name in names if name.startswith(remote.CONTROLLER_PREFIX)]
+    said = remote.each_call(controllers, "status", seconds=CALL_SECONDS)
+    return {
+        "groups": groups,
+        "controllers": [
+            each if isinstance(each, dict) else {"name": name, "error": str(each)}
+            for name, each in sorted(said.items())
+        ],
+        "nodes": [
+            {
+                "node": node["NodeID"],
+                "address": node["NodeManagerAddress"],
+                "alive": node["Alive"],
+                "resources": node.get("Resources", {}),
+            }
+            for node in ray.nodes()
+        ],
+    }
+
+
+def _of(answer: Any, group: str) -> bool:
+    return isinstance(answer, dict) and answer["group"] == group
+
+
+def _replica(seat: str, answer: Any, node: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        silent = {"seat": seat, "role": "silent", "fault": str(answer), "replica": 0, "node": ""}
+        return {**silent, "term": 0, "commit": 0, "applied": 0, "last_index": 0, "queue": 0}
+    shown = dict.fromkeys(("term", "commit", "applied", "flushed", "last_index", "queue"), 0)
+    return {**shown, **answer, "node": node if isinstance(node, str) else ""}

@@ -1,0 +1,31 @@
+"""Starting the service on a Ray cluster this process is connected to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from actors import bootstrap
+from actors.config import ClusterConfig
+
+
+def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
+    """Start every group in order, then wait for the controller.
+
+    Yields (name, seconds, where it leads or stands) as each is ready, "controller" last. Starting a
+    service that runs changes nothing.
+    """
+    cluster = ""
+    metadata_leader = ""
+    for group in config.groups:
+        begun = time.monotonic()
+        cluster = bootstrap.start_group(config, group, cluster)
+        leader = bootstrap.wait_for_leader(
+            [spec.seat for spec in bootstrap.specs(config) if spec.group == group]
+        )
+        if group.startswith("metadata-"):
+            metadata_leader = metadata_leader or leader["seat"]
+        yield group, time.monotonic() - begun, leader["seat"]
+    begun = time.monotonic()
+    controller = bootstrap.wait_for_controller(metadata_leader)
+    yield controller["name"], time.monotonic() - begun, f"{metadata_leader}, on its node"

@@ -1,0 +1,229 @@
+"""A group of real seats in one process: real storage, machine, core and transport; calls by hand.
+
+Only the carrier is ours: `Wires` passes the calls that Ray would carry, and can cut them. A seat
+that is killed keeps no promise it did not save: its stores are dropped without a flush, as by
+kill -9, and the seat is made again over the same directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from actors.caller import Caller
+from actors.clock import SystemClock
+from actors.config import RaftSettings
+from actors.seat import Seat, SeatSpec
+from state_machines.raft.messages import Configuration
+
+DEADLINE_SECONDS = 30.0
+POLL_SECONDS = 0.005
+
+QUICK = RaftSettings(
+    heartbeat_interval_ms=50,
+    election_timeout_min_ms=300,
+    election_timeout_max_ms=600,
+    tick_ms=10,
+    flush_interval_ms=100,
+    log_keep_entries=20,
+    map_bytes=8 << 20,
+)
+
+
+class Gone(Exception):
+    """What a carrier raises when the process at the other end has ended."""
+
+
+class Wires:
+    """Carries the calls between seats, and from clients (the ports of transport and caller)."""
+
+    def __init__(self) -> None:
+        self.living: dict[str, Seat] = {}
+        self.frozen: set[str] = set()
+        self.cut: set[tuple[str, str]] = set()  #: (from, to) seats that do not hear each other
+        self._under_way: dict[str, set[asyncio.Task[Any]]] = {}
+
+    def from_seat(self, seat: str) -> FromSeat:
+        """The carrier as one seat sees it."""
+        return FromSeat(self, seat)
+
+    async def call(self, source: str, seat: str, method: str, *args: Any) -> Any:
+        """One call, as Ray would carry it."""
+        await asyncio.sleep(0)
+        if seat in self.frozen or (source, seat) in self.cut:
+            await asyncio.Event().wait()  # for ever: the caller has a deadline of its own
+        if seat not in self.living:
+            raise Gone(seat)
+        answer = getattr(self.living[seat], method)(*args)
+        if not isinstance(answer, Awaitable):
+            return answer
+        task = asyncio.ensure_future(answer)
+        self._under_way.setdefault(seat, set()).add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if seat not in self.living:
+                raise Gone(seat) from None
+            raise
+        finally:
+            self._under_way[seat].discard(task)
+
+    def kill(self, seat: str) -> Seat:
+        """Take a seat off the wires; whoever waits for it learns that it is gone."""
+        gone = self.living.pop(seat)
+        for task in tuple(self._under_way.get(seat, ())):
+            task.cancel()
+        return gone
+
+    # caller.Groups
+
+    def seats(self, group: str) -> list[str]:
+        """All seats that ever were of this group."""
+        return sorted(seat for seat in self.living if seat.rpartition("/")[0] == group)
+
+    def groups(self) -> list[str]:
+        """All groups."""
+        return sorted({seat.rpartition("/")[0] for seat in self.living})
+
+    async def refresh(self) -> None:
+        """Nothing to look up."""
+
+    def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """A client's proposal."""
+        return self.call("client", seat, "propose", request)
+
+    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """A client's query."""
+        return self.call("client", seat, "query", request)
+
+
+@dataclass(frozen=True, slots=True)
+class FromSeat:
+    """transport.Calls, and the controller's calls, from one seat."""
+
+    wires: Wires
+    seat: str
+
+    def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
+        """Raft messages."""
+        return self.wires.call(self.seat, seat, "deliver", envelope)
+
+    def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
+        """A snapshot chunk."""
+        return self.wires.call(self.seat, seat, "chunk", chunk)
+
+    def attend(self, seat: str, replica: int) -> Awaitable[bool]:
+        """The leader's life."""
+        return self.wires.call(self.seat, seat, "attend", replica)
+
+    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+        """Who sits there."""
+        return self.wires.call(self.seat, seat, "hello")
+
+    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
+        """Anything else."""
+        return self.wires.call(self.seat, seat, method, *args)
+
+    def died(self, error: BaseException) -> bool:
+        """Only a process that ended."""
+        return isinstance(error, Gone)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group of seats over directories below `root`."""
+
+    root: Path
+    name: str = "metadata-0"
+    replicas: int = 3
+    settings: RaftSettings = QUICK
+    wires: Wires = field(default_factory=Wires)
+    rng: Random = field(default_factory=lambda: Random(7))
+
+    @property
+    def seat_names(self) -> tuple[str, ...]:
+        """The seats of this group."""
+        return tuple(f"{self.name}/{number}" for number in range(self.replicas))
+
+    async def sit(self, seat: str) -> Seat:
+        """Make a seat over whatever its directory holds, as Ray restarting its actor would."""
+        root = self.root / seat.replace("/", "-")
+        root.mkdir(parents=True, exist_ok=True)
+        made = Seat(
+            SeatSpec(self.name, seat, self.seat_names, self.settings),
+            root=root,
+            calls=self.wires.from_seat(seat),
+            clock=SystemClock(),
+            rng=Random(self.rng.randrange(0, 2**32)),
+            leadership=lambda term, leads: None,
+        )
+        await made.start()
+        self.wires.living[seat] = made
+        return made
+
+    async def found(self, cluster: str = "test") -> None:
+        """Make all seats and found the group."""
+        seats = [await self.sit(name) for name in self.seat_names]
+        ids = [await seat.reserve(cluster) for seat in seats]
+        for seat in seats:
+            await seat.found(Configuration(voters=tuple(sorted(ids))))
+        for seat in seats:
+            await seat.activate()
+        seats[0].campaign()
+
+    async def crash(self, seat: str) -> None:
+        """End a seat without a flush, as kill -9 does, and free its directory."""
+        gone = self.wires.kill(seat)
+        await gone.abandon()
+
+    async def leader(self) -> Seat:
+        """The seat that leads, once one does and has applied an entry of its term."""
+
+        def leads() -> Seat | None:
+            for name, seat in self.wires.living.items():
+                if name not in self.wires.frozen and seat.replica is not None:
+                    status = seat.replica.status()
+                    if status["role"] == "leader" and status["applied"] >= status["commit"] > 0:
+                        return seat
+            return None
+
+        return await eventually(leads)
+
+    def followers(self) -> list[Seat]:
+        """Everyone else."""
+        return [
+            seat
+            for seat in self.wires.living.values()
+            if seat.replica is not None and not seat.replica.leads
+        ]
+
+    async def close(self) -> None:
+        """End every seat."""
+        for seat in list(self.wires.living.values()):
+            await seat.close()
+        self.wires.living.clear()
+
+
+async def eventually(look: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+    """What `look` returns once it is true; fails at the deadline."""
+    async with asyncio.timeout(seconds):
+        while not (seen := look()):
+            await asyncio.sleep(POLL_SECONDS)
+    return seen
+
+
+@asynccontextmanager
+async def running(group: Group) -> AsyncIterator[tuple[Group, Caller]]:
+    """A founded group with a client, ended in any case."""
+    caller = Caller(group.wires, timeout_ms=20_000, rng=Random(11))
+    try:
+        await group.found()
+        yield group, caller
+    finally:
+        await caller.close()
+        await group.close()
