@@ -52,8 +52,9 @@ and says where the logs may still agree (`AppendReply.conflict_index`), so a who
 at a time. `progress` keeps what is known of each peer: it *probes* with one append at a time until
 one is accepted, then *replicates* without waiting for answers, within bounds. A peer that needs
 what the log no longer has appears in `Ready.snapshot_to`; the shell streams it the state and the
-other shell steps `InstallSnapshot`. A follower that disagrees with the leader drops its own
-entries, which cannot be committed ones: an assertion says so.
+other shell steps `InstallSnapshot`, which is answered like an append. `snapshot_sent` or
+`snapshot_failed` reports the end of the stream. A follower that disagrees with the leader drops its
+own entries, which cannot be committed ones: an assertion says so.
 
 An entry is committed once a quorum has it on disk; the leader counts itself by its own disk too
 (`Raft.durable_index`). Followers learn the commit index from later appends and heartbeats. Entries

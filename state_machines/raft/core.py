@@ -471,7 +471,8 @@ class Raft(RaftState):
             case _:
                 pass
         if news:
-            self._advance_commit(leader)
+            if match_index > log.commit:
+                self._advance_commit(leader)
             self._hand_over(leader, only=message.sender)
 
     def _on_heartbeat_reply(self, leader: Leader, message: HeartbeatReply) -> None:
@@ -625,9 +626,11 @@ class Raft(RaftState):
 
         While one save is under way no other is handed out; everything else is.
         """
+        log = self._log
         if isinstance(self._role, Leader):
             for peer, progress in self._role.progress.items():
-                self._send_entries(peer, progress)
+                if progress.next_index <= log.last_index:
+                    self._send_entries(peer, progress)
             if self._config.eager_commit:
                 self._tell_commit(self._role)
             self._serve_reads(self._role)
@@ -636,34 +639,33 @@ class Raft(RaftState):
         hard_state: HardState | None = None
         promises: tuple[Message, ...] = ()
         if self._saving is None:
-            snapshot, entries = self._log.take_unsaved()
-            now = HardState(self._term, self._vote, self._log.commit)
-            moved = (now.term, now.vote) != (self._saved.term, self._saved.vote)
-            if entries or snapshot is not None or moved:
+            moved = self._term != self._saved.term or self._vote != self._saved.vote
+            if moved or log.unsaved:
+                snapshot, entries = log.take_unsaved()
                 # The commit index is a hint: it rides along and is never worth a save of its own.
-                hard_state = now if now != self._saved else None
+                hard_state = HardState(self._term, self._vote, log.commit)
                 promises = tuple(self._promises)
             else:
                 self._messages += self._promises  # Everything they claim is durable.
             self._promises.clear()
-        committed = self._log.take_committed()
-        work = entries or committed or self._messages or self._reads or self._snapshot_to
-        if not work and hard_state is None and snapshot is None:
+        committed = log.take_committed() if log.applied < log.commit else ()
+        saves = hard_state is not None
+        if not (saves or committed or self._messages or self._reads or self._snapshot_to):
             return None
         ready = Ready(
-            messages=tuple(self._messages),
-            snapshot=snapshot,
-            entries=entries,
-            hard_state=hard_state,
-            promises=promises,
-            committed=committed,
-            reads=tuple(self._reads),
-            snapshot_to=tuple(self._snapshot_to),
+            tuple(self._messages),
+            snapshot,
+            entries,
+            hard_state,
+            promises,
+            committed,
+            tuple(self._reads),
+            tuple(self._snapshot_to),
         )
         self._messages.clear()
         self._reads.clear()
         self._snapshot_to.clear()
-        if ready.must_save:
+        if saves:
             self._saving = ready
         return ready
 

@@ -214,6 +214,11 @@ class Log:
 
     # Saving and applying.
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is something that no save has been given."""
+        return self.handed < self.last_index or self.snapshot is not None
+
     def take_unsaved(self) -> tuple[SnapshotMeta | None, tuple[Entry, ...]]:
         """What the next save has to cover; `saved` follows when it has."""
         snapshot, self.snapshot = self.snapshot, None
