@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors import placement
+from actors.config import ClusterConfig
+from actors.placement import NotEnoughNodes, NotPlaced
 from actors.ray_env import DATA_VARIABLE, NAMESPACE
 from metaray import local
 from metaray.local import DataInUse, LocalCluster, PortInUse
@@ -73,6 +79,20 @@ def look_around() -> dict[str, Any]:
     }
 
 
+class Seat:
+    """Stands for a replica."""
+
+    def ready(self) -> bool:
+        return True
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
 def test_exactly_the_wanted_nodes_are_there(cluster: LocalCluster, driver: Any) -> None:
     nodes = sorted(driver.nodes(), key=lambda node: node["NodeName"])
     assert [node["NodeName"].rpartition("/")[2] for node in nodes] == ["node-0", "node-1"]
@@ -127,17 +147,58 @@ def test_the_head_keeps_the_data_locked(cluster: LocalCluster) -> None:
         hidden.rename(state)
 
 
-def test_a_dead_node_is_started_again(cluster: LocalCluster, driver: Any) -> None:
-    before = cluster.nodes[1]
+def test_a_group_gets_a_node_for_each_replica_and_gives_them_back(driver: Any) -> None:
+    config = ClusterConfig(replicas=2)
+    reserved = placement.ensure_group(config, "mqtt-9")
+    assert placement.states() == {"mqtt-9": "CREATED"}
+    assert placement.ensure_group(config, "mqtt-9").id == reserved.id
+    [found] = placement.observe().reservations
+    assert len(set(found.nodes)) == 2
+    seat = driver.remote(num_cpus=0.1, max_restarts=-1)(Seat).options(
+        name="mqtt-9/0",
+        lifetime="detached",
+        scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=reserved),
+    )
+    driver.get(seat.remote().ready.remote(), timeout=60)
+    placement.remove(["mqtt-9"])
+    assert placement.states() == {}
+    assert placement.observe().actors == ()
+    assert placement.ensure_group(config, "mqtt-9").id != reserved.id
+    placement.remove(["mqtt-9"])
+
+
+def test_no_room_is_said_in_time_and_leaves_nothing(driver: Any) -> None:
+    hog = placement_group([{"meta": 1}] * 2)
+    assert hog.wait(30)
+    try:
+        with pytest.raises(NotPlaced, match="0 meta"):
+            placement.ensure_group(ClusterConfig(replicas=2), "mqtt-9", seconds=0.5)
+        assert placement.states() == {}
+        with pytest.raises(NotEnoughNodes, match="2 of 2 nodes"):
+            placement.ensure_group(ClusterConfig(), "mqtt-9")
+        assert placement.states() == {}
+    finally:
+        remove_placement_group(hog)
+
+
+def test_a_lost_node_is_an_alarm_until_it_is_started_again(
+    cluster: LocalCluster, driver: Any
+) -> None:
+    lost = cluster.nodes[1]
+    reserved = placement.ensure_group(ClusterConfig(replicas=2), "mqtt-9")
     local.kill_node(cluster, 1)
-    assert not before.alive
+    assert not lost.alive
+    wait_for(lambda: placement.alarms(placement.observe()))
+    assert placement.ensure_group(ClusterConfig(replicas=2), "mqtt-9").id == reserved.id
     said: list[str] = []
     healed = local.up(cluster.data, 2, progress=said.append)
     assert said[-1] == "starting node-1"
     assert healed.nodes[0] == cluster.nodes[0]
-    assert healed.nodes[1].process != before.process
-    task = driver.remote(num_cpus=0.1, label_selector={"metaray-node": "node-1"})(look_around)
-    assert driver.get(task.remote(), timeout=60)["data"] == str(before.data)
+    assert healed.nodes[1].process != lost.process
+    assert healed.nodes[1].data == lost.data
+    wait_for(lambda: placement.states()["mqtt-9"] == "CREATED")
+    assert placement.alarms(placement.observe()) == ()
+    placement.remove(["mqtt-9"])
 
 
 def test_down_leaves_the_data_and_nothing_else(cluster: LocalCluster) -> None:
