@@ -23,14 +23,22 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import lmdb
 
 from storage import filesystem
+from storage.disk_view import DiskView
 from storage.engine import Change, EngineStats, checked
-from storage.errors import BadKey, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
+from storage.errors import (
+    BadKey,
+    Closed,
+    CorruptRecord,
+    DirectoryInUse,
+    MapFull,
+    StorageFailed,
+    ViewLost,
+)
 
 MAP_BYTES = 256 << 20
 """The map to begin with. It costs address space only; the file has the size of what is in it."""
@@ -51,77 +59,6 @@ READERS = 512
 """The most read transactions at a time, over all processes."""
 
 PAGE_BYTES = 4096
-BATCH_ROWS = 256
-"""A scan copies at most this many rows at a time, so that it never holds its view for long."""
-
-
-class DiskView:
-    """A read transaction. Its lock lets the storage thread take it away from the reading one."""
-
-    def __init__(self, engine: DiskEngine, transaction: Any, handles: dict[str, Any]) -> None:
-        self._engine = engine
-        self._handles = handles  # a table that was made later is not in this transaction
-        self._lock = threading.Lock()
-        self._transaction = transaction
-
-    def get(self, table: str, key: bytes) -> bytes | None:
-        """See `engine.Reader`."""
-        handle = self._handles.get(table)
-        if handle is None:
-            return None
-        with self._lock:
-            return self._engine.fetch(self._open(), handle, table, key)
-
-    def scan(
-        self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """See `engine.Reader`."""
-        handle = self._handles.get(table)
-        if handle is None:
-            return
-        rows = 16  # most scans are short
-        while True:
-            with self._lock:
-                batch = self._engine.batch(self._open(), handle, table, start, end, reverse, rows)
-            yield from batch
-            if len(batch) < rows:
-                return
-            last = batch[-1][0]
-            if reverse:
-                end = last
-            else:
-                start = last + b"\0"
-            rows = min(rows * 4, BATCH_ROWS)
-
-    def tables(self) -> tuple[str, ...]:
-        """See `engine.View`."""
-        with self._lock:
-            self._open()
-        return tuple(sorted(self._handles))
-
-    def close(self) -> None:
-        """See `engine.View`."""
-        with self._lock:
-            if self._transaction is not None:
-                self._transaction.abort()
-                self._transaction = None
-        self._engine.forget(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _open(self) -> Any:
-        if self._transaction is None:
-            raise ViewLost("the view was closed, or its environment grew or was replaced")
-        return self._transaction
 
 
 class DiskEngine:
@@ -163,10 +100,13 @@ class DiskEngine:
         self._env.reader_check()  # slots of processes that were killed
         filesystem.sync(path)
         self._map_bytes: int = self._env.info()["map_size"]
-        names = [bytes(name).decode() for name in self._env.dbs()]
-        self._handles: dict[str, Any] = {
-            name: self._env.open_db(name.encode(), create=False) for name in names
-        }
+        self._handles: dict[str, Any] = {}
+        try:
+            for name in self._env.dbs():
+                self._handles[name.decode()] = self._env.open_db(name, create=False)
+        except (lmdb.Error, UnicodeDecodeError) as error:
+            self._env.close()
+            raise CorruptRecord(self.path, "(tables)", "(names)", str(error)) from error
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """See `engine.Reader`."""
@@ -174,6 +114,7 @@ class DiskEngine:
         if handle is None:
             return None
         if self._reader is None:
+            self._check_open()
             self._reader = self._env.begin()  # kept until the next write: nothing changes before
         return self.fetch(self._reader, handle, table, key)
 
@@ -220,15 +161,22 @@ class DiskEngine:
 
     def view(self) -> DiskView:
         """See `engine.Engine`."""
-        view = DiskView(self, self._env.begin(), dict(self._handles))
+        self._check_open()
+        try:
+            transaction = self._env.begin()
+        except lmdb.ReadersFullError:
+            raise ViewLost(f"{self.path}: {READERS} views are open; close some") from None
+        view = DiskView(self, transaction, dict(self._handles))
         with self._lock:
             self._views.add(view)
         return view
 
     def stats(self) -> EngineStats:
         """See `engine.Engine`."""
+        self._check_open()
         with self._env.begin() as transaction:
-            records = sum(transaction.stat(each)["entries"] for each in self._handles.values())
+            handles = tuple(self._handles.values())
+            records = sum(transaction.stat(each)["entries"] for each in handles)
         return EngineStats(
             path=self.path,
             map_bytes=self._map_bytes,
@@ -298,9 +246,14 @@ class DiskEngine:
     # Writing.
 
     def _begin_writing(self) -> None:
+        self._check_open()
         if self._failure is not None:
             raise StorageFailed(self.path, self._failure)
         self._drop_reader()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.path} is closed")
 
     def _transact(self, tables: dict[str, dict[bytes, bytes | None]], need: int) -> None:
         """One transaction. Only MapFullError leaves it as LMDB's own error."""
@@ -315,12 +268,16 @@ class DiskEngine:
                     if handle is None:
                         continue  # deletes in a table that never was
                     # Keys in order touch each page once.
-                    puts = sorted((k, v) for k, v in rows.items() if v is not None)
+                    order = sorted(rows)
+                    puts = [(key, v) for key in order if (v := rows[key]) is not None]
                     if len(puts) < len(rows):
-                        for key in sorted(k for k, v in rows.items() if v is None):
-                            transaction.delete(key, db=handle)
+                        for key in order:
+                            if rows[key] is None:
+                                transaction.delete(key, db=handle)
                     with transaction.cursor(db=handle) as cursor:
-                        cursor.putmulti(puts)
+                        _, stored = cursor.putmulti(puts)
+                    if stored != len(puts):  # it says so instead of raising
+                        raise lmdb.Error(f"{stored} of {len(puts)} records of {table!r} were put")
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
@@ -389,8 +346,3 @@ def _name(table: str) -> bytes:
     if not 0 < len(name) <= 64:
         raise BadKey(f"a table's name has 1 to 64 bytes, not {len(name)}: {table[:80]!r}")
     return name
-
-
-def exists(path: Path) -> bool:
-    """Whether an environment is in the directory."""
-    return os.path.exists(path / "data.mdb")

@@ -6,6 +6,7 @@
     ├── StorageFailed        a commit failed: what is on disk is unknown, the process must exit
     ├── MapFull              the environment may not grow any more; nothing was written
     ├── BadKey               a key the layout cannot hold (also a ValueError)
+    ├── Closed               the engine was closed before
     ├── ViewLost             a read view was taken away: open another one
     ├── BadSnapshot          a snapshot stream is damaged, cut short or out of order
     ├── SnapshotRefused      a whole snapshot, but not newer than the state
@@ -86,6 +87,10 @@ class MapFull(StorageError):
 
 class BadKey(StorageError, ValueError):
     """A key that the layout cannot hold: empty, too long, or with a part of another type."""
+
+
+class Closed(StorageError):
+    """The engine was closed; whoever still asks it came too late."""
 
 
 class ViewLost(StorageError):

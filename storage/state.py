@@ -20,19 +20,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from state_machines.keyvalue import Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys, records
-from storage.engine import Change, Engine, View, seal, unseal
+from storage.engine import Change, Engine, seal, unseal
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, SnapshotRefused
 from storage.records import sealed
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
+from storage.state_view import StateView, unsealed
 
 FLUSH_BYTES = 8 << 20
 """The layer is flushed when it holds about so much (design, 5.4)."""
@@ -154,7 +154,7 @@ class State:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `KeyValue`. Raises `CorruptRecord`."""
         first, end = keys.bounds(prefix, starts, after, upto)
-        stored = _unsealed(self._engine.path, table, self._engine.scan(table, first, end))
+        stored = unsealed(self._engine.path, table, self._engine.scan(table, first, end))
         layer = self._layers.get(table)
         if layer is None:
             return stored
@@ -286,72 +286,6 @@ class State:
             for key, value in layer.rows.items():
                 yield table, key, None if value is None else seal(table, key, value)
         yield sealed(STATE, APPLIED, records.meta_to(self.applied))
-
-
-class StateView:
-    """The state at one moment, for snapshots and exports. May be read on another thread.
-
-    Close it soon. Every method raises `ViewLost` once it was closed or taken away.
-    """
-
-    def __init__(self, applied: SnapshotMeta, view: View, path: str) -> None:
-        self._applied = applied
-        self._view = view
-        self._path = path
-
-    @property
-    def applied(self) -> SnapshotMeta:
-        """The point that the rows are of."""
-        return self._applied
-
-    def tables(self) -> tuple[str, ...]:
-        """The names of the tables, sorted."""
-        return tuple(each for each in self._view.tables() if each != STATE)
-
-    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Encoded key and value of every row of a table, in key order."""
-        return _unsealed(self._path, table, self._view.scan(table))
-
-    def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
-        """See `KeyValue`."""
-        encoded = keys.encode(key)
-        stored = self._view.get(table, encoded)
-        return None if stored is None else unseal(self._path, table, encoded, stored)
-
-    def scan(
-        self,
-        table: str,
-        prefix: tuple[Part, ...] = (),
-        *,
-        starts: str = "",
-        after: bytes = b"",
-        upto: int | None = None,
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValue`."""
-        first, end = keys.bounds(prefix, starts, after, upto)
-        return _unsealed(self._path, table, self._view.scan(table, first, end))
-
-    def close(self) -> None:
-        """Let go of the moment."""
-        self._view.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _unsealed(
-    path: str, table: str, stored: Iterator[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]:
-    for key, value in stored:
-        yield key, unseal(path, table, key, value)
 
 
 def _merge(

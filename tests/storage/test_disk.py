@@ -11,7 +11,7 @@ import pytest
 
 from storage.disk import DiskEngine
 from storage.engine import Engine
-from storage.errors import DirectoryInUse, MapFull, StorageFailed, ViewLost
+from storage.errors import Closed, DirectoryInUse, MapFull, StorageFailed, ViewLost
 from tests.storage.suite import EngineContract, Reopen
 
 
@@ -70,6 +70,36 @@ def test_no_environment_is_refused_readably(tmp_path: Path) -> None:
     (tmp_path / "e" / "data.mdb").write_bytes(b"not an environment" * 1000)
     with pytest.raises(StorageFailed, match="cannot open"):
         DiskEngine(tmp_path / "e")
+
+
+def test_a_closed_engine_says_so_and_not_that_it_is_corrupt(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    engine.write([("t", b"a", b"1")])
+    engine.get("t", b"a")
+    engine.close()
+    uses: list[Callable[[], object]] = [
+        lambda: engine.get("t", b"a"),
+        lambda: list(engine.scan("t")),
+        lambda: engine.write([("t", b"a", b"2")]),
+        lambda: engine.clear(["t"]),
+        engine.view,
+        engine.stats,
+    ]
+    for use in uses:
+        with pytest.raises(Closed, match="closed"):
+            use()
+
+
+def test_too_many_views_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.disk.READERS", 4)
+    engine = DiskEngine(tmp_path / "e")
+    views = [engine.view() for _ in range(4)]
+    with pytest.raises(ViewLost, match="close some"):
+        engine.view()
+    for view in views:
+        view.close()
+    engine.view().close()
+    engine.close()
 
 
 def test_the_map_grows_before_it_is_full(tmp_path: Path) -> None:

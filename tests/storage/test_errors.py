@@ -13,6 +13,7 @@ EVERY: list[StorageError] = [
     errors.StorageFailed("/d/log", "a transaction failed: EIO"),
     errors.MapFull("/d/log", 1 << 40),
     errors.BadKey("a key has at least one part"),
+    errors.Closed("/d/log is closed"),
     errors.ViewLost("the view is closed"),
     errors.BadSnapshot("chunk 7 fails its checksum"),
     errors.SnapshotRefused(5, 9),

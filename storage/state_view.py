@@ -1,0 +1,80 @@
+"""The state at one moment, for whoever reads it while the state goes on: snapshots and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from state_machines.keyvalue import Part
+from state_machines.raft.messages import SnapshotMeta
+from storage import keys
+from storage.engine import View, unseal
+from storage.snapshot import STATE
+
+
+class StateView:
+    """The state at one moment, for snapshots and exports. May be read on another thread.
+
+    Close it soon. Every method raises `ViewLost` once it was closed or taken away.
+    """
+
+    def __init__(self, applied: SnapshotMeta, view: View, path: str) -> None:
+        self._applied = applied
+        self._view = view
+        self._path = path
+
+    @property
+    def applied(self) -> SnapshotMeta:
+        """The point that the rows are of."""
+        return self._applied
+
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables, sorted."""
+        return tuple(each for each in self._view.tables() if each != STATE)
+
+    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """Encoded key and value of every row of a table, in key order."""
+        return unsealed(self._path, table, self._view.scan(table))
+
+    def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
+        """See `KeyValue`."""
+        encoded = keys.encode(key)
+        stored = self._view.get(table, encoded)
+        return None if stored is None else unseal(self._path, table, encoded, stored)
+
+    def scan(
+        self,
+        table: str,
+        prefix: tuple[Part, ...] = (),
+        *,
+        starts: str = "",
+        after: bytes = b"",
+        upto: int | None = None,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `KeyValue`."""
+        first, end = keys.bounds(prefix, starts, after, upto)
+        return unsealed(self._path, table, self._view.scan(table, first, end))
+
+    def close(self) -> None:
+        """Let go of the moment."""
+        self._view.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def unsealed(
+    path: str, table: str, stored: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows as they were put, each checked as it is read. Raises `CorruptRecord`."""
+    for key, value in stored:
+        yield key, unseal(path, table, key, value)
