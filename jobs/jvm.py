@@ -54,14 +54,15 @@ def applied(values: dict[str, str]) -> Iterator[None]:
         _put(before)
 
 
-def options(directory: Path) -> dict[str, str]:
-    """Spark's configuration of the JVM's modules and of its log, which stays quiet."""
+def options(directory: Path, more: str) -> dict[str, str]:
+    """Spark's configuration of its JVMs: modules, the log, which stays quiet, and `more`."""
     log4j = directory / "log4j2.properties"
     log4j.write_text(LOG4J)
     return {
         "spark.driver.extraJavaOptions": (
-            f"{ray_env.java_options()} -Dlog4j2.configurationFile={log4j.as_uri()}"
+            f"{ray_env.java_options()} {more} -Dlog4j2.configurationFile={log4j.as_uri()}"
         ),
+        "spark.executor.extraJavaOptions": more,
         # RayDP sets the same property for its own driver, from this key.
         "spark.log4j.config.file.name": log4j.as_uri(),
     }

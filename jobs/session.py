@@ -81,6 +81,8 @@ class SparkSettings:
     reserve_timeout_s: float = 20.0
     start_timeout_s: float = 120.0
     stop_timeout_s: float = 30.0
+    java_options: str = ""
+    """More options for the JVMs of driver and executors, such as a garbage collector."""
     node_resource: str | None = None
     """A custom Ray resource that only Spark's nodes have, when some are kept for it."""
 
@@ -151,7 +153,7 @@ def spark(
 
 def _configs(settings: SparkSettings, directory: Path) -> dict[str, str]:
     return {
-        **jvm.options(directory),
+        **jvm.options(directory, settings.java_options),
         "spark.driver.memory": f"{settings.driver_memory_mib}m",
         "spark.ui.enabled": "false",  # it would listen on every interface
         "spark.ui.showConsoleProgress": "false",

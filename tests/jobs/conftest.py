@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
-SMALL = SparkSettings(shuffle_partitions=2)
+# Short jobs end before the optimising compiler has paid for itself.
+SMALL = SparkSettings(shuffle_partitions=2, java_options="-XX:TieredStopAtLevel=1")
 
 
 class SharedSpark:
