@@ -21,9 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol, cast
-
-from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
+from typing import Any, Protocol
 
 from state_machines import op, slots
 from state_machines.errors import (
@@ -37,6 +35,8 @@ from state_machines.errors import (
     Unknown,
     WrongShard,
 )
+from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: proposals of one lane under way
@@ -100,7 +100,7 @@ class Caller:
         self._timeout_ms = timeout_ms
         self._rng = rng
         self._lanes: dict[tuple[str, str], _Lane] = {}
-        self._map: slots.SlotMap = slots.SlotMap.trivial()
+        self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
 
     async def call(
@@ -158,8 +158,11 @@ class Caller:
         async with self._map_lock:
             if self._map.version >= version > 0:
                 return
-            lane_result = self._submit(slots.SLOT_MAP_GROUP, slots.map_query(), deadline, False, 0)
-            self._map = cast(slots.SlotMap, slots.SlotMap.from_rows(await lane_result))
+            rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, False, 0)
+            self._map = slots.SlotMap(
+                max((row.version for row in rows), default=0),
+                {row.kind: row.ranges for row in rows},
+            )
 
 
 class _Lane:

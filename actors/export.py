@@ -20,7 +20,7 @@ from actors.replica import Replica
 from state_machines import tables
 from state_machines.errors import Invalid, NotFound, Overloaded
 from storage.errors import ViewLost
-from storage.state import StateView
+from storage.state_view import StateView
 
 CUT_SECONDS = 120.0  #: the longest life of a cut
 CUTS_MAX = 4  #: open at once at one replica
@@ -43,9 +43,9 @@ class Exports:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="export")
 
     async def open(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Take a cut. Raises NotFound for a table this group does not have, Overloaded for too many.
+        """Take a cut. NotFound for a table that is none, Overloaded for too many cuts.
 
-        Returns the cut's id, the group, the applied index, and the latest stamp it was applied at.
+        Returns the cut's id, the group and the applied index.
         """
         for name in names:
             if name not in tables.TABLES:
@@ -59,7 +59,7 @@ class Exports:
         return {"cut": name, "group": self._replica.group, "index": view.applied.index}
 
     async def page(self, cut: str, table: str, after: bytes, rows: int) -> tuple[bytes, bytes]:
-        """The next rows of a table as Arrow IPC, and the token of the page after (empty: the end)."""
+        """The next rows as Arrow IPC, and the token of the page after (empty: the end)."""
         found = self._cuts.get(cut)
         if found is None:
             raise NotFound(f"cut: {cut!r} is not open here; it was closed, or lived too long")

@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from state_machines.machine import Applied
-
 from state_machines.errors import MetarayError, NotLeader, Overloaded
+from state_machines.machine import Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
 
@@ -223,7 +222,7 @@ class Reads:
 
 def refusal(error: MetarayError) -> api.Reply:
     """The reply that says this error; `caller.error_of` turns it back into the class."""
-    reply = api.Reply(code=api.Code.Value(error.code), detail=error.detail)
+    reply = api.Reply(code=error.code, detail=error.detail)
     if isinstance(error, NotLeader):
         reply.leader = error.leader
     if isinstance(error, Overloaded):

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from state_machines.machine import Applied, Machine
-
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.pending import Read, Reads, Slot, Write, Writes, refusal, refuse
@@ -35,6 +33,7 @@ from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.storage_thread import StorageThread
 from actors.transport import ATTEND_SECONDS, Transport
 from state_machines.errors import MetarayError, NotLeader, Rejected, Stopped, Unavailable
+from state_machines.machine import Applied, Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import (
@@ -493,7 +492,9 @@ class Replica:
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         if self.stopped_because:
             return
-        if not whole:
+        if whole:
+            self.core.snapshot_sent(peer)
+        else:
             self.core.snapshot_failed(peer)
         self._wake()
 

@@ -25,17 +25,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from state_machines.limits import REQUEST_BYTES_MAX
-from state_machines.machine import Machine
-
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.export import Exports
 from actors.metrics import Metrics
-from actors.replica import Replica, refusal
+from actors.pending import refusal
+from actors.replica import Replica
 from actors.storage_thread import StorageThread
 from actors.transport import ActorTransport, Calls
 from state_machines.errors import Conflict, Invalid, Stopped
+from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.machine import Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration, SnapshotMeta

@@ -1,0 +1,42 @@
+"""The controller's fence: the highest epoch that a group has seen, and no lower one (law 20).
+
+The epoch is the term of the metadata leader that made the controller. Two controllers may be alive
+at once (the old one has not noticed); from the first command of the newer one on, the older one's
+are refused, in every group it speaks to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines.errors import Fenced, Invalid
+from state_machines.tables import Table, Tables
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerEpoch:
+    """The one row."""
+
+    name: str
+    epoch: int
+
+
+EPOCHS: Final = Table("group.controller", ControllerEpoch, key=("name",))
+NAME: Final = "controller"
+
+
+def check_epoch(epoch: int) -> None:
+    """Raise Invalid unless the epoch is a term."""
+    if epoch < 1:
+        raise Invalid(f"controller_epoch: {epoch}, the least is 1")
+
+
+def pass_fence(db: Tables, epoch: int) -> None:
+    """Raise Fenced for an epoch below the highest one seen; remember a higher one."""
+    row = db.get(EPOCHS, NAME)
+    seen = row.epoch if row is not None else 0
+    if epoch < seen:
+        raise Fenced(f"controller_epoch: {epoch}, in force is {seen}")
+    if epoch > seen:
+        db.put(EPOCHS, ControllerEpoch(NAME, epoch))

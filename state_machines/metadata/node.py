@@ -1,0 +1,186 @@
+"""Nodes: the brokers of the fleet, and whether they live.
+
+A broker registers under its node id and gets an epoch; each registration raises it, and whoever
+holds an older one is fenced. Epochs outlive the registration, so a broker that was unregistered and
+comes back still fences its own past. A broker that sends no heartbeat for the timeout is marked
+offline by the controller; its next heartbeat, if its epoch still holds, brings it back, so a blip
+never bars a broker for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from state_machines import names
+from state_machines.errors import Fenced, Invalid, NotFound
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+ADDRESSES_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker speaks a protocol: ("mqtt", "10.0.0.1:1883")."""
+
+    protocol: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A registered broker. Times are the group's, Unix milliseconds."""
+
+    node_id: str
+    epoch: int
+    online: bool
+    addresses: tuple[Address, ...]
+    registered_ms: int
+    heartbeat_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEpoch:
+    """The latest epoch given to a node id; never deleted."""
+
+    node_id: str
+    epoch: int
+
+
+NODES: Final = Table("metadata.node", Node, key=("node_id",))
+EPOCHS: Final = Table("metadata.node_epoch", NodeEpoch, key=("node_id",))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """Nodes by id; `next` continues after the last one, empty at the end."""
+
+    nodes: tuple[Node, ...]
+    next: bytes
+
+
+def _held(db: Tables, node_id: str, epoch: int) -> Node:
+    """The node, if the caller's epoch is the one in force."""
+    node = db.get(NODES, node_id)
+    if node is None:
+        raise NotFound(f"node_id: {node_id!r} is not registered")
+    if epoch != node.epoch:
+        raise Fenced(f"epoch: {epoch}, in force is {node.epoch}")
+    return node
+
+
+@command("metadata.node.register")
+class RegisterNode:
+    """Join the fleet, or join again with a higher epoch. The reply is the node with its epoch."""
+
+    node_id: str
+    addresses: tuple[Address, ...] = ()
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.name(self.node_id, "node_id")
+        if len(self.addresses) > ADDRESSES_MAX:
+            raise Invalid(f"addresses: {len(self.addresses)}, the limit is {ADDRESSES_MAX}")
+        for each in self.addresses:
+            names.name(each.protocol, "addresses.protocol")
+            names.name(each.address, "addresses.address")
+
+    def apply(self, db: Tables, at: Stamp) -> Node:
+        """Raise the epoch and fence the former holder."""
+        last = db.get(EPOCHS, self.node_id)
+        epoch = last.epoch + 1 if last is not None else 1
+        db.put(EPOCHS, NodeEpoch(self.node_id, epoch))
+        node = Node(self.node_id, epoch, True, self.addresses, at.now_ms, at.now_ms)
+        db.put(NODES, node)
+        return node
+
+
+@command("metadata.node.heartbeat")
+class HeartbeatNode:
+    """Say that the broker lives. NotFound when it has to register again."""
+
+    node_id: str
+    epoch: int
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.name(self.node_id, "node_id")
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch that is not in force."""
+        node = _held(db, self.node_id, self.epoch)
+        db.put(NODES, replace(node, online=True, heartbeat_ms=at.now_ms))
+
+
+@command("metadata.node.unregister")
+class UnregisterNode:
+    """Leave the fleet."""
+
+    node_id: str
+    epoch: int
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.name(self.node_id, "node_id")
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch that is not in force."""
+        _held(db, self.node_id, self.epoch)
+        db.delete(NODES, self.node_id)
+
+
+@command("metadata.node.expire")
+class ExpireNodes:
+    """The controller marks silent brokers offline. The reply names them."""
+
+    controller_epoch: int
+    timeout_ms: int
+
+    def validate(self) -> None:
+        """A timeout is positive."""
+        check_epoch(self.controller_epoch)
+        if self.timeout_ms < 1:
+            raise Invalid(f"timeout_ms: {self.timeout_ms}, the least is 1")
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[str, ...]:
+        """Whether a broker is silent is decided here, by the group's time, not by the caller's."""
+        pass_fence(db, self.controller_epoch)
+        silent = [
+            node
+            for _, node, _ in db.scan(NODES)
+            if node.online and at.now_ms - node.heartbeat_ms > self.timeout_ms
+        ][:BATCH_ITEMS_MAX]
+        for node in silent:
+            db.put(NODES, replace(node, online=False))
+        return tuple([node.node_id for node in silent])
+
+
+@query("metadata.node.get")
+class GetNode:
+    """Read a node."""
+
+    node_id: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.name(self.node_id, "node_id")
+
+    def read(self, db: Tables, at: Stamp) -> Node | None:
+        """None when it is not registered."""
+        return db.get(NODES, self.node_id)
+
+
+@query("metadata.node.list")
+class ListNodes:
+    """All nodes, a page at a time."""
+
+    limit: int = 1_000
+    after: bytes = b""
+
+    def read(self, db: Tables, at: Stamp) -> NodePage:
+        """Nodes by id."""
+        rows, after = db.page(NODES, after=self.after, limit=self.limit)
+        return NodePage(tuple([row for row, _ in rows]), after)

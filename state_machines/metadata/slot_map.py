@@ -1,0 +1,65 @@
+"""The slot map: for each kind, which group owns which slots. Lives in `metadata-0` alone.
+
+Without a row for a kind, its group 0 owns every slot. A new map has the next version and leaves no
+slot without an owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines import names
+from state_machines.errors import Conflict, Invalid
+from state_machines.op import Stamp, command, query
+from state_machines.slots import SLOTS, SlotRange, check_ranges
+from state_machines.tables import Table, Tables
+
+
+@dataclass(frozen=True, slots=True)
+class KindSlots:
+    """The slots of one kind."""
+
+    kind: str
+    version: int
+    ranges: tuple[SlotRange, ...]
+
+
+SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
+
+
+@command("metadata.slots.assign")
+class AssignSlots:
+    """Say who owns the slots of a kind. The reply is the new version."""
+
+    kind: str
+    expected_version: int
+    ranges: tuple[SlotRange, ...]
+
+    def validate(self) -> None:
+        """Every slot has exactly one owner."""
+        names.name(self.kind, "kind")
+        check_ranges(self.ranges)
+        covered = sum(each.last - each.first + 1 for each in self.ranges)
+        if covered != SLOTS:
+            raise Invalid(f"ranges: {covered} slots have an owner, there are {SLOTS}")
+        for each in self.ranges:
+            names.name(each.group, "ranges.group")
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """Conflict unless the map is at the expected version (0: there is none)."""
+        old = db.get(SLOT_MAPS, self.kind)
+        version = old.version if old is not None else 0
+        if version != self.expected_version:
+            raise Conflict(f"expected_version: {self.expected_version}, the map is at {version}")
+        db.put(SLOT_MAPS, KindSlots(self.kind, version + 1, self.ranges))
+        return version + 1
+
+
+@query("metadata.slots.get")
+class GetSlots:
+    """The slot maps of all kinds that have one."""
+
+    def read(self, db: Tables, at: Stamp) -> tuple[KindSlots, ...]:
+        """By kind."""
+        return tuple([row for _, row, _ in db.scan(SLOT_MAPS)])

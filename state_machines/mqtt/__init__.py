@@ -1,0 +1,9 @@
+"""What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers.
+
+One file an entity; importing this package registers them all. A session, its subscriptions and its
+will share a slot (tenant and client id), so whatever must change together is in one group.
+"""
+
+from state_machines.mqtt import due, pulse, retained, session, subscription, topic, will
+
+__all__ = ["due", "pulse", "retained", "session", "subscription", "topic", "will"]

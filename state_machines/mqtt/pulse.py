@@ -1,0 +1,84 @@
+"""The pulse: the one command in which timers fire, proposed by the controller when one is due."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines.errors import Invalid
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.mqtt import due, retained, session, will
+from state_machines.mqtt.sessions import SESSIONS
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Tables
+
+PULSE_MAX: Final = 10_000  #: timers that one command may fire
+
+
+@dataclass(frozen=True, slots=True)
+class PulseReply:
+    """What fired, and when the next timer is due (0: there is none)."""
+
+    wills: int
+    sessions: int
+    retained: int
+    next_due_ms: int
+
+
+@command("mqtt.pulse")
+class Pulse:
+    """Fire what has come due by the group's time, at most `limit` timers."""
+
+    controller_epoch: int
+    limit: int = 1_000
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        check_epoch(self.controller_epoch)
+        if not 0 < self.limit <= PULSE_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {PULSE_MAX}")
+
+    def apply(self, db: Tables, at: Stamp) -> PulseReply:
+        """Fenced with an epoch below the highest one seen."""
+        pass_fence(db, self.controller_epoch)
+        fired = dict.fromkeys((due.WILL, due.SESSION, due.RETAINED), 0)
+        for timer in list(itertools.islice(due.due(db, at.now_ms), self.limit)):
+            due.disarm(db, timer.due_ms, timer.kind, timer.tenant, timer.name)
+            fired[timer.kind] += _fire(db, at, timer)
+        return PulseReply(
+            fired[due.WILL], fired[due.SESSION], fired[due.RETAINED], due.next_due_ms(db)
+        )
+
+
+def _fire(db: Tables, at: Stamp, timer: due.Due) -> bool:
+    """Whether there was still something to do: an earlier timer of this pulse may have done it."""
+    match timer.kind:
+        case due.WILL:
+            pending = db.get(will.WILLS, timer.tenant, timer.name)
+            owner = db.get(SESSIONS, timer.tenant, timer.name)
+            if pending is None or pending.due_ms != timer.due_ms:
+                return False
+            will.fire(db, at, pending, owner.broker if owner is not None else "")
+        case due.SESSION:
+            owner = db.get(SESSIONS, timer.tenant, timer.name)
+            if owner is None or owner.expires_ms != timer.due_ms:
+                return False
+            session.end(db, at, owner)
+        case due.RETAINED:
+            message = db.get(retained.RETAINED, timer.tenant, timer.name)
+            if message is None or message.expires_ms != timer.due_ms:
+                return False
+            retained.remove(db, message)
+        case _:
+            raise AssertionError(f"no such timer: {timer}")
+    return True
+
+
+@query("mqtt.due")
+class NextDue:
+    """When the earliest timer of this group is due, Unix milliseconds; 0 when there is none."""
+
+    def read(self, db: Tables, at: Stamp) -> int:
+        """By the group's time."""
+        return due.next_due_ms(db)

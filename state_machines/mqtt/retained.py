@@ -1,0 +1,152 @@
+"""Retained messages: the last of a topic, for whoever subscribes later (MQTT 5, 3.3.1.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines import names
+from state_machines.mqtt import due
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A topic's retained message. `expires_ms` is 0 for one that stays."""
+
+    tenant: str
+    topic: str
+    payload: bytes
+    qos: int
+    stored_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedPage:
+    """Retained messages by topic; `next` continues, empty at the end."""
+
+    messages: tuple[Retained, ...]
+    next: bytes
+
+
+RETAINED: Final = Table("mqtt.retained", Retained, key=("tenant", "topic"))
+
+
+def remove(db: Tables, row: Retained) -> None:
+    """The message and its timer go."""
+    due.disarm(db, row.expires_ms, due.RETAINED, row.tenant, row.topic)
+    db.delete(RETAINED, row.tenant, row.topic)
+
+
+@command("mqtt.retained.set")
+class SetRetained:
+    """Retain a message; an empty payload removes the topic's (MQTT 5, 3.3.1.3)."""
+
+    tenant: str = names.DEFAULT_TENANT
+    topic: str
+    payload: bytes
+    qos: int = 0
+    expiry_s: int | None = None  #: message expiry interval (MQTT 5, 3.3.2.3.3); None: it stays
+
+    def validate(self) -> None:
+        """Names, payload and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.topic_name(self.topic)
+        names.payload(self.payload)
+        names.qos(self.qos)
+        if self.expiry_s is not None:
+            names.seconds(self.expiry_s, "expiry_s")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Messages spread by topic."""
+        return (self.tenant, self.topic)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """The newest message replaces the one before."""
+        old = db.get(RETAINED, self.tenant, self.topic)
+        if old is not None:
+            remove(db, old)
+        if not self.payload:
+            return
+        expires_ms = 0 if self.expiry_s is None else at.now_ms + self.expiry_s * MS
+        db.put(
+            RETAINED,
+            Retained(self.tenant, self.topic, self.payload, self.qos, at.now_ms, expires_ms),
+        )
+        if expires_ms:
+            due.arm(db, expires_ms, due.RETAINED, self.tenant, self.topic)
+
+
+@command("mqtt.retained.delete")
+class DeleteRetained:
+    """Remove a topic's retained message. The reply says whether there was one."""
+
+    tenant: str = names.DEFAULT_TENANT
+    topic: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.topic_name(self.topic)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Messages spread by topic."""
+        return (self.tenant, self.topic)
+
+    def apply(self, db: Tables, at: Stamp) -> bool:
+        """Nothing to remove is no error."""
+        old = db.get(RETAINED, self.tenant, self.topic)
+        if old is not None:
+            remove(db, old)
+        return old is not None
+
+
+def _alive(row: Retained, now_ms: int) -> bool:
+    return row.expires_ms == 0 or row.expires_ms > now_ms
+
+
+@query("mqtt.retained.get")
+class GetRetained:
+    """The retained message of a topic."""
+
+    tenant: str = names.DEFAULT_TENANT
+    topic: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.topic_name(self.topic)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Messages spread by topic."""
+        return (self.tenant, self.topic)
+
+    def read(self, db: Tables, at: Stamp) -> Retained | None:
+        """None when there is none, or when it has expired and is about to be removed."""
+        row = db.get(RETAINED, self.tenant, self.topic)
+        return row if row is not None and _alive(row, at.now_ms) else None
+
+
+@query("mqtt.retained.list")
+class ListRetained:
+    """Retained messages whose topic begins with `starts`, a page at a time."""
+
+    tenant: str = names.DEFAULT_TENANT
+    starts: str = ""
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+
+    def read(self, db: Tables, at: Stamp) -> RetainedPage:
+        """By topic, without those that have expired. A page may be empty and still have a next."""
+        rows, after = db.page(
+            RETAINED, self.tenant, starts=self.starts, after=self.after, limit=self.limit
+        )
+        return RetainedPage(tuple([row for row, _ in rows if _alive(row, at.now_ms)]), after)

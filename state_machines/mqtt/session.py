@@ -1,0 +1,303 @@
+"""Sessions: who owns a client id, on which broker, and until when.
+
+Opening a session takes it over: the epoch rises and the former broker is fenced from it and all
+that hangs on it. Closing it arms its expiry and its will. It ends when it expires, at a clean
+start, at once if its expiry is 0, or when it is deleted; then everything that hangs on it goes, and
+a will that is still due fires (MQTT 5, 3.1.2.5, 3.1.2.11.2, 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from state_machines import names
+from state_machines.mqtt import due, subscription, will
+from state_machines.mqtt.sessions import NEVER_S, SESSIONS, Session, held
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Tables
+
+MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionItem:
+    """A session to open, in a batch."""
+
+    client_id: str
+    broker: str
+    expiry_s: int = 0
+    clean_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """The epoch that the broker now holds, and whether the session was there before."""
+
+    client_id: str
+    epoch: int
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Sessions by client id; `next` continues, empty at the end."""
+
+    sessions: tuple[Session, ...]
+    next: bytes
+
+
+def _check(item: SessionItem) -> None:
+    names.client_id(item.client_id)
+    names.name(item.broker, "broker")
+    names.seconds(item.expiry_s, "expiry_s")
+
+
+def _open(db: Tables, at: Stamp, tenant: str, item: SessionItem) -> OpenedSession:
+    old = db.get(SESSIONS, tenant, item.client_id)
+    if old is not None:
+        _settle_will(db, at, old, item.clean_start)
+        if item.clean_start:
+            end(db, at, old)
+            old = None
+        else:
+            due.disarm(db, old.expires_ms, due.SESSION, tenant, item.client_id)
+    db.put(
+        SESSIONS,
+        Session(
+            tenant=tenant,
+            client_id=item.client_id,
+            broker=item.broker,
+            epoch=at.index,
+            connected=True,
+            expiry_s=item.expiry_s,
+            created_ms=old.created_ms if old is not None else at.now_ms,
+            connected_ms=at.now_ms,
+            disconnected_ms=0,
+            expires_ms=0,
+        ),
+    )
+    return OpenedSession(item.client_id, at.index, old is not None)
+
+
+def _settle_will(db: Tables, at: Stamp, old: Session, clean_start: bool) -> None:
+    """A client that comes back in time cancels its will. It is sent all the same if the session
+    ends with this connection, or if a takeover closes one whose will has no delay (3.1.4)."""
+    pending = db.get(will.WILLS, old.tenant, old.client_id)
+    if pending is None:
+        return
+    if clean_start or (old.connected and pending.delay_s == 0):
+        will.fire(db, at, pending, old.broker)
+    else:
+        will.cancel(db, pending)
+
+
+def end(db: Tables, at: Stamp, session: Session) -> None:
+    """The session is over: its will fires, and it goes with all that hangs on it."""
+    pending = db.get(will.WILLS, session.tenant, session.client_id)
+    if pending is not None:
+        will.fire(db, at, pending, session.broker)
+    subscription.remove_all(db, session.tenant, session.client_id)
+    due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
+    db.delete(SESSIONS, session.tenant, session.client_id)
+
+
+@command("mqtt.session.open")
+class OpenSession:
+    """Take a client id over, as CONNECT does."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    broker: str
+    expiry_s: int = 0
+    clean_start: bool = False
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        names.tenant(self.tenant)
+        _check(self._item())
+
+    def _item(self) -> SessionItem:
+        return SessionItem(
+            client_id=self.client_id,
+            broker=self.broker,
+            expiry_s=self.expiry_s,
+            clean_start=self.clean_start,
+        )
+
+    def slot_key(self) -> tuple[str, ...]:
+        """A session and what hangs on it stay together."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> OpenedSession:
+        """Always succeeds: the newest connection wins (MQTT 5, 3.1.4)."""
+        return _open(db, at, self.tenant, self._item())
+
+
+@command("mqtt.session.save")
+class SaveSessions:
+    """Open many sessions at once: what a broker does when it starts, or in a reconnect storm."""
+
+    tenant: str = names.DEFAULT_TENANT
+    sessions: tuple[SessionItem, ...]
+
+    def validate(self) -> None:
+        """Each within its limits."""
+        names.tenant(self.tenant)
+        names.items(self.sessions, "sessions")
+        for each in self.sessions:
+            _check(each)
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """A session and what hangs on it stay together."""
+        return [(self.tenant, each.client_id) for each in self.sessions]
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The sessions at these places."""
+        return type(self)(
+            tenant=self.tenant, sessions=tuple([self.sessions[index] for index in indexes])
+        )
+
+    def join(
+        self, parts: Sequence[Self], replies: Sequence[tuple[OpenedSession, ...]]
+    ) -> tuple[OpenedSession, ...]:
+        """One reply for sessions that went to several groups, in the order asked."""
+        found = {each.client_id: each for reply in replies for each in reply}
+        return tuple([found[each.client_id] for each in self.sessions])
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
+        """One outcome for each, in order."""
+        return tuple([_open(db, at, self.tenant, each) for each in self.sessions])
+
+
+@command("mqtt.session.close")
+class CloseSession:
+    """The connection is gone. `graceful`: the client said DISCONNECT, so its will is void."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    epoch: int
+    graceful: bool = False
+    expiry_s: int | None = None  #: DISCONNECT may change it (MQTT 5, 3.14.2.2.2)
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+        if self.expiry_s is not None:
+            names.seconds(self.expiry_s, "expiry_s")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """A session and what hangs on it stay together."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
+        session = held(db, self.tenant, self.client_id, self.epoch)
+        if not session.connected:
+            return
+        expiry_s = session.expiry_s if self.expiry_s is None else self.expiry_s
+        pending = db.get(will.WILLS, self.tenant, self.client_id)
+        if pending is not None and self.graceful:
+            will.cancel(db, pending)
+            pending = None
+        expires_ms = 0 if expiry_s == NEVER_S else at.now_ms + expiry_s * MS
+        session = replace(
+            session,
+            connected=False,
+            expiry_s=expiry_s,
+            disconnected_ms=at.now_ms,
+            expires_ms=expires_ms,
+        )
+        if expiry_s == 0:
+            end(db, at, session)
+            return
+        db.put(SESSIONS, session)
+        if expires_ms:
+            due.arm(db, expires_ms, due.SESSION, self.tenant, self.client_id)
+        if pending is None:
+            return
+        if pending.delay_s == 0:
+            will.fire(db, at, pending, session.broker)
+        else:
+            will.arm(db, pending, at.now_ms + min(pending.delay_s, expiry_s) * MS)
+
+
+@command("mqtt.session.delete")
+class DeleteSessions:
+    """End sessions from outside. The reply is how many there were."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_ids: tuple[str, ...]
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.client_ids, "client_ids")
+        for each in self.client_ids:
+            names.client_id(each)
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """A session and what hangs on it stay together."""
+        return [(self.tenant, each) for each in self.client_ids]
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The client ids at these places."""
+        return type(self)(
+            tenant=self.tenant, client_ids=tuple([self.client_ids[index] for index in indexes])
+        )
+
+    def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
+        """How many there were in all groups."""
+        return sum(replies)
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """What does not exist is passed over."""
+        found = [db.get(SESSIONS, self.tenant, each) for each in dict.fromkeys(self.client_ids)]
+        there = [each for each in found if each is not None]
+        for session in there:
+            end(db, at, session)
+        return len(there)
+
+
+@query("mqtt.session.get")
+class GetSession:
+    """Read a session."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """A session and what hangs on it stay together."""
+        return (self.tenant, self.client_id)
+
+    def read(self, db: Tables, at: Stamp) -> Session | None:
+        """None when there is none."""
+        return db.get(SESSIONS, self.tenant, self.client_id)
+
+
+@query("mqtt.session.list")
+class ListSessions:
+    """Sessions of a tenant by client id, a page at a time."""
+
+    tenant: str = names.DEFAULT_TENANT
+    starts: str = ""
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+
+    def read(self, db: Tables, at: Stamp) -> SessionPage:
+        """Client ids that begin with `starts`."""
+        rows, after = db.page(
+            SESSIONS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
+        )
+        return SessionPage(tuple([row for row, _ in rows]), after)

@@ -1,0 +1,45 @@
+"""The session row, and who may write to what hangs on it. Commands are in `session.py`.
+
+The epoch is the log index at which the session was last opened, so every takeover raises it, also
+over a session that ended and began anew: a broker that holds an older one is fenced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines.errors import Fenced, NotFound
+from state_machines.tables import Table, Tables
+
+NEVER_S: Final = 0xFFFFFFFF
+"""An expiry of this many seconds means never (MQTT 5, 3.1.2.11.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A client's session. Times are the group's, Unix milliseconds; 0 stands for not (yet)."""
+
+    tenant: str
+    client_id: str
+    broker: str
+    epoch: int
+    connected: bool
+    expiry_s: int
+    created_ms: int
+    connected_ms: int
+    disconnected_ms: int
+    expires_ms: int
+
+
+SESSIONS: Final = Table("mqtt.session", Session, key=("tenant", "client_id"))
+
+
+def held(db: Tables, tenant: str, client_id: str, epoch: int) -> Session:
+    """The session, if the caller's epoch is the one in force. NotFound, or Fenced."""
+    session = db.get(SESSIONS, tenant, client_id)
+    if session is None:
+        raise NotFound("client_id: there is no such session")
+    if epoch != session.epoch:
+        raise Fenced(f"epoch: {epoch}, in force is {session.epoch}")
+    return session

@@ -1,0 +1,157 @@
+"""Subscriptions: which topic filters a session listens to. They live and die with the session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.mqtt.sessions import held
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+RETAIN_HANDLING_MAX: Final = 2  #: send retained: always, if new, never (MQTT 5, 3.8.3.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One filter of one session, with its options (MQTT 5, 3.8.3.1)."""
+
+    tenant: str
+    client_id: str
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    subscribed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFilter:
+    """A filter and its options, as a client asks for them."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPage:
+    """Subscriptions of one session by filter; `next` continues, empty at the end."""
+
+    subscriptions: tuple[Subscription, ...]
+    next: bytes
+
+
+SUBSCRIPTIONS: Final = Table(
+    "mqtt.subscription", Subscription, key=("tenant", "client_id", "filter")
+)
+
+
+def remove_all(db: Tables, tenant: str, client_id: str) -> None:
+    """The session ends."""
+    for row in [row for _, row, _ in db.scan(SUBSCRIPTIONS, tenant, client_id)]:
+        db.delete(SUBSCRIPTIONS, *SUBSCRIPTIONS.key_of(row))
+
+
+@command("mqtt.subscription.put")
+class PutSubscriptions:
+    """Subscribe a session to filters; a filter that is there gets the new options."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    epoch: int
+    filters: tuple[TopicFilter, ...]
+
+    def validate(self) -> None:
+        """Filters and options within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+        names.items(self.filters, "filters")
+        for each in self.filters:
+            names.topic_filter(each.filter)
+            names.qos(each.qos)
+            if not 0 <= each.retain_handling <= RETAIN_HANDLING_MAX:
+                raise Invalid(f"retain_handling: {each.retain_handling}, the range is 0 to 2")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch that is not the session's; NotFound without a session."""
+        held(db, self.tenant, self.client_id, self.epoch)
+        for each in self.filters:
+            db.put(
+                SUBSCRIPTIONS,
+                Subscription(
+                    self.tenant,
+                    self.client_id,
+                    each.filter,
+                    each.qos,
+                    each.no_local,
+                    each.retain_as_published,
+                    each.retain_handling,
+                    at.now_ms,
+                ),
+            )
+
+
+@command("mqtt.subscription.delete")
+class DeleteSubscriptions:
+    """Unsubscribe a session from filters. The reply is how many there were."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    epoch: int
+    filters: tuple[str, ...]
+
+    def validate(self) -> None:
+        """Filters within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+        names.items(self.filters, "filters")
+        for each in self.filters:
+            names.topic_filter(each)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """Fenced with an epoch that is not the session's; NotFound without a session."""
+        held(db, self.tenant, self.client_id, self.epoch)
+        return sum(
+            db.delete(SUBSCRIPTIONS, self.tenant, self.client_id, each) for each in self.filters
+        )
+
+
+@query("mqtt.subscription.list")
+class ListSubscriptions:
+    """The subscriptions of a session, a page at a time."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    limit: int = PAGE_ROWS_MAX
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def read(self, db: Tables, at: Stamp) -> SubscriptionPage:
+        """By filter."""
+        rows, after = db.page(
+            SUBSCRIPTIONS, self.tenant, self.client_id, after=self.after, limit=self.limit
+        )
+        return SubscriptionPage(tuple([row for row, _ in rows]), after)

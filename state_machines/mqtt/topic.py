@@ -1,0 +1,158 @@
+"""Topics: which topics the fleet has been told of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+PARTITIONS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. Times are the group's, Unix milliseconds."""
+
+    tenant: str
+    name: str
+    partitions: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPage:
+    """Topics by name; `next` continues, empty at the end."""
+
+    topics: tuple[Topic, ...]
+    next: bytes
+
+
+TOPICS: Final = Table("mqtt.topic", Topic, key=("tenant", "name"))
+
+
+@command("mqtt.topic.create")
+class CreateTopics:
+    """Create topics. The reply says of each whether it is new; one that is there stays as it is."""
+
+    tenant: str = names.DEFAULT_TENANT
+    names: tuple[str, ...]
+    partitions: int = 1
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.names, "names")
+        for each in self.names:
+            names.topic_name(each, "names")
+        if not 0 < self.partitions <= PARTITIONS_MAX:
+            raise Invalid(f"partitions: {self.partitions}, the range is 1 to {PARTITIONS_MAX}")
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """Topics spread by name."""
+        return [(self.tenant, each) for each in self.names]
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The topics at these places."""
+        return type(self)(
+            tenant=self.tenant,
+            names=tuple([self.names[index] for index in indexes]),
+            partitions=self.partitions,
+        )
+
+    def join(self, parts: Sequence[Self], replies: Sequence[tuple[bool, ...]]) -> tuple[bool, ...]:
+        """One reply for topics that went to several groups, in the order asked."""
+        found = {
+            name: new
+            for part, reply in zip(parts, replies, strict=True)
+            for name, new in zip(part.names, reply, strict=True)
+        }
+        return tuple([found[each] for each in self.names])
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[bool, ...]:
+        """One outcome for each, in order."""
+        outcomes = []
+        for each in self.names:
+            new = db.get(TOPICS, self.tenant, each) is None
+            if new:
+                db.put(TOPICS, Topic(self.tenant, each, self.partitions, at.now_ms))
+            outcomes.append(new)
+        return tuple(outcomes)
+
+
+@command("mqtt.topic.delete")
+class DeleteTopics:
+    """Delete topics. The reply is how many there were."""
+
+    tenant: str = names.DEFAULT_TENANT
+    names: tuple[str, ...]
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.names, "names")
+        for each in self.names:
+            names.topic_name(each, "names")
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """Topics spread by name."""
+        return [(self.tenant, each) for each in self.names]
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The topics at these places."""
+        picked = tuple([self.names[index] for index in indexes])
+        return type(self)(tenant=self.tenant, names=picked)
+
+    def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
+        """How many there were in all groups."""
+        return sum(replies)
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """What does not exist is passed over."""
+        return sum(db.delete(TOPICS, self.tenant, each) for each in self.names)
+
+
+@query("mqtt.topic.get")
+class GetTopic:
+    """Read a topic."""
+
+    tenant: str = names.DEFAULT_TENANT
+    name: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.topic_name(self.name, "name")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Topics spread by name."""
+        return (self.tenant, self.name)
+
+    def read(self, db: Tables, at: Stamp) -> Topic | None:
+        """None when there is none."""
+        return db.get(TOPICS, self.tenant, self.name)
+
+
+@query("mqtt.topic.list")
+class ListTopics:
+    """Topics whose name begins with `starts`, a page at a time."""
+
+    tenant: str = names.DEFAULT_TENANT
+    starts: str = ""
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+
+    def read(self, db: Tables, at: Stamp) -> TopicPage:
+        """By name."""
+        rows, after = db.page(
+            TOPICS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
+        )
+        return TopicPage(tuple([row for row, _ in rows]), after)

@@ -1,0 +1,279 @@
+"""Wills: what is to be said when a client is gone, and the outbox in which it waits to be said.
+
+A will belongs to a session. It is set while the client is connected, armed when the connection is
+lost, and fires after its delay or when the session ends, whichever is first (MQTT 5, 3.1.2.5 and
+3.1.3.2.2); a client that comes back in time cancels it. Firing turns it into an outbox row in one
+command. A broker claims rows for a while, publishes them, and acknowledges them, which deletes
+them; if it dies in between, the claim runs out and another broker claims them under the same id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.mqtt import due
+from state_machines.mqtt.sessions import held
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+CLAIM_MAX: Final = 1_000
+LEASE_MS_MAX: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """A session's will. `due_ms` is 0 until the connection is lost."""
+
+    tenant: str
+    client_id: str
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    delay_s: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """A will that has fired and is not yet acknowledged. Times are the group's."""
+
+    outbox_id: int
+    tenant: str
+    client_id: str
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    broker: str  #: the broker that the client was connected to
+    fired_ms: int
+    claimed_by: str
+    claimed_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxCounter:
+    """The last outbox id given."""
+
+    name: str
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxState:
+    """How many rows wait, up to a page, and since when the oldest does (0: none)."""
+
+    waiting: int
+    oldest_ms: int
+
+
+WILLS: Final = Table("mqtt.will", Will, key=("tenant", "client_id"))
+OUTBOX: Final = Table("mqtt.outbox", Outbox, key=("outbox_id",))
+COUNTER: Final = Table("mqtt.outbox_counter", OutboxCounter, key=("name",))
+
+
+def arm(db: Tables, will: Will, due_ms: int) -> None:
+    """The connection is lost: the will is due at `due_ms`."""
+    db.put(WILLS, replace(will, due_ms=due_ms))
+    due.arm(db, due_ms, due.WILL, will.tenant, will.client_id)
+
+
+def cancel(db: Tables, will: Will) -> None:
+    """The will is void."""
+    due.disarm(db, will.due_ms, due.WILL, will.tenant, will.client_id)
+    db.delete(WILLS, will.tenant, will.client_id)
+
+
+def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:
+    """The will goes to the outbox."""
+    cancel(db, will)
+    counter = db.get(COUNTER, "outbox")
+    number = counter.last + 1 if counter is not None else 1
+    db.put(COUNTER, OutboxCounter("outbox", number))
+    db.put(
+        OUTBOX,
+        Outbox(
+            number,
+            will.tenant,
+            will.client_id,
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            broker,
+            at.now_ms,
+            "",
+            0,
+        ),
+    )
+
+
+@command("mqtt.will.set")
+class SetWill:
+    """Set the will of a connected session."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    epoch: int
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    delay_s: int = 0
+
+    def validate(self) -> None:
+        """Names, payload and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+        names.topic_name(self.topic)
+        names.payload(self.payload)
+        names.qos(self.qos)
+        names.seconds(self.delay_s, "delay_s")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch that is not the session's; NotFound without a session."""
+        session = held(db, self.tenant, self.client_id, self.epoch)
+        if not session.connected:
+            raise Invalid("client_id: the session is not connected")
+        db.put(
+            WILLS,
+            Will(
+                self.tenant,
+                self.client_id,
+                self.topic,
+                self.payload,
+                self.qos,
+                self.retain,
+                self.delay_s,
+                0,
+            ),
+        )
+
+
+@command("mqtt.will.delete")
+class DeleteWill:
+    """Take a will back. The reply says whether there was one."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+    epoch: int
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def apply(self, db: Tables, at: Stamp) -> bool:
+        """Fenced with an epoch that is not the session's."""
+        held(db, self.tenant, self.client_id, self.epoch)
+        will = db.get(WILLS, self.tenant, self.client_id)
+        if will is not None:
+            cancel(db, will)
+        return will is not None
+
+
+@query("mqtt.will.get")
+class GetWill:
+    """Read a session's will."""
+
+    tenant: str = names.DEFAULT_TENANT
+    client_id: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.client_id(self.client_id)
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where the session is."""
+        return (self.tenant, self.client_id)
+
+    def read(self, db: Tables, at: Stamp) -> Will | None:
+        """None when there is none."""
+        return db.get(WILLS, self.tenant, self.client_id)
+
+
+@command("mqtt.outbox.claim")
+class ClaimOutbox:
+    """Take fired wills to publish them. The claim holds for `lease_ms`.
+
+    A broker gets the wills of its own clients at once, and those of others once they have waited
+    for `grace_ms`: their own broker may be gone.
+    """
+
+    broker: str
+    limit: int = 100
+    lease_ms: int = 10_000
+    grace_ms: int = 1_000
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        names.name(self.broker, "broker")
+        if not 0 < self.limit <= CLAIM_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {CLAIM_MAX}")
+        if not 0 < self.lease_ms <= LEASE_MS_MAX:
+            raise Invalid(f"lease_ms: {self.lease_ms}, the range is 1 to {LEASE_MS_MAX}")
+        names.positive(self.grace_ms, "grace_ms")
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
+        """In the order in which they fired."""
+        free: list[Outbox] = []
+        for _, row, _ in db.scan(OUTBOX):
+            if len(free) >= self.limit:
+                break
+            if row.claimed_until_ms > at.now_ms:
+                continue
+            if row.broker == self.broker or at.now_ms - row.fired_ms >= self.grace_ms:
+                free.append(row)
+        claimed = [
+            replace(row, claimed_by=self.broker, claimed_until_ms=at.now_ms + self.lease_ms)
+            for row in free
+        ]
+        for row in claimed:
+            db.put(OUTBOX, row)
+        return tuple(claimed)
+
+
+@command("mqtt.outbox.ack")
+class AckOutbox:
+    """These have been published: forget them. The reply is how many were still there."""
+
+    broker: str
+    ids: tuple[int, ...]
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        names.name(self.broker, "broker")
+        names.items(self.ids, "ids")
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """A claim that another broker has taken over since is left to that one."""
+        done = 0
+        for each in self.ids:
+            row = db.get(OUTBOX, each)
+            if row is not None and row.claimed_by == self.broker:
+                db.delete(OUTBOX, each)
+                done += 1
+        return done
+
+
+@query("mqtt.outbox.pending")
+class PendingOutbox:
+    """Whether there are fired wills to publish."""
+
+    def read(self, db: Tables, at: Stamp) -> OutboxState:
+        """Counted up to a page."""
+        rows, _ = db.page(OUTBOX, limit=PAGE_ROWS_MAX)
+        return OutboxState(len(rows), min((row.fired_ms for row, _ in rows), default=0))

@@ -1,0 +1,8 @@
+"""What an `offset` group keeps: how far consumer groups have read.
+
+One file an entity; importing this package registers them all.
+"""
+
+from state_machines.offset import offset
+
+__all__ = ["offset"]

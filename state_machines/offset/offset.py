@@ -1,0 +1,228 @@
+"""Consumer offsets: the next message that a consumer group wants, by topic and partition.
+
+Commits come in batches of any groups, as columns rather than objects: this is the hottest command
+there is. The last write wins and may go back (that is a reset); a row counts its commits, so that
+what was acknowledged can be checked against what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+METADATA_BYTES_MAX: Final = 4_096
+PARTITION_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """One group's position in one partition. Times are the group's, Unix milliseconds."""
+
+    tenant: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+    commits: int
+    first_commit_ms: int
+    commit_ms: int
+
+
+OFFSETS: Final = Table("offset.offset", Offset, key=("tenant", "group", "topic", "partition"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit:
+    """One commit, as a caller says it."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    """How many were committed, at which time of the group."""
+
+    committed: int
+    commit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPage:
+    """Offsets by tenant, group, topic, partition; `next` continues, empty at the end."""
+
+    offsets: tuple[Offset, ...]
+    next: bytes
+
+
+def _check_names(values: Sequence[str], field: str) -> None:
+    for each in dict.fromkeys(values):
+        names.name(each, field)
+
+
+@command("offset.commit")
+class CommitOffsets:
+    """Commit offsets: five columns of the same length, one place a commit."""
+
+    tenant: str = names.DEFAULT_TENANT
+    groups: tuple[str, ...]
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    offsets: tuple[int, ...]
+    metadata: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, commits: Sequence[OffsetCommit], tenant: str = names.DEFAULT_TENANT) -> Self:
+        """The columns of some commits."""
+        metadata = tuple([each.metadata for each in commits])
+        return cls(
+            tenant=tenant,
+            groups=tuple([each.group for each in commits]),
+            topics=tuple([each.topic for each in commits]),
+            partitions=tuple([each.partition for each in commits]),
+            offsets=tuple([each.offset for each in commits]),
+            metadata=metadata if any(metadata) else (),
+        )
+
+    def validate(self) -> None:
+        """Columns of one length, names and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.groups, "groups")
+        columns = [self.topics, self.partitions, self.offsets]
+        if self.metadata:
+            columns.append(self.metadata)
+        for column, field in zip(
+            columns, ("topics", "partitions", "offsets", "metadata"), strict=False
+        ):
+            if len(column) != len(self.groups):
+                raise Invalid(f"{field}: {len(column)} items, groups has {len(self.groups)}")
+        _check_names(self.groups, "groups")
+        _check_names(self.topics, "topics")
+        if min(self.partitions) < 0 or max(self.partitions) > PARTITION_MAX:
+            raise Invalid(f"partitions: the range is 0 to {PARTITION_MAX}")
+        if min(self.offsets) < 0:
+            raise Invalid("offsets: one is negative")
+        for each in self.metadata:
+            names.name(each, "metadata", METADATA_BYTES_MAX, empty=True)
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """Offsets of one consumer group stay together."""
+        return [(self.tenant, group) for group in self.groups]
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The commits at these places."""
+
+        def pick(column: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple([column[index] for index in indexes])
+
+        return type(self)(
+            tenant=self.tenant,
+            groups=pick(self.groups),
+            topics=pick(self.topics),
+            partitions=pick(self.partitions),
+            offsets=pick(self.offsets),
+            metadata=pick(self.metadata) if self.metadata else (),
+        )
+
+    def join(self, parts: Sequence[Self], replies: Sequence[CommitReply]) -> CommitReply:
+        """One reply for commits that went to several groups."""
+        return CommitReply(
+            sum(each.committed for each in replies), max(each.commit_ms for each in replies)
+        )
+
+    def apply(self, db: Tables, at: Stamp) -> CommitReply:
+        """Every commit counts, also when one batch names a partition twice."""
+        tenant, now_ms = self.tenant, at.now_ms
+        metadata = self.metadata or ("",) * len(self.groups)
+        for group, topic, partition, offset, note in zip(
+            self.groups, self.topics, self.partitions, self.offsets, metadata, strict=True
+        ):
+            old = db.get(OFFSETS, tenant, group, topic, partition)
+            commits, first_ms = (
+                (1, now_ms) if old is None else (old.commits + 1, old.first_commit_ms)
+            )
+            db.put(
+                OFFSETS,
+                Offset(tenant, group, topic, partition, offset, note, commits, first_ms, now_ms),
+            )
+        return CommitReply(len(self.groups), now_ms)
+
+
+@command("offset.delete_group")
+class DeleteGroup:
+    """Forget a consumer group. The reply is how many offsets it had."""
+
+    tenant: str = names.DEFAULT_TENANT
+    group: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.name(self.group, "group")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where its offsets are."""
+        return (self.tenant, self.group)
+
+    def apply(self, db: Tables, at: Stamp) -> int:
+        """Nothing to forget is no error: 0."""
+        rows = [row for _, row, _ in db.scan(OFFSETS, self.tenant, self.group)]
+        for row in rows:
+            db.delete(OFFSETS, *OFFSETS.key_of(row))
+        return len(rows)
+
+
+@query("offset.fetch")
+class FetchOffsets:
+    """All offsets of a consumer group."""
+
+    tenant: str = names.DEFAULT_TENANT
+    group: str
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.name(self.group, "group")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where its offsets are."""
+        return (self.tenant, self.group)
+
+    def read(self, db: Tables, at: Stamp) -> tuple[Offset, ...]:
+        """By topic and partition. Invalid for a group with more than a page of them."""
+        rows, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
+        if after:
+            raise Invalid(f"group: more than a page of offsets; use offset.list ({PAGE_ROWS_MAX})")
+        return tuple([row for row, _ in rows])
+
+
+@query("offset.list")
+class ListOffsets:
+    """Offsets of a tenant, or of one of its groups, a page at a time."""
+
+    tenant: str = names.DEFAULT_TENANT
+    group: str = ""
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.name(self.group, "group", empty=True)
+
+    def read(self, db: Tables, at: Stamp) -> OffsetPage:
+        """By group, topic and partition."""
+        prefix = (self.tenant, self.group) if self.group else (self.tenant,)
+        rows, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
+        return OffsetPage(tuple([row for row, _ in rows]), after)

@@ -1,0 +1,141 @@
+"""Slots: which group of a kind owns a row (design 5.15).
+
+A row's *slot key* is a tuple of strings; rows that must change together share it (a session, its
+subscriptions and its will: tenant and client id). `slot_of` hashes it to one of `SLOTS`. The slot
+map says which group owns which slots; it lives in `metadata-0`, clients keep a copy, and each group
+knows what it owns itself, so that one with an old map is told `WrongShard` with the newer version.
+A kind with one group has the trivial map: version 0, everything to group 0.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from state_machines import op
+from state_machines.errors import Invalid, WrongShard
+from state_machines.op import Stamp, command
+from state_machines.tables import Table, Tables
+
+SLOTS: Final = 16_384
+SLOT_MAP_GROUP: Final = "metadata-0"
+RANGES_MAX: Final = 1_024
+
+
+def slot_of(key: tuple[str, ...]) -> int:
+    """The slot of a slot key: CRC-16 (XMODEM) over its parts, each with its length in front."""
+    value = 0
+    for part in key:
+        data = part.encode()
+        value = crc_hqx(len(data).to_bytes(4, "big") + data, value)
+    return value % SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRange:
+    """Slots first..last, both included, and the group that owns them."""
+
+    first: int
+    last: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What a group knows it owns. Without this row it owns every slot of its kind."""
+
+    kind: str
+    version: int
+    ranges: tuple[SlotRange, ...]
+
+
+OWNED: Final = Table("group.owned", Owned, key=("kind",))
+
+
+def check_ranges(ranges: Sequence[SlotRange]) -> None:
+    """Raise Invalid unless the ranges ascend, do not overlap and stay within the slots."""
+    if len(ranges) > RANGES_MAX:
+        raise Invalid(f"ranges: {len(ranges)}, the limit is {RANGES_MAX}")
+    before = -1
+    for each in ranges:
+        if not before < each.first <= each.last < SLOTS:
+            raise Invalid(f"ranges: {each.first}-{each.last} after {before}, of {SLOTS} slots")
+        before = each.last
+
+
+@command("group.own")
+class Own:
+    """Tell a group which slots of its kind it owns. An older version is refused."""
+
+    group_kind: str
+    version: int
+    ranges: tuple[SlotRange, ...]
+
+    def validate(self) -> None:
+        """Versions are positive; ranges ascend."""
+        if self.version < 1:
+            raise Invalid(f"version: {self.version}, the least is 1")
+        check_ranges(self.ranges)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Replace what the group owns."""
+        old = db.get(OWNED, self.group_kind)
+        if old is not None and old.version > self.version:
+            raise WrongShard(f"version: {self.version}, in force is {old.version}", old.version)
+        db.put(OWNED, Owned(self.group_kind, self.version, self.ranges))
+
+
+def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
+    """The slot keys of all that an operation touches; none for cluster-wide ones."""
+    if hasattr(operation, "slot_keys"):
+        keys: Sequence[tuple[str, ...]] = operation.slot_keys()
+        return keys
+    if hasattr(operation, "slot_key"):
+        return (operation.slot_key(),)
+    return ()
+
+
+def check_owned(db: Tables, kind: str, operation: Any) -> None:
+    """Raise WrongShard when this group does not own a slot that the operation touches."""
+    owned = db.get(OWNED, kind)
+    if owned is None:
+        return
+    for key in slot_keys(operation):
+        slot = slot_of(key)
+        if not any(each.first <= slot <= each.last for each in owned.ranges):
+            raise WrongShard(f"slot {slot} of {kind} lives in another group", owned.version)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMap:
+    """A client's copy of the slot map: for each kind its version and ranges."""
+
+    version: int = 0
+    ranges: dict[str, tuple[SlotRange, ...]] = field(default_factory=dict)
+
+    def group_of(self, kind: str, key: tuple[str, ...] | None) -> str:
+        """The group of a kind that owns a slot key; None is cluster-wide, group 0."""
+        if key is not None:
+            slot = slot_of(key)
+            for each in self.ranges.get(kind, ()):
+                if each.first <= slot <= each.last:
+                    return each.group
+        return f"{kind}-0"
+
+    def route(self, operation: Any) -> list[tuple[str, Any]]:
+        """The groups an operation belongs to, with the part for each, groups sorted."""
+        kind = op.kind(type(operation))
+        if not kind:
+            raise Invalid(f"{op.tag(operation)}: name the group; it belongs to every kind")
+        keys = slot_keys(operation)
+        if kind not in self.ranges or len(keys) <= 1:
+            return [(self.group_of(kind, keys[0] if keys else None), operation)]
+        parts: defaultdict[str, list[int]] = defaultdict(list)
+        for index, key in enumerate(keys):
+            parts[self.group_of(kind, key)].append(index)
+        if len(parts) == 1:
+            return [(next(iter(parts)), operation)]
+        return [(group, operation.select(parts[group])) for group in sorted(parts)]

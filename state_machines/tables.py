@@ -1,0 +1,151 @@
+"""Typed rows over a key-value port, and the journal that makes one command all or nothing.
+
+    SESSIONS = Table("mqtt.session", Session, key=("tenant", "client_id"))
+
+    db.get(SESSIONS, "default", "c1")      # Session | None
+    db.put(SESSIONS, session)              # under the key that its own fields say
+    db.scan(SESSIONS, "default")           # in key order, under a prefix of the key
+
+`Tables` is what one entry's commands see. Writes go straight into the store, so a scan sees them;
+the journal remembers what was there before, and `roll_back` puts it back when a command is refused.
+Every row carries the revision (log index) at which it last changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from state_machines import packing
+from state_machines.errors import Invalid
+from state_machines.keyvalue import KeyValue, Part
+from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+
+R = TypeVar("R")
+
+TABLES: Final[dict[str, Table[Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """A named table of rows of one class; `key` names the fields that are its key, in order."""
+
+    name: str
+    row: type[R]
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        assert self.name not in TABLES, f"table declared twice: {self.name}"
+        TABLES[self.name] = self
+
+    def key_of(self, row: R) -> tuple[Part, ...]:
+        """The key that the row's fields say."""
+        return tuple(getattr(row, name) for name in self.key)
+
+    def decode(self, value: bytes) -> tuple[R, int]:
+        """A stored row and its revision."""
+        return packing.unpack_row(self.row, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[R]):
+    """Rows in key order, and where to go on (empty: that was the end)."""
+
+    rows: tuple[R, ...]
+    next: bytes
+
+
+class Tables:
+    """The rows of a group, as the commands of the entry at `revision` see and change them."""
+
+    def __init__(self, store: KeyValue, revision: int) -> None:
+        self.store = store
+        self.revision = revision
+        self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
+
+    def get(self, table: Table[R], *key: Part) -> R | None:
+        """The row at a key."""
+        value = self.store.get(table.name, key)
+        return None if value is None else table.decode(value)[0]
+
+    def versioned(self, table: Table[R], *key: Part) -> tuple[R | None, int]:
+        """The row at a key and its revision; (None, 0) when there is none."""
+        value = self.store.get(table.name, key)
+        return (None, 0) if value is None else table.decode(value)
+
+    def put(self, table: Table[R], row: R) -> None:
+        """Set a row. It now has this entry's revision."""
+        self.set(table.name, table.key_of(row), packing.pack_row(row, self.revision))
+
+    def delete(self, table: Table[R], *key: Part) -> bool:
+        """Remove a row; whether there was one."""
+        if self.store.get(table.name, key) is None:
+            return False
+        self.set(table.name, key, None)
+        return True
+
+    def scan(
+        self,
+        table: Table[R],
+        *prefix: Part,
+        starts: str = "",
+        after: bytes = b"",
+        upto: int | None = None,
+    ) -> Iterator[tuple[bytes, R, int]]:
+        """Token, row and revision of the rows under a prefix (see `KeyValue.scan`).
+
+        Collect what you need before you write to the table.
+        """
+        found = self.store.scan(table.name, prefix, starts=starts, after=after, upto=upto)
+        for token, value in found:
+            row, revision = table.decode(value)
+            yield token, row, revision
+
+    def page(
+        self, table: Table[R], *prefix: Part, starts: str = "", after: bytes = b"", limit: int
+    ) -> tuple[list[tuple[R, int]], bytes]:
+        """Up to `limit` rows with their revisions, and the token to go on after (empty: the end).
+
+        A page also ends softly at `PAGE_BYTES_MAX`. Raises Invalid for a limit out of range.
+        """
+        if not 0 < limit <= PAGE_ROWS_MAX:
+            raise Invalid(f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}")
+        rows: list[tuple[R, int]] = []
+        size, last = 0, b""
+        found = self.store.scan(table.name, prefix, starts=starts, after=after)
+        for token, value in found:
+            if len(rows) >= limit or (rows and size + len(value) > PAGE_BYTES_MAX):
+                return rows, last
+            rows.append(table.decode(value))
+            size += len(value)
+            last = token
+        return rows, b""
+
+    # Raw values, for what is not a row (`clients.py`).
+
+    def set(self, table: str, key: tuple[Part, ...], value: bytes | None) -> None:
+        """Set or (None) delete a raw value, journaled."""
+        if (table, key) not in self._journal:
+            self._journal[table, key] = self.store.get(table, key)
+        if value is None:
+            self.store.delete(table, key)
+        else:
+            self.store.put(table, key, value)
+
+    def begin(self) -> None:
+        """A command begins: what it writes can be taken back until the next one begins."""
+        self._journal.clear()
+
+    def roll_back(self) -> None:
+        """The command was refused: everything is as before it began."""
+        for (table, key), value in self._journal.items():
+            if value is None:
+                self.store.delete(table, key)
+            else:
+                self.store.put(table, key, value)
+        self._journal.clear()
+
+    def changed(self) -> Iterator[tuple[str, tuple[Part, ...]]]:
+        """Table and key of everything the command wrote, in the order of first writing."""
+        return iter(self._journal)

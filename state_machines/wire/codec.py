@@ -1,0 +1,297 @@
+"""Raft messages to bytes and back. What comes in is checked here, so the core need not.
+
+`decode_envelope` either returns messages that the core may be told of, or raises WireError: for
+bytes that are no envelope, ids or terms out of range, entries with gaps or falling terms, an
+unknown body, a configuration without voters, and for anything beyond the limits, which are checked
+before the bytes are taken apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from state_machines.errors import Invalid
+from state_machines.raft.config import TERM_MAX
+from state_machines.raft.messages import (
+    Append,
+    AppendReply,
+    Configuration,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    SnapshotMeta,
+    TimeoutNow,
+    VoteReply,
+)
+from state_machines.wire import raft_pb2 as pb
+
+ENVELOPE_BYTES_MAX: Final = 16 << 20  #: some appends of one entry each, of the largest there is
+MESSAGES_MAX: Final = 4_096
+INDEX_MAX: Final = 2**62
+ID_MAX: Final = 2**63 - 1
+MEMBERS_MAX: Final = 64
+NAME_MAX: Final = 256
+
+
+class WireError(Invalid):
+    """Bytes from a peer that are not a message a replica can have sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What one call between two replicas of a group carries."""
+
+    cluster: str
+    group: str
+    sender: int
+    seat: str
+    messages: tuple[Message, ...]
+
+
+def encode_envelope(
+    *, cluster: str, group: str, sender: int, seat: str, messages: Sequence[Message]
+) -> bytes:
+    """An envelope as bytes."""
+    return pb.Envelope(
+        cluster=cluster,
+        group=group,
+        sender=sender,
+        seat=seat,
+        messages=[_message_to(each) for each in messages],
+    ).SerializeToString()
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """The envelope in `data`. Raises WireError."""
+    if len(data) > ENVELOPE_BYTES_MAX:
+        raise WireError(f"envelope: {len(data)} bytes, the limit is {ENVELOPE_BYTES_MAX}")
+    try:
+        found = pb.Envelope.FromString(data)
+    except DecodeError:
+        raise WireError("envelope: not an encoded Envelope") from None
+    if len(found.messages) > MESSAGES_MAX:
+        raise WireError(f"messages: {len(found.messages)}, the limit is {MESSAGES_MAX}")
+    if max(len(found.cluster), len(found.group), len(found.seat)) > NAME_MAX:
+        raise WireError(f"cluster, group or seat: longer than {NAME_MAX}")
+    sender = _id(found.sender, "sender")
+    messages = tuple([_message_from(each) for each in found.messages])
+    for each in messages:
+        if each.sender != sender:
+            raise WireError(f"sender: a message of {each.sender} in an envelope of {sender}")
+    return Envelope(found.cluster, found.group, sender, found.seat, messages)
+
+
+def encode_message(message: Message) -> bytes:
+    """One message as bytes."""
+    return _message_to(message).SerializeToString()
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in `data`. Raises WireError."""
+    if len(data) > ENVELOPE_BYTES_MAX:
+        raise WireError(f"message: {len(data)} bytes, the limit is {ENVELOPE_BYTES_MAX}")
+    try:
+        found = pb.RaftMessage.FromString(data)
+    except DecodeError:
+        raise WireError("message: not an encoded RaftMessage") from None
+    return _message_from(found)
+
+
+def _message_to(message: Message) -> pb.RaftMessage:
+    made = pb.RaftMessage(sender=message.sender, receiver=message.receiver, term=message.term)
+    match message:
+        case Append():
+            made.append.prev_index = message.prev_index
+            made.append.prev_term = message.prev_term
+            made.append.commit = message.commit
+            made.append.entries.extend([_entry_to(each) for each in message.entries])
+        case AppendReply():
+            made.append_reply.rejected = message.rejected
+            made.append_reply.match_index = message.match_index
+            made.append_reply.conflict_index = message.conflict_index
+            made.append_reply.conflict_term = message.conflict_term
+        case Heartbeat():
+            made.heartbeat.commit = message.commit
+            made.heartbeat.round = message.round
+        case HeartbeatReply():
+            made.heartbeat_reply.round = message.round
+            made.heartbeat_reply.SetInParent()  # a reply to round 0 is still a reply
+        case RequestVote():
+            made.request_vote.pre = message.pre
+            made.request_vote.last_index = message.last_index
+            made.request_vote.last_term = message.last_term
+            made.request_vote.transfer = message.transfer
+            made.request_vote.SetInParent()
+        case VoteReply():
+            made.vote_reply.pre = message.pre
+            made.vote_reply.granted = message.granted
+            made.vote_reply.SetInParent()
+        case TimeoutNow():
+            made.timeout_now.SetInParent()
+        case InstallSnapshot():
+            made.install_snapshot.meta.CopyFrom(_meta_to(message.meta))
+        case _:
+            raise TypeError(f"not a message: {message!r}")
+    if made.WhichOneof("body") is None:
+        getattr(made, _FIELDS[type(message)]).SetInParent()
+    return made
+
+
+_FIELDS: Final = {
+    Append: "append",
+    AppendReply: "append_reply",
+    Heartbeat: "heartbeat",
+}
+
+
+def _message_from(found: pb.RaftMessage) -> Message:
+    sender, receiver = _id(found.sender, "sender"), _id(found.receiver, "receiver")
+    term = _term(found.term, "term")
+    match found.WhichOneof("body"):
+        case "append":
+            return _append_from(sender, receiver, term, found.append)
+        case "append_reply":
+            reply = found.append_reply
+            return AppendReply(
+                sender,
+                receiver,
+                term,
+                _index(reply.match_index, "match_index"),
+                reply.rejected,
+                _index(reply.conflict_index, "conflict_index"),
+                _term(reply.conflict_term, "conflict_term"),
+            )
+        case "heartbeat":
+            beat = found.heartbeat
+            return Heartbeat(sender, receiver, term, _index(beat.commit, "commit"), beat.round)
+        case "heartbeat_reply":
+            return HeartbeatReply(sender, receiver, term, found.heartbeat_reply.round)
+        case "request_vote":
+            vote = found.request_vote
+            last_index = _index(vote.last_index, "last_index")
+            last_term = _term(vote.last_term, "last_term")
+            if last_term > term:
+                raise WireError(f"last_term: {last_term} is beyond the message's term {term}")
+            return RequestVote(
+                sender, receiver, term, last_index, last_term, vote.pre, vote.transfer
+            )
+        case "vote_reply":
+            granted, pre = found.vote_reply.granted, found.vote_reply.pre
+            return VoteReply(sender, receiver, term, granted, pre)
+        case "timeout_now":
+            return TimeoutNow(sender, receiver, term)
+        case "install_snapshot":
+            meta = _meta_from(found.install_snapshot.meta)
+            if meta.index == 0 or meta.term > term:
+                raise WireError(f"meta: index {meta.index}, term {meta.term} in term {term}")
+            return InstallSnapshot(sender, receiver, term, meta)
+        case _:
+            raise WireError("body: missing or of an unknown kind")
+
+
+def _append_from(sender: int, receiver: int, term: int, found: pb.Append) -> Append:
+    index = prev_index = _index(found.prev_index, "prev_index")
+    last_term = prev_term = _term(found.prev_term, "prev_term")
+    if prev_term > term or (prev_index == 0 and prev_term):
+        raise WireError(f"prev_term: {prev_term} at {prev_index} in a message of term {term}")
+    entries = []
+    for each in found.entries:
+        entry = _entry_from(each)
+        if entry.index != index + 1:
+            raise WireError(f"entries: {entry.index} after {index}")
+        if not last_term <= entry.term <= term:
+            raise WireError(f"entries: term {entry.term} at {entry.index} after {last_term}")
+        index, last_term = entry.index, entry.term
+        entries.append(entry)
+    commit = _index(found.commit, "commit")
+    return Append(sender, receiver, term, prev_index, prev_term, commit, tuple(entries))
+
+
+def _entry_to(entry: Entry) -> pb.Entry:
+    data = entry.data
+    if entry.configuration is not None:
+        data = _configuration_to(entry.configuration).SerializeToString()
+    return pb.Entry(term=entry.term, index=entry.index, kind=_KINDS[entry.kind], data=data)
+
+
+_KINDS: Final = {
+    EntryKind.NORMAL: pb.NORMAL,
+    EntryKind.CONFIGURATION: pb.CONFIGURATION,
+}
+
+
+def _entry_from(found: pb.Entry) -> Entry:
+    term, index = _term(found.term, "entry.term"), _index(found.index, "entry.index")
+    if found.kind == pb.NORMAL:
+        return Entry(term, index, found.data)
+    if found.kind != pb.CONFIGURATION:
+        raise WireError(f"entry.kind: {found.kind} is not known")
+    try:
+        members = pb.Configuration.FromString(found.data)
+    except DecodeError:
+        raise WireError("entry.data: not an encoded Configuration") from None
+    return Entry(term, index, b"", EntryKind.CONFIGURATION, _configuration_from(members))
+
+
+def _configuration_to(configuration: Configuration) -> pb.Configuration:
+    return pb.Configuration(
+        voters=configuration.voters,
+        outgoing=configuration.outgoing,
+        learners=configuration.learners,
+    )
+
+
+def _configuration_from(found: pb.Configuration) -> Configuration:
+    parts = []
+    for name in ("voters", "outgoing", "learners"):
+        ids = tuple([_id(each, name) for each in getattr(found, name)])
+        if len(ids) > MEMBERS_MAX:
+            raise WireError(f"{name}: {len(ids)}, the limit is {MEMBERS_MAX}")
+        if any(left >= right for left, right in itertools.pairwise(ids)):
+            raise WireError(f"{name}: not sorted, or an id twice")
+        parts.append(ids)
+    if not parts[0]:
+        raise WireError("voters: there is none")
+    if {*parts[0], *parts[1]} & {*parts[2]}:
+        raise WireError("learners: a voter is among them")
+    return Configuration(*parts)
+
+
+def _meta_to(meta: SnapshotMeta) -> pb.SnapshotMeta:
+    members = _configuration_to(meta.configuration)
+    return pb.SnapshotMeta(index=meta.index, term=meta.term, configuration=members)
+
+
+def _meta_from(found: pb.SnapshotMeta) -> SnapshotMeta:
+    return SnapshotMeta(
+        _index(found.index, "meta.index"),
+        _term(found.term, "meta.term"),
+        _configuration_from(found.configuration),
+    )
+
+
+def _id(value: int, field: str) -> int:
+    if not 0 < value <= ID_MAX:
+        raise WireError(f"{field}: {value} is not a replica id")
+    return value
+
+
+def _term(value: int, field: str) -> int:
+    if value > TERM_MAX:
+        raise WireError(f"{field}: {value}, the limit is {TERM_MAX}")
+    return value
+
+
+def _index(value: int, field: str) -> int:
+    if value > INDEX_MAX:
+        raise WireError(f"{field}: {value}, the limit is {INDEX_MAX}")
+    return value
