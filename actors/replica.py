@@ -164,6 +164,11 @@ class Replica:
         """Whether this replica believes to lead."""
         return not self.stopped_because and self.core.leader == self.core.id
 
+    @property
+    def snapshots_sent(self) -> int:
+        """Whole snapshots that peers took from this replica."""
+        return self._sender.sent
+
     def start(self) -> None:
         """Begin to tick and take turns."""
         self._last_tick = self._clock.monotonic()

@@ -25,6 +25,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.export import Exports
@@ -289,7 +291,7 @@ class Seat:
             raise Invalid(f"request: {len(request)} bytes, the limit is {REQUEST_BYTES_MAX}")
         try:
             message = kind.FromString(request)
-        except ValueError:  # protobuf's DecodeError
+        except DecodeError:
             raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
         if message.group != self.spec.group:
             raise Invalid(f"group: {message.group!r} does not live at {self.spec.seat}")

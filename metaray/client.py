@@ -155,6 +155,10 @@ class Client:
         """The groups of this cluster, by name."""
         return self._groups.groups()
 
+    def seats(self, group: str) -> Sequence[str]:
+        """The seats of a group: the names of its actors."""
+        return self._groups.seats(group)
+
     # The handful of calls everyone makes; everything else goes through `call`.
 
     async def put(

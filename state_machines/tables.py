@@ -69,10 +69,10 @@ class Tables:
         value = self.store.get(table.name, key)
         return None if value is None else table.decode(value)[0]
 
-    def versioned(self, table: Table[R], *key: Part) -> tuple[R | None, int]:
-        """The row at a key and its revision; (None, 0) when there is none."""
+    def versioned(self, table: Table[R], *key: Part) -> tuple[R, int] | None:
+        """The row at a key and its revision."""
         value = self.store.get(table.name, key)
-        return (None, 0) if value is None else table.decode(value)
+        return None if value is None else table.decode(value)
 
     def put(self, table: Table[R], row: R) -> None:
         """Set a row. It now has this entry's revision."""

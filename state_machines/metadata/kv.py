@@ -53,7 +53,8 @@ def _check_key(tenant: str, key: str) -> None:
 
 def _expect(db: Tables, tenant: str, key: str, expected: int | None) -> int:
     """The pair's revision, which is the expected one if there is one. Raises Conflict."""
-    _, revision = db.versioned(KV, tenant, key)
+    found = db.versioned(KV, tenant, key)
+    revision = found[1] if found is not None else 0
     if expected is not None and revision != expected:
         raise Conflict(f"expected_revision: {expected}, the key is at {revision}")
     return revision
@@ -125,9 +126,8 @@ class GetKv:
 
     def read(self, db: Tables, at: Stamp) -> KvEntry | None:
         """None when there is none."""
-        found: tuple[Kv | None, int] = db.versioned(KV, self.tenant, self.key)
-        row, revision = found
-        return None if row is None else KvEntry(row.key, row.value, revision)
+        found = db.versioned(KV, self.tenant, self.key)
+        return None if found is None else KvEntry(found[0].key, found[0].value, found[1])
 
 
 @query("metadata.kv.range")

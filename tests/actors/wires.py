@@ -212,7 +212,7 @@ class Group:
 async def eventually(look: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
     """What `look` returns once it is true; fails at the deadline."""
     async with asyncio.timeout(seconds):
-        while not (seen := look()):
+        while not (seen := look()):  # noqa: ASYNC110 - it looks at state that sets no event
             await asyncio.sleep(POLL_SECONDS)
     return seen
 
