@@ -1,0 +1,1 @@
+"""What joins message brokers to metaray. One package for each broker."""

@@ -1,0 +1,23 @@
+"""metaray behind an amqtt broker: sessions, subscriptions, retained messages and wills outlive it.
+
+A plugin like any other, named in the broker's configuration:
+
+    listeners:
+      default: {type: tcp, bind: 127.0.0.1:1883}
+    session_expiry_interval: 604800     # what amqtt forgets, at the latest when metaray does
+    plugins:
+      amqtt.plugins.authentication.AnonymousAuthPlugin: {}
+      metaray.integrations.amqtt.MetarayPlugin:
+        name: b1                        # the same after a restart
+        will_delays: {"sensor-*": 30}   # seconds, by client id
+
+or a broker process of its own: `python -m metaray.integrations.amqtt --name b1 --port 1883`.
+
+Reading order: `plugin.py` (what is promised, and how wills go), `seams.py` (where amqtt is taken
+hold of), `connection.py` (the order of one client's packets), `store.py` (the calls to metaray).
+"""
+
+from metaray.integrations.amqtt.plugin import Config, MetarayPlugin
+from metaray.integrations.amqtt.store import Caller
+
+__all__ = ["Caller", "Config", "MetarayPlugin"]

@@ -1,0 +1,113 @@
+"""A broker process: amqtt with the plugin, in the foreground.
+
+    python -m metaray.integrations.amqtt --name b1 --port 18831 --address 127.0.0.1:6379
+
+It prints `ready` once it listens and has loaded what it had. SIGTERM and SIGINT stop it in order:
+clients are let go, their sessions closed, the node unregistered. kill -9 does no harm either: the
+next process of that name finds the sessions, and closes those that were open. When another process
+takes its name it ends by itself, with status 3.
+
+Anyone may connect; it is meant for one machine. A broker for others gets its own configuration,
+with amqtt's plugins for authentication beside ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from amqtt.broker import Broker
+from amqtt.errors import BrokerError
+
+from metaray.client import join_cluster
+from metaray.integrations.amqtt.plugin import MetarayPlugin
+from state_machines.errors import MetarayError
+
+START_FAILED: Final = 1
+NAME_TAKEN: Final = 3
+
+PLUGIN: Final = "metaray.integrations.amqtt.MetarayPlugin"
+
+
+def configuration(
+    *, host: str, port: int, session_expiry_s: int, **settings: Any
+) -> dict[str, Any]:
+    """amqtt's configuration of a broker that lets anyone in; `settings` are the plugin's."""
+    return {
+        "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
+        "session_expiry_interval": session_expiry_s,
+        "plugins": {
+            "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
+            PLUGIN: {"session_expiry_s": session_expiry_s, "listen": f"{host}:{port}", **settings},
+        },
+    }
+
+
+async def serve(config: dict[str, Any]) -> int:
+    """Run a broker until a signal, or another one of its name, ends it. Returns the exit status."""
+    broker = Broker(config)
+    plugin = broker.plugins_manager.get_plugin(MetarayPlugin.__name__)
+    assert isinstance(plugin, MetarayPlugin)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await broker.start()
+    except BrokerError as error:
+        await broker.plugins_manager.close()
+        sys.stderr.write(f"{error}\n")
+        return START_FAILED
+    stopped, fenced = asyncio.create_task(stop.wait()), asyncio.create_task(plugin.fenced.wait())
+    ready = asyncio.create_task(plugin.ready.wait())
+    done, _ = await asyncio.wait((stopped, fenced, ready), return_when=asyncio.FIRST_COMPLETED)
+    if ready in done:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await asyncio.wait((stopped, fenced), return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, fenced, ready):
+        task.cancel()
+    await broker.shutdown()
+    return NAME_TAKEN if plugin.fenced.is_set() else 0
+
+
+def main(
+    name: Annotated[str, typer.Option(help="Its name in the fleet, the same after a restart")],
+    port: Annotated[int, typer.Option(min=0, max=65_535)],
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    address: Annotated[str | None, typer.Option(help="Ray's address; else METARAY_ADDRESS")] = None,
+    tenant: Annotated[str, typer.Option()] = "default",
+    will_delay: Annotated[int, typer.Option(min=0, help="Seconds from the loss of a client")] = 0,
+    session_expiry: Annotated[int, typer.Option(min=1, help="Seconds")] = 7 * 86_400,
+    timeout: Annotated[float, typer.Option(help="Deadline of a call to metaray, seconds")] = 15.0,
+    log_level: Annotated[str, typer.Option()] = "WARNING",
+) -> None:
+    """Run one MQTT broker that keeps its state in metaray."""
+    logging.basicConfig(
+        level=log_level.upper(), format=f"{name} %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        join_cluster(
+            address
+        )  # here, for Ray wants the main thread, and before the loop has signals
+    except MetarayError as error:
+        sys.stderr.write(f"{error.detail}\n")
+        raise typer.Exit(START_FAILED) from None
+    config = configuration(
+        host=host,
+        port=port,
+        session_expiry_s=session_expiry,
+        name=name,
+        address=address,
+        tenant=tenant,
+        will_delay_s=will_delay,
+        timeout_s=timeout,
+    )
+    raise typer.Exit(asyncio.run(serve(config)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

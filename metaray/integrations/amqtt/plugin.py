@@ -1,0 +1,419 @@
+"""The plugin: what amqtt's broker keeps in memory, kept in metaray as well.
+
+What a client can count on, once the broker has answered:
+
+- CONNACK: its session is open in metaray under a new epoch, which fences whoever had it before; its
+  will is in metaray. `session present` says what metaray knows, whichever broker knew the session.
+- SUBACK, UNSUBACK: the subscription of a persistent session is written, or deleted.
+- PUBACK, PUBREC of a retained message: it is written.
+
+A session whose client asked for a clean one ends with its connection; its subscriptions are not
+written. Messages that wait for a client are not metaray's: amqtt keeps those, in memory.
+
+**Wills.** MQTT 3.1.1 has no will delay, so the broker's operator sets one: `will_delay_s`, or by
+client id in `will_delays`. amqtt is left no will to publish. A client that goes without DISCONNECT
+has its session closed with the will armed; the controller fires it when its delay, or the session,
+has ended, unless the client is back by then; a broker, any, takes it from the outbox, publishes it
+and acknowledges it. A broker that dies between the two leaves it to be published again when its
+claim has run out: that is the one way a will comes twice. A client that connects again in time,
+wherever, goes on with its session: no will; without a delay there is no such time.
+
+Sessions that a killed broker left open are closed by the next process of its name, or by the other
+brokers once the controller has marked it offline.
+
+**When metaray does not answer**, nobody can connect (CONNACK 3, server unavailable), nothing is
+granted or acknowledged that it does not have, and clients that are connected stay connected. What
+the broker owes it then, sessions to close, is made good when it answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from amqtt.broker import BrokerContext, RetainedApplicationMessage
+from amqtt.contexts import Action
+from amqtt.errors import PluginInitError
+from amqtt.mqtt.connack import IDENTIFIER_REJECTED, SERVER_UNAVAILABLE
+from amqtt.mqtt.publish import PublishPacket
+from amqtt.plugins.base import BasePlugin
+
+from metaray.integrations.amqtt.connection import Connection
+from metaray.integrations.amqtt.seams import Refused, Seams
+from metaray.integrations.amqtt.store import Filter, Opened, Store, Will
+from state_machines.errors import Fenced, Invalid, MetarayError, NotFound, Rejected
+
+RETRY_SECONDS: Final = 1.0  #: between attempts at what must be done once metaray answers
+CHUNK: Final = 200  #: calls to metaray that one task has under way at once
+WILLS: Final = 100  #: wills claimed from the outbox at once
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Config:
+    """The plugin's section of the broker's configuration."""
+
+    name: str
+    """The broker's name in the fleet, the same after a restart: it finds its sessions by it."""
+    address: str | None = None
+    """Ray's address (host:port); None: METARAY_ADDRESS, or the local cluster."""
+    listen: str = ""
+    """Where clients reach this broker, as it is told to others (host:port)."""
+    tenant: str = "default"
+    """The namespace of everything the broker keeps."""
+    timeout_s: float = 15.0
+    """Deadline of one call to metaray. Longer than a failover, shorter than a client's patience."""
+    session_expiry_s: int = 7 * 86_400
+    """How long a persistent session outlives its connection."""
+    will_delay_s: int = 0
+    """How long after the loss of its client a will is published."""
+    will_delays: dict[str, int] = field(default_factory=dict)
+    """The same for client ids that match a pattern (`*`, `?`, `[...]`); the first that matches."""
+    heartbeat_s: float = 5.0
+    """Between signs of life to metaray, which gives a node up after 30 s without one."""
+    outbox_s: float = 0.5
+    """Between looks at the outbox: how late a will may be."""
+    check_s: float = 2.0
+    """Between looks at who owns the sessions here: how long a client that went elsewhere stays."""
+    page: int = 1_000
+    """Rows of one page when the broker loads its state."""
+    caller: Any = None
+    """A function that returns a `Caller` to use instead of a client for `address`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, by name."""
+        if not self.name:
+            raise PluginInitError("name: the broker needs one")
+        for each in ("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"):
+            if getattr(self, each) <= 0:
+                raise PluginInitError(f"{each} must be more than 0")
+        for pattern, delay in {"": self.will_delay_s, **self.will_delays}.items():
+            if delay < 0:
+                where = f"will_delays[{pattern!r}]" if pattern else "will_delay_s"
+                raise PluginInitError(f"{where}: a delay cannot be less than 0")
+
+
+class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt is not typed for us
+    """Keeps sessions, subscriptions, retained messages and wills of an amqtt broker in metaray."""
+
+    Config = Config
+
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
+        self.settings: Config = context.config
+        self.seams = Seams(context._broker_instance, self)
+        self.refusing = "the broker starts"  #: why no client may connect; empty: they may
+        self.ready = asyncio.Event()  #: what the broker had is loaded
+        self.fenced = asyncio.Event()  #: another broker has taken this one's name; it must stop
+        self._store: Store | None = None
+        self._stopping = asyncio.Event()
+        self._loops: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
+
+    # -- the broker's life -------------------------------------------------------------------
+
+    async def on_broker_pre_start(self) -> None:
+        """Join the fleet and load what the broker had, before anyone can connect."""
+        self._stopping.clear()
+        try:
+            await self._begin()
+        except MetarayError as error:
+            log.error("metaray does not answer, so clients are refused until it does: %s", error)
+            self._loops.add(asyncio.create_task(self._begin_later()))
+
+    async def on_broker_pre_shutdown(self) -> None:
+        """Let nobody in any more; amqtt is about to end every connection."""
+        self.refusing = "the broker stops"
+
+    async def on_broker_post_shutdown(self) -> None:
+        """Close what amqtt has let go of, and leave the fleet."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop. Sessions still open after the deadline are closed by the next start."""
+        self.refusing = "the broker stops"
+        self.ready.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.timeout_s):
+                for connection in tuple(self.seams.live.values()):
+                    await connection.ended.wait()
+                if self._closings:
+                    await asyncio.wait(self._closings)
+        self._stopping.set()
+        left = (*self._loops, *self._closings)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        store, self._store = self._store, None
+        if store is not None:
+            await store.leave()
+
+    async def _begin(self) -> None:
+        store = self._store or Store(self.settings)
+        await store.open()
+        self._store = store
+        await store.register()
+        await self._load_retained(store)
+        await self._load_sessions(store)
+        self.refusing = ""
+        self.ready.set()
+        for seconds, step in (
+            (self.settings.heartbeat_s, store.heartbeat),
+            (self.settings.outbox_s, self._publish_wills),
+            (self.settings.check_s, self._check_owners),
+            (self.settings.heartbeat_s, self._close_for_the_dead),
+        ):
+            self._loops.add(asyncio.create_task(self._every(seconds, step)))
+
+    async def _begin_later(self) -> None:
+        while not await self._pause(RETRY_SECONDS):
+            try:
+                await self._begin()
+            except MetarayError as error:
+                log.warning("metaray still does not answer: %s", error)
+            else:
+                log.warning("metaray answers: clients may connect")
+                return
+
+    async def _load_retained(self, store: Store) -> None:
+        async for rows in store.retained():
+            for row in rows:
+                self._set_retained(row.topic, row.payload, row.qos)
+
+    async def _load_sessions(self, store: Store) -> None:
+        """Load the persistent sessions last seen here. Their clients are not connected any more."""
+        async for rows in store.sessions():
+            mine = [row for row in rows if row.broker == self.settings.name]
+            lost = [row for row in mine if row.connected]
+            kept = [row for row in mine if row.expiry_s]
+            await _in_chunks(lambda row: store.close_session(row.client_id, row.epoch, False), lost)
+            for row, filters in zip(
+                kept, await _in_chunks(lambda row: store.filters(row.client_id), kept), strict=True
+            ):
+                await self.context.add_subscription(row.client_id, None, None)
+                session = self.context.get_session(row.client_id)
+                session.clean_session = False
+                self.seams.restore(session, filters)
+
+    async def _every(self, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it again and again; while metaray does not answer, say so once."""
+        failing = False
+        while not await self._pause(seconds):
+            try:
+                await step()
+                failing = False
+            except Fenced as error:
+                await self._give_up(error)
+                return
+            except MetarayError as error:
+                if not failing:
+                    log.warning("%s: %r", step.__name__, error)
+                failing = True
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; True if the plugin is to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    async def _give_up(self, error: Fenced) -> None:
+        log.error("another broker runs under the name %r: %s", self.settings.name, error)
+        self.refusing = "another broker runs under this one's name"
+        self.fenced.set()
+        for connection in tuple(self.seams.live.values()):
+            await connection.end(self.refusing)
+
+    # -- what the seams ask ------------------------------------------------------------------
+
+    async def opening(self, connection: Connection, will: Will | None) -> Opened:
+        """Open the session, with the will. Raises Refused, and then the session is not open."""
+        store = self._store
+        if self.refusing or store is None:
+            raise Refused(SERVER_UNAVAILABLE, self.refusing)
+        client_id = connection.client_id
+        opened: Opened | None = None
+        try:
+            last_words = will and store.will_of(client_id, will, self._delay(client_id))
+            opened = await store.open_session(
+                client_id, connection.persistent, self.settings.session_expiry_s
+            )
+            if last_words is not None:
+                await store.set_will(last_words, opened.epoch)
+        except MetarayError as error:
+            if opened is not None:
+                self._close_later(client_id, opened.epoch, graceful=True)
+            code = IDENTIFIER_REJECTED if isinstance(error, Invalid) else SERVER_UNAVAILABLE
+            raise Refused(code, f"{error!r}") from error
+        return opened
+
+    def _delay(self, client_id: str) -> int:
+        for pattern, delay in self.settings.will_delays.items():
+            if fnmatchcase(client_id, pattern):
+                return delay
+        return self.settings.will_delay_s
+
+    def closed(self, connection: Connection) -> None:
+        """Close the session of a connection that is gone, however long that takes."""
+        self._close_later(connection.client_id, connection.epoch, graceful=connection.graceful)
+
+    def _close_later(self, client_id: str, epoch: int, *, graceful: bool) -> None:
+        task = asyncio.create_task(self._close(client_id, epoch, graceful))
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    async def _close(self, client_id: str, epoch: int, graceful: bool) -> None:
+        store = self._store
+        while store is not None:
+            try:
+                await store.close_session(client_id, epoch, graceful)
+                return
+            except (Fenced, NotFound):
+                return  # taken over, or ended: it is not ours to close
+            except Rejected as error:
+                log.warning("client %r: its session was not closed: %r", client_id, error)
+                return
+            except MetarayError as error:
+                log.warning("client %r: its session waits to be closed: %r", client_id, error)
+            if await self._pause(RETRY_SECONDS):
+                return
+
+    async def subscribed(self, connection: Connection, topic_filter: str, qos: int) -> bool:
+        """Write a subscription."""
+        return await self._kept(
+            connection,
+            lambda store: store.subscribe(
+                connection.client_id, connection.epoch, Filter(topic_filter, qos)
+            ),
+        )
+
+    async def unsubscribed(self, connection: Connection, topic_filters: Sequence[str]) -> bool:
+        """Delete subscriptions."""
+        return await self._kept(
+            connection,
+            lambda store: store.unsubscribe(connection.client_id, connection.epoch, topic_filters),
+        )
+
+    async def retained(self, connection: Connection, packet: PublishPacket) -> bool:
+        """Write a retained message, or delete it if empty. True if amqtt is to refuse it itself."""
+        topic: str = packet.topic_name
+        if "#" in topic or "+" in topic or topic.startswith("$"):
+            return True
+        plugins = self.context._broker_instance.plugins_manager
+        allowed = await plugins.map_plugin_topic(
+            session=connection.session, topic=topic, action=Action.PUBLISH
+        )
+        if not all(allowed.values()):
+            return True
+        return await self._kept(
+            connection,
+            lambda store: store.retain(topic, bytes(packet.data or b""), packet.qos or 0),
+        )
+
+    async def _kept(
+        self, connection: Connection, write: Callable[[Store], Coroutine[Any, Any, None]]
+    ) -> bool:
+        if self._store is None:
+            return False
+        try:
+            await write(self._store)
+        except Fenced:
+            await connection.end("another broker has its session")
+            return False
+        except MetarayError as error:
+            log.warning("client %r: not kept: %r", connection.client_id, error)
+            return False
+        return True
+
+    async def refresh(self, topic_filter: str) -> None:
+        """Learn what other brokers have retained; a wildcard asks for all that starts like it."""
+        if self._store is None:
+            return
+        levels = topic_filter.split("/")
+        wild = next((at for at, each in enumerate(levels) if each in ("+", "#")), None)
+        try:
+            if wild is None:
+                row = await self._store.retained_at(topic_filter)
+                self._set_retained(topic_filter, row.payload if row else b"", row.qos if row else 0)
+                return
+            starts = "/".join(levels[:wild])  # "a/#" matches "a", too
+            if wild and levels[wild] == "+":
+                starts += "/"
+            found: set[str] = set()
+            async for rows in self._store.retained(starts):
+                for each in rows:
+                    self._set_retained(each.topic, each.payload, each.qos)
+                    found.add(each.topic)
+        except MetarayError as error:
+            log.warning("retained messages for %r may be old: %r", topic_filter[:200], error)
+            return
+        for topic in tuple(self.context.retained_messages):
+            if topic.startswith(starts) and not topic.startswith("$") and topic not in found:
+                self._set_retained(topic, b"", 0)
+
+    def _set_retained(self, topic: str, payload: bytes, qos: int) -> None:
+        """What the broker holds in memory, which is what it answers a new subscription from."""
+        if payload:
+            message = RetainedApplicationMessage(None, topic, payload, qos)
+            self.context.retained_messages[topic] = message
+        else:
+            self.context.retained_messages.pop(topic, None)
+
+    # -- what is done again and again --------------------------------------------------------
+
+    async def _publish_wills(self) -> None:
+        """Publish what the outbox holds, then acknowledge it: once, unless we die in between."""
+        store = self._store
+        while store is not None and await store.has_wills():
+            claimed = await store.claim_wills(WILLS)
+            for will in claimed:
+                if will.retain:
+                    await store.retain(will.topic, will.payload, will.qos)
+                    self._set_retained(will.topic, will.payload, will.qos)
+                await self.context.broadcast_message(will.topic, will.payload, will.qos)
+            if claimed:
+                await store.ack_wills(claimed)
+            if len(claimed) < WILLS:
+                return
+
+    async def _check_owners(self) -> None:
+        """End connections whose session another broker has opened."""
+        store = self._store
+        live = tuple(self.seams.live.values())
+        if store is None:
+            return
+        owned = await _in_chunks(lambda each: store.owned(each.client_id, each.epoch), live)
+        for connection, ours in zip(live, owned, strict=True):
+            if not ours:
+                await connection.end("its session was taken over, or closed for us")
+
+    async def _close_for_the_dead(self) -> None:
+        """Close the sessions that silent brokers hold: their clients are waiting for wills.
+
+        Several brokers may do so at once, and one that is only slow ends such a connection itself.
+        """
+        store = self._store
+        if store is None:
+            return
+        silent = await store.silent_brokers() - {self.settings.name}
+        if not silent:
+            return
+        async for rows in store.sessions():
+            left = [row for row in rows if row.connected and row.broker in silent]
+            await _in_chunks(lambda row: self._close(row.client_id, row.epoch, False), left)
+
+
+async def _in_chunks(
+    call: Callable[[Any], Coroutine[Any, Any, Any]], items: Sequence[Any]
+) -> list[Any]:
+    """The results, in order, a bounded number of calls at a time. A client makes few of many."""
+    results: list[Any] = []
+    for start in range(0, len(items), CHUNK):
+        results += await asyncio.gather(*(call(each) for each in items[start : start + CHUNK]))
+    return results

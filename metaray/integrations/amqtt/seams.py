@@ -1,0 +1,306 @@
+"""Where the plugin takes hold of amqtt's broker: every use of what amqtt does not call public.
+
+amqtt tells a plugin what has happened once the client has been told, and waits for no answer. A
+plugin that must have a session in metaray *before* CONNACK, and a subscription *before* SUBACK,
+cannot live on that. So `Seams` replaces six methods of the one broker object its plugin belongs to:
+
+- `_initialize_client_session` only reads CONNECT. amqtt's own also looks the session up and deletes
+  or overwrites it, for a client nobody has authenticated yet.
+- `_handle_client_session` has the client authenticated, then its session opened in metaray, then
+  lets amqtt go on: CONNACK and all that follows. A refusal is a CONNACK with its own code and
+  leaves no trace. When amqtt is done the session is closed in metaray.
+- `_authenticate` says yes: it has been asked by then.
+- `add_subscription` and `_handle_unsubscription` write before SUBACK and UNSUBACK say so.
+- `_publish_retained_messages_for_subscription` acts for new subscriptions alone, as MQTT-3.3.1-6
+  has it. amqtt would also send a returning client what matches *any* client's filters, and stumble
+  over a filter that is added meanwhile.
+
+Every connection has an amqtt `Session` of its own. A client that returns takes over what its last
+one still held (messages queued for it, flows in flight), so that no two connections share state.
+
+Written against amqtt 0.12.1; a broker that lacks one of the methods is refused: PluginInitError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.broker import AMQTT_MAGIC_VALUE_RET_SUBSCRIBED as REFUSED
+from amqtt.broker import Broker, Server
+from amqtt.errors import AMQTTError, MQTTError, NoDataError, PluginInitError
+from amqtt.mqtt.connack import NOT_AUTHORIZED, SERVER_UNAVAILABLE, ConnackPacket
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, UnSubscription
+from amqtt.session import Session
+
+from metaray.integrations.amqtt.connection import Connection, Keep
+from metaray.integrations.amqtt.store import Filter, Opened, Will
+
+CONNECT_SECONDS: Final = (
+    30.0  #: a peer that connects and sends no CONNECT is let go after this long
+)
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """The connection is not accepted; `code` is the return code of the CONNACK that says so."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+
+class Keeper(Protocol):
+    """What the seams ask of the plugin. False means: not kept, so do not tell the client it is."""
+
+    retained: Keep
+
+    async def opening(self, connection: Connection, will: Will | None) -> Opened:
+        """Open the client's session, or raise Refused."""
+        ...
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone; it had an epoch and no other connection has superseded it."""
+        ...
+
+    async def subscribed(self, connection: Connection, topic_filter: str, qos: int) -> bool:
+        """Keep a subscription of a persistent session."""
+        ...
+
+    async def unsubscribed(self, connection: Connection, topic_filters: Sequence[str]) -> bool:
+        """Forget subscriptions of a persistent session."""
+        ...
+
+    async def refresh(self, topic_filter: str) -> None:
+        """Bring the broker's retained messages that match up to date."""
+        ...
+
+
+class Seams:
+    """The broker's side of the plugin: who is connected, and what the broker holds in memory."""
+
+    def __init__(self, broker: Broker, keeper: Keeper) -> None:
+        self.live: dict[str, Connection] = {}
+        self._broker = broker
+        self._keeper = keeper
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        replace = {
+            "_initialize_client_session": self._initialize,
+            "_handle_client_session": self._serve,
+            "_authenticate": _authenticated,
+            "add_subscription": self._subscribe,
+            "_handle_unsubscription": self._unsubscribe,
+            "_publish_retained_messages_for_subscription": self._publish_retained,
+        }
+        missing = [name for name in replace if not callable(getattr(broker, name, None))]
+        if missing:
+            raise PluginInitError(
+                f"this amqtt is not one the plugin knows: no {', '.join(missing)}"
+            )
+        self._amqtt: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            name: getattr(broker, name) for name in replace
+        }
+        for name, method in replace.items():
+            setattr(broker, name, method)
+
+    # -- the broker's memory -----------------------------------------------------------------
+
+    def restore(self, session: Session, filters: Sequence[Filter]) -> None:
+        """Make these, and no others, the subscriptions of the client. Atomic: it never waits.
+
+        What was authorised once is not asked again here: the user is not there to be asked.
+        """
+        self.forget(session.client_id)
+        for each in filters:
+            entries = self._broker.subscriptions.setdefault(each.topic_filter, [])
+            entries.append((session, each.qos))
+
+    def forget(self, client_id: str) -> None:
+        """Drop every subscription of the client."""
+        subscriptions = self._broker.subscriptions
+        for topic_filter in [
+            each
+            for each, entries in subscriptions.items()
+            if any(session.client_id == client_id for session, _ in entries)
+        ]:
+            self._set(topic_filter, client_id, None)
+
+    def _set(self, topic_filter: str, client_id: str, entry: tuple[Session, int] | None) -> None:
+        subscriptions = self._broker.subscriptions
+        entries = subscriptions.get(topic_filter, [])
+        others = [each for each in entries if each[0].client_id != client_id]
+        if entry is not None:
+            others.append(entry)
+        if others:
+            subscriptions[topic_filter] = others
+        else:
+            subscriptions.pop(topic_filter, None)
+
+    def _adopt(self, connection: Connection, opened: Opened) -> None:
+        """Give the new connection what metaray says, and what the client's last one still held."""
+        session = connection.session
+        session.parent = int(opened.present)
+        session.is_anonymous = session.is_anonymous and not connection.persistent
+        known, _ = self._broker.sessions.get(connection.client_id, (None, None))
+        if known is not None and opened.present:
+            session.inflight_out = known.inflight_out
+            session.inflight_in = known.inflight_in
+            session.retained_messages = known.retained_messages
+            session.delivered_message_queue = known.delivered_message_queue
+        self.restore(session, opened.filters)
+
+    # -- connections -------------------------------------------------------------------------
+
+    async def _initialize(
+        self, reader: ReaderAdapter, writer: WriterAdapter, address: str, port: int
+    ) -> tuple[BrokerProtocolHandler, Session]:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                handler, session = await BrokerProtocolHandler.init_from_connect(
+                    reader, writer, self._broker.plugins_manager
+                )
+        except (AMQTTError, MQTTError, NoDataError, TimeoutError) as error:
+            log.warning("%s:%s did not send a valid CONNECT: %r", address, port, error)
+            await writer.close()
+            raise AMQTTError(f"no valid CONNECT: {error!r}") from error
+        if session.keep_alive > 0:
+            session.keep_alive += self._broker.config.get("timeout-disconnect-delay", 0) or 0
+        return handler, session
+
+    async def _serve(
+        self,
+        reader: ReaderAdapter,
+        writer: WriterAdapter,
+        session: Session,
+        handler: BrokerProtocolHandler,
+        server: Server,
+        listener: str,
+    ) -> None:
+        will = _take_will(session)
+        connection = Connection(session, handler, writer, self._keeper.retained)
+        try:
+            config = self._broker.listeners_config[listener]
+            if not await self._amqtt["_authenticate"](session, config):
+                raise Refused(NOT_AUTHORIZED, "not authenticated")
+            await self._open(connection, will)
+        except Refused as refusal:
+            # Unavailability is told of once, by the plugin, not for each client that tries.
+            level = logging.INFO if refusal.code == SERVER_UNAVAILABLE else logging.WARNING
+            log.log(level, "client %r is refused: %s", connection.client_id, refusal.reason)
+            with contextlib.suppress(OSError):  # it did not wait for the answer
+                await ConnackPacket.build(0, refusal.code).to_stream(writer)
+                await writer.close()
+            return
+        try:
+            await self._amqtt["_handle_client_session"](
+                reader, writer, session, handler, server, listener
+            )
+        finally:
+            await self._let_go(connection)
+
+    async def _open(self, connection: Connection, will: Will | None) -> None:
+        turn = self._turns.setdefault(connection.client_id, asyncio.Lock())
+        async with turn:  # two connections that name one client: one after the other
+            opened = await self._keeper.opening(connection, will)
+            connection.epoch = opened.epoch
+            before = self.live.get(connection.client_id)
+            if before is not None:
+                before.superseded = True
+                await before.end("the client has connected again")
+                await before.ended.wait()
+            self._adopt(connection, opened)
+            self.live[connection.client_id] = connection
+
+    async def _let_go(self, connection: Connection) -> None:
+        if connection.session.transitions.state == "connected":
+            # amqtt stops listening to a client that publishes to an invalid topic, but stays
+            # connected to it.
+            await connection.end("it broke the protocol")
+            connection.session.transitions.disconnect()
+        if self.live.get(connection.client_id) is connection:
+            del self.live[connection.client_id]
+        connection.ended.set()
+        if not connection.superseded:
+            self._keeper.closed(connection)
+
+    # -- subscriptions -----------------------------------------------------------------------
+
+    def _connection(self, session: Session) -> Connection | None:
+        connection = self.live.get(session.client_id)
+        return connection if connection is not None and connection.session is session else None
+
+    async def _subscribe(self, subscription: tuple[str, int], session: Session) -> int:
+        topic_filter, _ = subscription
+        before = next(
+            (
+                each
+                for each in self._broker.subscriptions.get(topic_filter, ())
+                if each[0] is session
+            ),
+            None,
+        )
+        granted: int = await self._amqtt["add_subscription"](subscription, session)
+        connection = self._connection(session)
+        if granted == REFUSED or connection is None:
+            return granted
+        if connection.persistent and not await self._keeper.subscribed(
+            connection, topic_filter, granted
+        ):
+            self._set(topic_filter, connection.client_id, before)
+            return int(REFUSED)
+        # MQTT-3.8.4-3: the same filter again replaces the subscription; amqtt keeps the old QoS.
+        self._set(topic_filter, connection.client_id, (session, granted))
+        connection.granted.add(topic_filter)
+        return granted
+
+    async def _unsubscribe(
+        self,
+        session: Session,
+        handler: BrokerProtocolHandler,
+        waiter: asyncio.Future[UnSubscription],
+    ) -> None:
+        connection = self._connection(session)
+        topic_filters = list(waiter.result().topics)
+        if (
+            connection is not None
+            and connection.persistent
+            and not await self._keeper.unsubscribed(connection, topic_filters)
+        ):
+            # UNSUBACK cannot say no. A client that gets none asks again when it has reconnected.
+            await connection.end("its subscriptions could not be deleted")
+            return
+        await self._amqtt["_handle_unsubscription"](session, handler, waiter)
+
+    async def _publish_retained(self, subscription: tuple[str, int], session: Session) -> None:
+        topic_filter, _ = subscription
+        connection = self._connection(session)
+        if connection is not None:
+            if topic_filter not in connection.granted:
+                return
+            connection.granted.discard(topic_filter)
+            await self._keeper.refresh(topic_filter)
+        await self._amqtt["_publish_retained_messages_for_subscription"](subscription, session)
+
+
+async def _authenticated(_session: Session, _listener: object) -> bool:
+    return True
+
+
+def _take_will(session: Session) -> Will | None:
+    """The client's will; amqtt is left none to publish."""
+    if not session.will_flag:
+        return None
+    session.will_flag = False
+    return Will(
+        topic=session.will_topic,
+        payload=bytes(session.will_message or b""),
+        qos=session.will_qos or 0,
+        retain=bool(session.will_retain),
+    )

@@ -1,0 +1,309 @@
+"""What the plugin asks of metaray: one method for each thing, every call with a deadline.
+
+Rows and commands are those of `state_machines/mqtt` and `state_machines/metadata/node.py`; nothing
+is remembered here but the node's epoch. Errors are those of `state_machines/errors.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from metaray.client import connect
+from state_machines.errors import MetarayError, NotFound, Unknown
+from state_machines.metadata.node import (
+    Address,
+    HeartbeatNode,
+    ListNodes,
+    RegisterNode,
+    UnregisterNode,
+)
+from state_machines.mqtt.retained import (
+    DeleteRetained,
+    GetRetained,
+    ListRetained,
+    Retained,
+    SetRetained,
+)
+from state_machines.mqtt.session import CloseSession, GetSession, ListSessions, OpenSession
+from state_machines.mqtt.sessions import Session
+from state_machines.mqtt.subscription import (
+    DeleteSubscriptions,
+    ListSubscriptions,
+    PutSubscriptions,
+    TopicFilter,
+)
+from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
+
+GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
+
+log = logging.getLogger(__name__)
+
+
+class Caller(Protocol):
+    """A client of metaray: `metaray.Client` is one, once it is open."""
+
+    async def call(self, operation: Any, /) -> Any:
+        """Carry out one command or query."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class Settings(Protocol):
+    """The settings that matter here; `Config` has them."""
+
+    name: str
+    address: str | None
+    listen: str
+    tenant: str
+    timeout_s: float
+    page: int
+    caller: Callable[[], Caller] | None
+
+
+class Filter(NamedTuple):
+    """A subscription as a broker knows it."""
+
+    topic_filter: str
+    qos: int
+
+
+class Will(NamedTuple):
+    """A will as CONNECT has it."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+
+class Opened(NamedTuple):
+    """An open session: the epoch we hold, and what there was before."""
+
+    epoch: int
+    present: bool
+    filters: tuple[Filter, ...]
+
+
+class Store:
+    """metaray, as one broker of one tenant uses it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._name = settings.name
+        self._tenant = settings.tenant
+        self._caller: Caller | None = None
+        self._node_epoch = 0
+
+    async def open(self) -> None:
+        """Join the cluster, unless we have."""
+        if self._caller is not None:
+            return
+        if self._settings.caller is not None:
+            self._caller = self._settings.caller()
+            return
+        client = connect(self._settings.address, timeout_ms=int(self._settings.timeout_s * 1000))
+        await client.open()
+        self._caller = client
+
+    async def _call(self, operation: Any) -> Any:
+        assert self._caller is not None, "open the store first"
+        try:
+            async with asyncio.timeout(self._settings.timeout_s + GRACE_SECONDS):
+                return await self._caller.call(operation)
+        except TimeoutError:
+            raise Unknown(f"no answer within {self._settings.timeout_s} s") from None
+
+    # -- the broker itself -------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Join the fleet under our name, and fence whoever had it."""
+        listen = self._settings.listen
+        addresses = (Address("mqtt", listen),) if listen else ()
+        node = await self._call(RegisterNode(node_id=self._name, addresses=addresses))
+        self._node_epoch = node.epoch
+
+    async def heartbeat(self) -> None:
+        """Say that we live. Fenced when another process has our name."""
+        try:
+            await self._call(HeartbeatNode(node_id=self._name, epoch=self._node_epoch))
+        except NotFound:
+            await self.register()
+
+    async def silent_brokers(self) -> set[str]:
+        """Brokers that the controller has marked offline."""
+        silent: set[str] = set()
+        after = b""
+        while True:
+            page = await self._call(ListNodes(limit=self._settings.page, after=after))
+            silent.update(node.node_id for node in page.nodes if not node.online)
+            after = page.next
+            if not after:
+                return silent
+
+    async def leave(self) -> None:
+        """Unregister, if metaray answers, and end the client."""
+        caller = self._caller
+        if caller is None:
+            return
+        try:
+            if self._node_epoch:
+                await self._call(UnregisterNode(node_id=self._name, epoch=self._node_epoch))
+        except MetarayError as error:
+            log.warning("broker %r leaves without a word: %r", self._name, error)
+        self._caller = None
+        await caller.aclose()
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    async def open_session(self, client_id: str, persistent: bool, expiry_s: int) -> Opened:
+        """Take a client id over, and say what its session had."""
+        opened = await self._call(
+            OpenSession(
+                tenant=self._tenant,
+                client_id=client_id,
+                broker=self._name,
+                expiry_s=expiry_s if persistent else 0,
+                clean_start=not persistent,
+            )
+        )
+        filters = await self.filters(client_id) if opened.present else ()
+        return Opened(opened.epoch, opened.present, filters)
+
+    async def close_session(self, client_id: str, epoch: int, graceful: bool) -> None:
+        """The connection is gone. Unless it was graceful the will is armed."""
+        await self._call(
+            CloseSession(tenant=self._tenant, client_id=client_id, epoch=epoch, graceful=graceful)
+        )
+
+    async def owned(self, client_id: str, epoch: int) -> bool:
+        """Whether the session is open, and ours."""
+        row: Session | None = await self._call(GetSession(tenant=self._tenant, client_id=client_id))
+        return row is not None and (row.broker, row.epoch, row.connected) == (
+            self._name,
+            epoch,
+            True,
+        )
+
+    async def sessions(self) -> AsyncIterator[tuple[Session, ...]]:
+        """All sessions of the tenant, page by page."""
+        after = b""
+        while True:
+            page = await self._call(
+                ListSessions(tenant=self._tenant, limit=self._settings.page, after=after)
+            )
+            yield page.sessions
+            after = page.next
+            if not after:
+                return
+
+    def will_of(self, client_id: str, will: Will, delay_s: int) -> SetWill:
+        """The command that sets a will, for an epoch not yet known. Raises Invalid."""
+        command = SetWill(
+            tenant=self._tenant,
+            client_id=client_id,
+            epoch=0,
+            topic=will.topic,
+            payload=will.payload,
+            qos=will.qos,
+            retain=will.retain,
+            delay_s=delay_s,
+        )
+        command.validate()
+        return command
+
+    async def set_will(self, will: SetWill, epoch: int) -> None:
+        """Set the will of a session we hold."""
+        await self._call(replace(will, epoch=epoch))
+
+    # -- subscriptions -----------------------------------------------------------------------
+
+    async def filters(self, client_id: str) -> tuple[Filter, ...]:
+        """The subscriptions of a session."""
+        found: list[Filter] = []
+        after = b""
+        while True:
+            page = await self._call(
+                ListSubscriptions(
+                    tenant=self._tenant,
+                    client_id=client_id,
+                    limit=self._settings.page,
+                    after=after,
+                )
+            )
+            found += [Filter(row.filter, row.qos) for row in page.subscriptions]
+            after = page.next
+            if not after:
+                return tuple(found)
+
+    async def subscribe(self, client_id: str, epoch: int, added: Filter) -> None:
+        """Add a subscription to a session we hold, or change it."""
+        await self._call(
+            PutSubscriptions(
+                tenant=self._tenant,
+                client_id=client_id,
+                epoch=epoch,
+                filters=(TopicFilter(filter=added.topic_filter, qos=added.qos),),
+            )
+        )
+
+    async def unsubscribe(self, client_id: str, epoch: int, gone: Sequence[str]) -> None:
+        """Remove subscriptions from a session we hold; one that is not there is no error."""
+        await self._call(
+            DeleteSubscriptions(
+                tenant=self._tenant, client_id=client_id, epoch=epoch, filters=tuple(gone)
+            )
+        )
+
+    # -- retained messages -------------------------------------------------------------------
+
+    async def retain(self, topic: str, payload: bytes, qos: int) -> None:
+        """Retain a message; an empty one deletes what was retained (MQTT-3.3.1-10)."""
+        if payload:
+            await self._call(
+                SetRetained(tenant=self._tenant, topic=topic, payload=payload, qos=qos)
+            )
+        else:
+            await self._call(DeleteRetained(tenant=self._tenant, topic=topic))
+
+    async def retained_at(self, topic: str) -> Retained | None:
+        """The retained message of a topic."""
+        row: Retained | None = await self._call(GetRetained(tenant=self._tenant, topic=topic))
+        return row
+
+    async def retained(self, starts: str = "") -> AsyncIterator[tuple[Retained, ...]]:
+        """Retained messages whose topic starts like this, page by page."""
+        after = b""
+        while True:
+            page = await self._call(
+                ListRetained(
+                    tenant=self._tenant, starts=starts, limit=self._settings.page, after=after
+                )
+            )
+            yield page.messages
+            after = page.next
+            if not after:
+                return
+
+    # -- wills that have fired ---------------------------------------------------------------
+
+    async def has_wills(self) -> bool:
+        """Whether any wait. A question, where a claim would be an entry in the log."""
+        state = await self._call(PendingOutbox())
+        return bool(state.waiting)
+
+    async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
+        """Take wills to publish: those of our clients, and those that no other broker has taken."""
+        rows: tuple[Outbox, ...] = await self._call(ClaimOutbox(broker=self._name, limit=limit))
+        return tuple(row for row in rows if row.tenant == self._tenant)
+
+    async def ack_wills(self, claimed: Sequence[Outbox]) -> None:
+        """They are published."""
+        ids = tuple(row.outbox_id for row in claimed)
+        await self._call(AckOutbox(broker=self._name, ids=ids))

@@ -1,0 +1,201 @@
+"""What is refused, how the client learns of it, and that nothing changed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from amqtt.broker import Broker
+from amqtt.errors import PluginInitError
+
+from metaray.integrations.amqtt.__main__ import configuration
+from state_machines.mqtt.retained import ListRetained
+from state_machines.mqtt.session import GetSession
+from state_machines.mqtt.subscription import ListSubscriptions
+from tests.integrations.harness import House
+
+SERVER_UNAVAILABLE = "Server unavailable"
+
+
+def test_nobody_connects_while_the_service_is_down_and_again_after(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    ann.subscribe("to/ann")
+    house.service.down = True
+    bob = house.stranger("bob", broker)
+    bob.connect()
+    bob.until(lambda: bob.reasons, "CONNACK")
+    assert bob.reasons == [SERVER_UNAVAILABLE]
+    bob.until_lost()
+    assert not ann.lost  # who is connected stays so
+    assert ann.subscribe("more") == [False]
+    house.service.down = False
+    bob.connect()
+    bob.until(lambda: bob.connects, "CONNACK")
+    assert ann.subscribe("more") == [True]
+    filters = house.call(ListSubscriptions(client_id="ann")).subscriptions
+    assert [each.filter for each in filters] == ["more", "to/ann"]
+
+
+def test_a_broker_that_starts_without_the_service_lets_clients_in_when_it_answers(
+    house: House,
+) -> None:
+    house.client("ann", house.start("b1")).subscribe("to/ann")
+    house.stop("b1")
+    house.service.down = True
+    broker = house.start("b1")
+    ann = house.stranger("ann", broker)
+    ann.connect()
+    ann.until(lambda: ann.reasons, "CONNACK")
+    assert ann.reasons == [SERVER_UNAVAILABLE]
+    ann.until_lost()
+    house.service.down = False
+    house.until(lambda: not house.plugin("b1").refusing)
+    ann.connect()
+    ann.until(lambda: ann.connects, "CONNACK")
+    assert ann.session_present
+
+
+def test_a_session_is_closed_once_the_service_answers_again(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    house.service.down = True
+    ann.drop()
+    house.until(lambda: not house.plugin("b1").seams.live)
+    house.service.down = False
+    house.until_closed("ann")
+
+
+def test_a_retained_message_is_acknowledged_only_when_it_is_kept(house: House) -> None:
+    broker = house.start("b1", timeout_s=5)
+    ann = house.client("ann", broker)
+    ann.subscribe("a")
+    house.hold()
+    ann.client.publish("a", b"1", qos=1, retain=True)
+    ann.client.publish("a", b"2", qos=1)
+    house.until(lambda: house.service.waiting)
+    assert ann.acknowledged == 0
+    assert ann.received == []
+    house.release()
+    ann.until(lambda: ann.acknowledged == 2, "PUBACK")
+    ann.until_received(("a", b"1"), ("a", b"2"))
+    assert ann.payloads("a") == [b"1", b"2"]
+
+
+def test_a_retained_message_survives_its_publishers_hurry(house: House) -> None:
+    """QoS 0 and gone: there is no acknowledgement to wait for, but it was said."""
+    broker = house.start("b1")
+    listener = house.client("listener", broker)
+    listener.subscribe("a")
+    ann = house.client("ann", broker)
+    house.hold()
+    ann.client.publish("a", b"1", qos=0, retain=True)
+    ann.leave()
+    house.until(lambda: house.service.waiting)
+    house.release()
+    listener.until_received(("a", b"1"))
+    assert [each.topic for each in house.call(ListRetained()).messages] == ["a"]
+
+
+def test_a_retained_message_that_is_not_kept_ends_the_connection(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    house.service.down = True
+    ann.client.publish("a", b"1", qos=1, retain=True)
+    ann.until_lost()
+    assert ann.acknowledged == 0
+    house.service.down = False
+    ann.connect()  # paho sends again what was not acknowledged
+    ann.until(lambda: ann.acknowledged, "PUBACK")
+    assert [each.topic for each in house.call(ListRetained()).messages] == ["a"]
+
+
+def test_an_oversized_retained_message_ends_the_connection(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    ann.client.publish("a", bytes((1 << 20) + 1), qos=0, retain=True)
+    ann.until_lost()
+    assert house.call(ListRetained()).messages == ()
+
+
+def test_a_topic_of_the_server_ends_the_connection(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    ann.client.publish("$mine/own", b"1", qos=0, retain=True)
+    ann.until_lost()
+    assert house.call(ListRetained()).messages == ()
+    house.until_closed("ann")
+
+
+def test_a_wildcard_in_a_topic_is_neither_kept_nor_acknowledged(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    connection = ann.client.socket()
+    assert connection is not None
+    connection.sendall(b"\x33\x07\x00\x03a/#\x00\x09")  # paho itself refuses to send it
+    ann.leave()
+    house.until_closed("ann")
+    assert ann.acknowledged == 0
+    assert house.call(ListRetained()).messages == ()
+
+
+@pytest.mark.parametrize("topic_filter", ["a/#/b", "a+/b", ""])
+def test_a_filter_that_cannot_be_is_refused(house: House, topic_filter: str) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    name = topic_filter.encode()
+    body = b"\x00\x63" + len(name).to_bytes(2, "big") + name + b"\x01"
+    connection = ann.client.socket()
+    assert connection is not None
+    connection.sendall(b"\x82" + bytes([len(body)]) + body)  # paho itself refuses to send it
+    ann.until(lambda: ann.subscribed, "SUBACK")
+    assert ann.subscribed == [False]
+    assert house.call(ListSubscriptions(client_id="ann")).subscriptions == ()
+    assert not house.plugin("b1").context.subscriptions.get(topic_filter)
+
+
+def test_a_will_that_cannot_be_refuses_the_connection(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.stranger("ann", broker)
+    ann.client._will_topic = b"wills/#"  # paho itself refuses it
+    ann.client._will = True
+    ann.connect()
+    ann.until(lambda: ann.reasons, "CONNACK")
+    ann.until_lost()
+    house.until(lambda: house.call(GetSession(client_id="ann")) is None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("name", ""),
+        ("timeout_s", 0),
+        ("page", -1),
+        ("will_delay_s", -1),
+        ("will_delays", {"a": -1}),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(setting: str, value: object) -> None:
+    settings = {"name": "b1", setting: value}
+
+    async def build() -> None:
+        with pytest.raises(PluginInitError, match=setting):
+            Broker(configuration(host="127.0.0.1", port=0, session_expiry_s=60, **settings))
+
+    asyncio.run(build())
+
+
+def test_without_a_cluster_the_process_says_what_to_do(tmp_path: Path) -> None:
+    environment = {key: val for key, val in os.environ.items() if key != "METARAY_ADDRESS"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    command = [sys.executable, "-m", "metaray.integrations.amqtt", "--name", "b1", "--port", "0"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "metaray up --local 3" in ended.stderr
+    assert ended.stdout == ""

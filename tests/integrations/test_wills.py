@@ -1,0 +1,165 @@
+"""Wills: after their delay, once, and only if the client neither said goodbye nor came back."""
+
+from __future__ import annotations
+
+import socket
+
+from state_machines.metadata.node import ExpireNodes
+from state_machines.mqtt.session import GetSession
+from tests.integrations.harness import WILL_DELAY_S, Client, House
+
+WILL = ("wills/ann", b"ann is gone")
+
+
+def watch(house: House, *brokers: str) -> list[Client]:
+    watchers = []
+    for name in brokers:
+        watcher = house.client(f"watcher of {name}", house.start(name))
+        watcher.subscribe("wills/#", f"mark/{name}")
+        watchers.append(watcher)
+    return watchers
+
+
+def wills(house: House, *watchers: Client) -> list[tuple[str, bytes]]:
+    """What has come, once nothing is on its way any more."""
+    house.until_outbox_is_empty()
+    for watcher in watchers:
+        mark = f"mark/{watcher.broker.name}"
+        count = len(watcher.payloads(mark)) + 1
+        watcher.publish(mark, b"")
+        watcher.until_count(mark, count)
+    found = [(each.topic, each.payload) for watcher in watchers for each in watcher.received]
+    return [each for each in found if each[0].startswith("wills")]
+
+
+def test_a_will_comes_once_after_its_delay(house: House) -> None:
+    first, second = watch(house, "b1", "b2")
+    ann = house.client("ann", first.broker, will=WILL)
+    ann.drop()
+    house.until_closed("ann")
+    house.later(WILL_DELAY_S - 1)
+    assert wills(house, first, second) == []
+    house.later(1)
+    assert wills(house, first, second) == [WILL]
+    house.later(WILL_DELAY_S)
+    assert wills(house, first, second) == [WILL]
+
+
+def test_no_will_after_a_goodbye(house: House) -> None:
+    (watcher,) = watch(house, "b1")
+    house.client("ann", watcher.broker, will=WILL).leave()
+    house.until_closed("ann")
+    house.later(10 * WILL_DELAY_S)
+    assert wills(house, watcher) == []
+
+
+def test_no_will_for_a_client_that_is_back_in_time_wherever(house: House) -> None:
+    first, second = watch(house, "b1", "b2")
+    house.client("ann", first.broker, will=WILL).drop()
+    house.until_closed("ann")
+    house.later(WILL_DELAY_S - 1)
+    house.client("ann", second.broker)
+    house.later(10 * WILL_DELAY_S)
+    assert wills(house, first, second) == []
+
+
+def test_no_will_for_a_client_that_was_taken_over(house: House) -> None:
+    first, second = watch(house, "b1", "b2")
+    ann = house.client("ann", first.broker, will=WILL)
+    house.client("ann", second.broker, will=WILL)
+    ann.until_lost()
+    house.later(10 * WILL_DELAY_S)
+    assert wills(house, first, second) == []
+
+
+def test_the_delay_goes_by_client_id(house: House) -> None:
+    broker = house.start("b1", will_delays={"ann*": 5, "*": 50})
+    watcher = house.client("watcher", broker)
+    watcher.subscribe("wills/#", "mark/b1")
+    for name in ("ann", "bob"):
+        house.client(name, broker, will=(f"wills/{name}", b"gone")).drop()
+        house.until_closed(name)
+    house.later(5)
+    assert wills(house, watcher) == [("wills/ann", b"gone")]
+    house.later(45)
+    assert wills(house, watcher) == [("wills/ann", b"gone"), ("wills/bob", b"gone")]
+
+
+def test_the_will_of_a_clean_session_does_not_wait(house: House) -> None:
+    """A will waits for its delay or the end of its session, whichever is first."""
+    (watcher,) = watch(house, "b1")
+    house.client("ann", watcher.broker, will=WILL, persistent=False).drop()
+    house.until_closed("ann")
+    house.later(0)
+    assert wills(house, watcher) == [WILL]
+
+
+def test_a_retained_will_is_retained(house: House) -> None:
+    (watcher,) = watch(house, "b1")
+    ann = house.stranger("ann", watcher.broker)
+    ann.client.will_set(*WILL, qos=1, retain=True)
+    ann.connect()
+    ann.until(lambda: ann.connects, "CONNACK")
+    ann.drop()
+    house.until_closed("ann")
+    house.later(WILL_DELAY_S)
+    assert wills(house, watcher) == [WILL]
+    house.stop("b1")
+    fresh = house.client("fresh", house.start("b1"))
+    fresh.subscribe("wills/+")
+    fresh.until_received(WILL)
+
+
+def test_the_will_of_a_client_whose_broker_was_killed_comes_after_its_restart(house: House) -> None:
+    ann = house.client("ann", house.start("b1"), will=WILL)
+    house.abandon("b1")
+    ann.until_lost()
+    assert house.call(GetSession(client_id="ann")).connected  # nobody told the service
+    (watcher,) = watch(house, "b1")
+    house.later(WILL_DELAY_S)
+    assert wills(house, watcher) == [WILL]
+
+
+def test_a_client_that_falls_silent_is_given_up(house: House) -> None:
+    """It neither closes its socket nor answers: after 1.5 times its keep alive its will counts."""
+    (watcher,) = watch(house, "b1")
+    name, topic, payload = b"ann", WILL[0].encode(), WILL[1]
+    body = b"\x00\x04MQTT\x04\x0e\x00\x01"  # a will at QoS 1, clean session, keep alive of a second
+    for each in (name, topic, payload):
+        body += len(each).to_bytes(2, "big") + each
+    with socket.create_connection(("127.0.0.1", watcher.broker.port)) as peer:
+        peer.settimeout(10)
+        peer.sendall(b"\x10" + bytes([len(body)]) + body)
+        assert peer.recv(4) == b"\x20\x02\x00\x00"
+        assert peer.recv(4) == b""
+    house.until_closed("ann")
+    house.later(0)
+    assert wills(house, watcher) == [WILL]
+
+
+def test_a_will_waits_for_a_broker(house: House) -> None:
+    (watcher,) = watch(house, "b1")
+    house.client("ann", watcher.broker, will=WILL).drop()
+    house.until_closed("ann")
+    house.stop("b1")
+    house.later(WILL_DELAY_S)
+    watcher.lost = True
+    broker = house.start("b1", port=watcher.broker.port)
+    again = house.client("watcher of b1", broker)
+    again.until_received(WILL)
+    house.until_outbox_is_empty()
+    assert again.payloads(WILL[0]) == [WILL[1]]
+
+
+def test_the_will_of_a_client_whose_broker_is_gone_comes_from_another(house: House) -> None:
+    ann = house.client("ann", house.start("b1"), will=WILL)
+    (watcher,) = watch(house, "b2")
+    house.abandon("b1")
+    ann.until_lost()
+    house.service.now_ms += 30_001
+    house.beat("b2")
+    assert house.call(ExpireNodes(controller_epoch=1, timeout_ms=30_000)) == ("b1",)
+    house.until_closed("ann")  # by b2
+    house.later(WILL_DELAY_S)
+    house.later(2)  # wills of others are taken once their own broker had time to
+    assert wills(house, watcher) == [WILL]
