@@ -3,7 +3,7 @@
 A client registers and gets an id made of the log position of its registration. From then on each
 proposal carries (client, sequence), and its reply is kept under that until the client says that it
 has it (`acked`). So a retry, whoever leads by then, is answered with the kept reply and changes
-nothing (Raft thesis, 6.3).
+nothing (Raft thesis, 6.3). Sequences may arrive in any order: several are under way at once.
 
 The table is bounded: `WINDOW_MAX` replies a client, and `CLIENTS_MAX` clients. When one more
 registers, the one that was silent longest (in log order, so the same on every replica) goes, and a
@@ -13,97 +13,152 @@ request.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-import msgpack
-
-from state_machines.errors import Invalid, SessionExpired
-from state_machines.limits import CLIENTS_MAX, WINDOW_MAX
-from state_machines.tables import Tables
+from state_machines.errors import Invalid, QuotaExceeded, SessionExpired
+from state_machines.limits import CLIENTS_MAX, INT_MAX, WINDOW_MAX
+from state_machines.op import REGISTER_TAG, Stamp, command
+from state_machines.tables import Table, Tables
 from state_machines.wire import api_pb2 as api
 
-CLIENTS: Final = "_client"  # (client,) -> [last seen index, acked]
-REPLIES: Final = "_reply"  # (client, sequence) -> CRC-32 of the commands, reply
-ORDER: Final = "_client_order"  # (last seen index, client) -> nothing
-COUNT: Final = "_client_count"  # ("all",) -> how many
+TOUCH_ENTRIES: Final = 16  #: how far `seen_index` may lag behind, to save writes
+POSITION_BITS: Final = 16  #: of a client id: its proposal's place within the entry
+CRC_BYTES: Final = 4
 
-TOUCH_ENTRIES: Final = 1_000  #: how far a client's last seen index may lag behind, to save writes
-POSITION_BITS: Final = 16  #: of a client id: its place within the entry
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A registered client: the sequences whose replies are kept, all of them above `acked`."""
+
+    client: int
+    seen_index: int
+    acked: int
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The same clients, by when they were seen last."""
+
+    seen_index: int
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many clients there are."""
+
+    name: str
+    clients: int
+
+
+CLIENTS: Final = Table("group.client", Client, key=("client",))
+SEEN: Final = Table("group.client_seen", Seen, key=("seen_index", "client"))
+COUNTS: Final = Table("group.client_count", Count, key=("name",))
+REPLIES: Final = "group.reply"
+"""Not rows: (client, sequence) -> CRC-32 of the commands, and the reply as it was sent."""
+
+COUNT: Final = "clients"
+
+
+@command(REGISTER_TAG)
+class RegisterClient:
+    """Ask for a client id. The machine does it itself, because the id is the command's position."""
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Never so: it comes alone, from client 0."""
+        raise Invalid("client: only 0 may register")
 
 
 def checksum(proposal: api.Proposal) -> int:
     """CRC-32 over the commands: the same sequence with other commands is a mistake, not a retry."""
     crc = 0
     for each in proposal.commands:
-        crc = crc32(each.body, crc32(each.tag.encode(), crc))
-        crc = crc32(len(each.body).to_bytes(4, "big"), crc)
+        for part in (each.tag.encode(), each.body):
+            crc = crc32(part, crc32(len(part).to_bytes(4, "big"), crc))
     return crc
 
 
-def register(db: Tables, index: int, position: int) -> int:
+def check(proposal: api.Proposal) -> None:
+    """Raise Invalid unless the numbers are what a client can have: 64 bits with a sign."""
+    if proposal.client > INT_MAX:
+        raise Invalid(f"client: {proposal.client}, the limit is {INT_MAX}")
+    if not 0 < proposal.sequence <= INT_MAX:
+        raise Invalid(f"sequence: {proposal.sequence}, the range is 1 to {INT_MAX}")
+
+
+def register(db: Tables, position: int) -> int:
     """A new client id. Forgets the client that was silent longest when there are too many."""
-    client = (index << POSITION_BITS) | position
-    count = int.from_bytes(db.store.get(COUNT, ("all",)) or b"\0", "big")
+    assert position < 1 << POSITION_BITS, f"{position} proposals in one entry"
+    client = (db.revision << POSITION_BITS) | position
+    counted = db.get(COUNTS, COUNT)
+    count = counted.clients if counted is not None else 0
     while count >= CLIENTS_MAX:
-        token = next(iter(db.store.scan(ORDER)), None)
-        assert token is not None, "the count and the order of clients agree"
-        seen, oldest = msgpack.unpackb(token[1])
-        forget(db, seen, oldest)
+        _, oldest, _ = next(db.scan(SEEN))
+        _forget(db, oldest)
         count -= 1
-    db.set(CLIENTS, (client,), msgpack.packb([index, 0]))
-    db.set(ORDER, (index, client), msgpack.packb([index, client]))
-    db.set(COUNT, ("all",), (count + 1).to_bytes(4, "big"))
+    db.put(CLIENTS, Client(client, db.revision, 0, ()))
+    db.put(SEEN, Seen(db.revision, client))
+    db.put(COUNTS, Count(COUNT, count + 1))
     return client
 
 
-def forget(db: Tables, seen: int, client: int) -> None:
-    """Remove a client and the replies kept for it."""
-    row = db.store.get(CLIENTS, (client,))
-    acked = msgpack.unpackb(row)[1] if row is not None else 0
-    for sequence in range(acked + 1, acked + WINDOW_MAX + 1):
-        if db.store.get(REPLIES, (client, sequence)) is not None:
-            db.set(REPLIES, (client, sequence), None)
-    db.set(CLIENTS, (client,), None)
-    db.set(ORDER, (seen, client), None)
+def _forget(db: Tables, seen: Seen) -> None:
+    row = db.get(CLIENTS, seen.client)
+    assert row is not None, "a client that was seen is there"
+    for sequence in row.kept:
+        db.set(REPLIES, (seen.client, sequence), None)
+    db.delete(CLIENTS, seen.client)
+    db.delete(SEEN, seen.seen_index, seen.client)
 
 
 def kept_reply(db: Tables, proposal: api.Proposal) -> bytes | None:
     """The reply already given to this (client, sequence), None for a new one.
 
     Raises SessionExpired for a client that is not known, Invalid for a sequence that was
-    acknowledged, lies beyond the window, or comes with other commands than before.
+    acknowledged or comes with other commands than before, QuotaExceeded when the client leaves too
+    many replies unacknowledged. Nothing of these is kept.
     """
+    check(proposal)
     client, sequence = proposal.client, proposal.sequence
-    row = db.store.get(CLIENTS, (client,))
+    row = db.get(CLIENTS, client)
     if row is None:
         raise SessionExpired(f"client: {client} is not registered in this group, or was forgotten")
-    acked = msgpack.unpackb(row)[1]
-    if sequence <= acked:
-        raise Invalid(f"sequence: {sequence} was acknowledged already (up to {acked})")
-    if sequence > acked + WINDOW_MAX:
-        raise Invalid(f"sequence: {sequence} is beyond {acked} + {WINDOW_MAX}")
-    kept = db.store.get(REPLIES, (client, sequence))
-    if kept is None:
-        return None
-    if int.from_bytes(kept[:4], "big") != checksum(proposal):
-        raise Invalid(f"sequence: {sequence} came before with other commands")
-    return kept[4:]
+    if sequence in row.kept:
+        kept = db.store.get(REPLIES, (client, sequence))
+        assert kept is not None, "the window and the replies agree"
+        if int.from_bytes(kept[:CRC_BYTES], "big") != checksum(proposal):
+            raise Invalid(f"sequence: {sequence} came before with other commands")
+        return kept[CRC_BYTES:]
+    if sequence <= row.acked:
+        raise Invalid(f"sequence: {sequence} was acknowledged already (up to {row.acked})")
+    if sum(each > _acked(row, proposal) for each in row.kept) >= WINDOW_MAX:
+        raise QuotaExceeded(f"acked: {WINDOW_MAX} replies are not acknowledged, the limit")
+    return None
 
 
-def keep(db: Tables, proposal: api.Proposal, index: int, reply: bytes) -> None:
+def keep(db: Tables, proposal: api.Proposal, reply: bytes) -> None:
     """Remember the reply, drop those that the client says it has, and note when it was seen."""
-    client, sequence = proposal.client, proposal.sequence
-    row = db.store.get(CLIENTS, (client,))
+    client, sequence, index = proposal.client, proposal.sequence, db.revision
+    row = db.get(CLIENTS, client)
     assert row is not None, "kept_reply has seen it"
-    seen, acked = msgpack.unpackb(row)
-    upto = min(max(acked, proposal.acked), sequence - 1)
-    for each in range(acked + 1, upto + 1):
-        db.set(REPLIES, (client, each), None)
-    if upto != acked or index - seen >= TOUCH_ENTRIES:
-        if index - seen >= TOUCH_ENTRIES:
-            db.set(ORDER, (seen, client), None)
-            db.set(ORDER, (index, client), msgpack.packb([index, client]))
-            seen = index
-        db.set(CLIENTS, (client,), msgpack.packb([seen, upto]))
-    db.set(REPLIES, (client, sequence), checksum(proposal).to_bytes(4, "big") + reply)
+    acked = _acked(row, proposal)
+    for each in row.kept:
+        if each <= acked:
+            db.set(REPLIES, (client, each), None)
+    seen = row.seen_index
+    if index - seen >= TOUCH_ENTRIES:
+        db.delete(SEEN, seen, client)
+        db.put(SEEN, Seen(index, client))
+        seen = index
+    kept = (*(each for each in row.kept if each > acked), sequence)
+    db.put(CLIENTS, Client(client, seen, acked, kept))
+    crc = checksum(proposal).to_bytes(CRC_BYTES, "big")
+    db.swap(REPLIES, (client, sequence), None, crc + reply)
+
+
+def _acked(row: Client, proposal: api.Proposal) -> int:
+    """Everything up to here has been answered to the client; never the proposal itself."""
+    return max(row.acked, min(proposal.acked, proposal.sequence - 1))

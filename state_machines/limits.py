@@ -13,6 +13,7 @@ BATCH_ITEMS_MAX: Final = 10_000  #: commands in one proposal, items in one comma
 DEPTH_MAX: Final = 16  #: nesting of a body
 NAME_BYTES_MAX: Final = 256  #: names that no protocol defines otherwise
 MQTT_STRING_BYTES_MAX: Final = 65_535  #: client ids, topic names and filters (MQTT 5, 1.5.4)
+REPLY_BYTES_MAX: Final = 8 << 20  #: results of one reply, softly: the last one may pass it
 PAGE_ROWS_MAX: Final = 10_000  #: rows of one page
 PAGE_BYTES_MAX: Final = 1 << 20  #: values of one page, softly: a page has at least one row
 CLIENTS_MAX: Final = 10_000  #: clients that a group remembers; the one silent longest goes first

@@ -8,12 +8,14 @@ before it can differ from the others (law 8).
 
 A leader asks `admit` first, so that what cannot be decoded or is beyond its limits never enters the
 log (law 18). A command with a tag that this replica does not know stops it: skipping it would fork
-the state.
+the state. Whether the group owns a command's slot is not asked there but in `apply`, behind the
+replies kept for the client: a retry of what was applied before the slot moved must find its reply,
+not be sent on to be applied again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -22,16 +24,13 @@ import state_machines.metadata
 import state_machines.mqtt
 import state_machines.offset  # noqa: F401 - registers the entities
 from state_machines import clients, op, packing, slots
-from state_machines.errors import Invalid, Rejected
+from state_machines.errors import Invalid, QuotaExceeded, Rejected
 from state_machines.keyvalue import KeyValue
-from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.op import Stamp
 from state_machines.raft.messages import Entry
-from state_machines.tables import Tables
+from state_machines.tables import Table, Tables
 from state_machines.wire import api_pb2 as api
-
-CLOCK: Final = "_clock"  # ("now",) -> the latest stamp, so that time never goes back
-
 
 REMEMBERED_BYTES_MAX: Final = 64 << 10  #: bodies up to here are decoded once, larger ones twice
 
@@ -43,6 +42,19 @@ class Applied:
     client: int
     sequence: int
     reply: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How far the group has come: the last entry with commands, and the latest stamp."""
+
+    name: str
+    index: int
+    now_ms: int
+
+
+CLOCK: Final = Table("group.clock", Clock, key=("name",))
+NAME: Final = "clock"
 
 
 class Machine:
@@ -64,15 +76,13 @@ class Machine:
             raise Invalid(f"commands: {len(proposal.commands)}, the limit is {BATCH_ITEMS_MAX}")
         if not proposal.commands:
             raise Invalid("commands: there is none")
-        if not 0 < proposal.sequence < 2**63:
-            raise Invalid(f"sequence: {proposal.sequence} is not in 1..2^63-1")
+        clients.check(proposal)
         for each in proposal.commands:
-            if proposal.client == 0 and each.tag != op.REGISTER_TAG:
-                raise Invalid("client: 0 may only register")
+            if proposal.client == 0 and (each.tag != op.REGISTER_TAG or len(proposal.commands) > 1):
+                raise Invalid("client: 0 may only register, with one command")
+            self._decode(op.COMMANDS, each)
             if proposal.client != 0 and each.tag == op.REGISTER_TAG:
                 raise Invalid("client: only 0 may register")
-            if each.tag != op.REGISTER_TAG:
-                self._decode(op.COMMANDS, each)
 
     def _decode(self, registry: dict[str, type], command: api.Command) -> Any:
         if len(command.body) > REMEMBERED_BYTES_MAX:
@@ -89,78 +99,104 @@ class Machine:
     def apply(self, entry: Entry) -> list[Applied]:
         """Apply one NORMAL entry; one outcome for each of its proposals, in order."""
         batch = api.Batch.FromString(entry.data)
-        at = Stamp(entry.index, self._advance_clock(batch.now_ms))
         db = Tables(self._store, entry.index)
+        clock = Clock(NAME, entry.index, max(batch.now_ms, self._clock(db).now_ms))
+        db.put(CLOCK, clock)
+        at = Stamp(clock.index, clock.now_ms)
         return [
             Applied(each.client, each.sequence, self._proposal(db, at, position, each))
             for position, each in enumerate(batch.proposals)
         ]
 
-    def _advance_clock(self, now_ms: int) -> int:
-        latest = self.now_ms
-        if now_ms > latest:
-            self._store.put(CLOCK, ("now",), now_ms.to_bytes(8, "big"))
-            return now_ms
-        return latest
-
-    @property
-    def now_ms(self) -> int:
-        """The group's time: the latest stamp, Unix milliseconds; 0 before the first."""
-        return int.from_bytes(self._store.get(CLOCK, ("now",)) or b"", "big")
+    @staticmethod
+    def _clock(db: Tables) -> Clock:
+        return db.get(CLOCK, NAME) or Clock(NAME, 0, 0)
 
     def _proposal(self, db: Tables, at: Stamp, position: int, proposal: api.Proposal) -> bytes:
         db.begin()
         if proposal.client == 0:
-            client = clients.register(db, at.index, position)
+            client = clients.register(db, position)
             return api.Reply(revision=at.index, client=client).SerializeToString()
-        try:
+        kept: bytes | None = None
+
+        def look() -> bytes:
+            nonlocal kept
             kept = clients.kept_reply(db, proposal)
-        except Rejected as error:
-            return refused(error, at.index)
+            return b""
+
+        known = self._result(db, look)
+        if known.code != api.OK:
+            return api.Reply(
+                code=known.code, detail=known.detail, revision=at.index
+            ).SerializeToString()
         if kept is not None:
             return kept
-        results = [self._command(db, at, each) for each in proposal.commands]
-        reply = api.Reply(revision=at.index, results=results)
-        self._note_wrong_shard(db, reply)
+        reply = api.Reply(revision=at.index)
+        self._answer(db, reply, [self._command(db, at, each) for each in proposal.commands])
         data = reply.SerializeToString()
         db.begin()
-        clients.keep(db, proposal, at.index, data)
+        clients.keep(db, proposal, data)
         return data
 
-    def _command(self, db: Tables, at: Stamp, command: api.Command) -> api.Result:
-        assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: this replica is old"
-        db.begin()
-        try:
+    def _command(self, db: Tables, at: Stamp, command: api.Command) -> Callable[[], bytes]:
+        def run() -> bytes:
+            assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
             operation = self._decode(op.COMMANDS, command)
             slots.check_owned(db, self.kind, operation)
-            return api.Result(body=packing.pack(operation.apply(db, at)))
-        except Rejected as error:
-            db.roll_back()
-            return _result(error)
+            return packing.pack(operation.apply(db, at))
 
-    def _note_wrong_shard(self, db: Tables, reply: api.Reply) -> None:
-        if any(each.code == api.WRONG_SHARD for each in reply.results):
-            owned = db.get(slots.OWNED, self.kind)
-            reply.slot_version = owned.version if owned is not None else 0
+        return run
+
+    # -- reads ------------------------------------------------------------------------------
 
     def query(self, queries: Sequence[api.Command], now_ms: int) -> api.Reply:
-        """Answer queries from the state as it is. `now_ms` is the answering replica's clock."""
+        """Answer queries from the state as it is. `now_ms` is the answering replica's clock.
+
+        The reply's revision is that of the last entry with commands.
+        """
         db = Tables(self._store, 0)
-        at = Stamp(0, max(now_ms, self.now_ms))
+        clock = self._clock(db)
+        at = Stamp(clock.index, max(now_ms, clock.now_ms))
         if len(queries) > BATCH_ITEMS_MAX:
-            error = Invalid(f"queries: {len(queries)}, the limit is {BATCH_ITEMS_MAX}")
-            return api.Reply.FromString(refused(error, 0))
-        reply = api.Reply(results=[self._query(db, at, each) for each in queries])
-        self._note_wrong_shard(db, reply)
+            detail = f"queries: {len(queries)}, the limit is {BATCH_ITEMS_MAX}"
+            return api.Reply(code=api.INVALID, detail=detail, revision=at.index)
+        reply = api.Reply(revision=at.index)
+        self._answer(db, reply, [self._query(db, at, each) for each in queries])
         return reply
 
-    def _query(self, db: Tables, at: Stamp, query: api.Command) -> api.Result:
-        try:
+    def _query(self, db: Tables, at: Stamp, query: api.Command) -> Callable[[], bytes]:
+        def run() -> bytes:
             operation = self._decode(op.QUERIES, query)
             slots.check_owned(db, self.kind, operation)
-            return api.Result(body=packing.pack(operation.read(db, at)))
+            return packing.pack(operation.read(db, at))
+
+        return run
+
+    # -- both -------------------------------------------------------------------------------
+
+    def _answer(self, db: Tables, reply: api.Reply, runs: Sequence[Callable[[], bytes]]) -> None:
+        """Carry out each, one result for each. What would make the reply too large is refused."""
+        size = 0
+        for run in runs:
+            result = self._result(db, run if size <= REPLY_BYTES_MAX else _too_much)
+            size += len(result.body)
+            reply.results.append(result)
+            if result.code == api.WRONG_SHARD:
+                reply.slot_version = slots.owned_version(db, self.kind)
+
+    @staticmethod
+    def _result(db: Tables, run: Callable[[], bytes]) -> api.Result:
+        """What came of it: a reply, or a refusal, and then nothing has changed."""
+        db.begin()
+        try:
+            return api.Result(body=run())
         except Rejected as error:
-            return _result(error)
+            db.roll_back()
+            return api.Result(code=error.code, detail=error.detail)
+
+
+def _too_much() -> bytes:
+    raise QuotaExceeded(f"reply: the others take {REPLY_BYTES_MAX} bytes already; ask on its own")
 
 
 @lru_cache(maxsize=64)
@@ -170,12 +206,3 @@ def _decoded(is_command: bool, tag: str, body: bytes) -> Any:
     A pure function of its arguments with immutable results, so remembering them changes nothing.
     """
     return op.decode(op.COMMANDS if is_command else op.QUERIES, tag, body)
-
-
-def refused(error: Rejected, revision: int) -> bytes:
-    """The reply that refuses a whole proposal."""
-    return api.Reply(code=error.code, detail=error.detail, revision=revision).SerializeToString()
-
-
-def _result(error: Rejected) -> api.Result:
-    return api.Result(code=error.code, detail=error.detail)

@@ -14,6 +14,8 @@ from state_machines.limits import (
 
 DEFAULT_TENANT: Final = "default"
 QOS_MAX: Final = 2
+SHARED: Final = "$share"
+SHARED_LEVELS_MIN: Final = 3
 SECONDS_MAX: Final = 2**32 - 1  #: MQTT's four-byte integers (MQTT 5, 1.5.3)
 
 
@@ -49,9 +51,18 @@ def topic_name(value: str, field: str = "topic") -> None:
 
 
 def topic_filter(value: str, field: str = "filter") -> None:
-    """An MQTT topic filter: `+` fills a level, `#` is the last level (MQTT 5, 4.7.1)."""
+    """An MQTT topic filter: `+` fills a level, `#` is the last level (MQTT 5, 4.7.1).
+
+    A shared one is `$share/{share name}/{filter}` (MQTT 5, 4.8.2).
+    """
     name(value, field, MQTT_STRING_BYTES_MAX)
     levels = value.split("/")
+    if levels[0] == SHARED:
+        if len(levels) < SHARED_LEVELS_MIN or not levels[1] or not "/".join(levels[2:]):
+            raise Invalid(f"{field}: a shared one is {SHARED}/name/filter, neither of them empty")
+        if "#" in levels[1] or "+" in levels[1]:
+            raise Invalid(f"{field}: a share name has no wildcard")
+        levels = levels[2:]
     for number, level in enumerate(levels):
         if "#" in level and (level != "#" or number != len(levels) - 1):
             raise Invalid(f"{field}: # stands alone and last")

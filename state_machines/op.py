@@ -13,7 +13,8 @@ belong to every group.
 
 An operation may have more: `validate()` raises Invalid for fields beyond their limits; `slot_key()`
 is what the group is chosen by (`slots.py`); one that carries many items has `slot_keys()`,
-`select(indexes)` and `join(parts, replies)` instead.
+`select(indexes)` and `join(parts, replies)` instead; one that concerns every group of its kind says
+`every_group`. Without any of these it is cluster-wide and belongs to the kind's first group.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Final, TypeVar, dataclass_transform
 
 from state_machines import packing
 from state_machines.errors import Invalid
+from state_machines.limits import REPLY_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -94,7 +96,7 @@ def kind(cls: type) -> str:
 
 
 def encode(operation: Any) -> bytes:
-    """The body of an operation."""
+    """The body of an operation that `validate` has passed."""
     return packing.pack(operation)
 
 
@@ -104,12 +106,20 @@ def decode(registry: dict[str, type], tag: str, body: bytes) -> Any:
     if cls is None:
         raise Invalid(f"tag: {tag[:80]!r} is not known")
     operation = packing.unpack(cls, body)
-    validate(operation)
+    _check_limits(operation)
     return operation
 
 
 def validate(operation: Any) -> None:
-    """Check the operation's own limits, and that its fields have their types. Raises Invalid."""
+    """Check that every field has its type, then the operation's own limits. Raises Invalid.
+
+    A client asks this before it sends; what comes from the wire has its types from `decode`.
+    """
+    packing.check(operation)
+    _check_limits(operation)
+
+
+def _check_limits(operation: Any) -> None:
     check = getattr(operation, "validate", None)
     if check is not None:
         check()
@@ -125,9 +135,56 @@ def reply_type(cls: Any) -> Any:
 def decode_reply(operation: Any, body: bytes) -> Any:
     """The typed reply."""
     cls: Any = type(operation)
-    return packing.unpack(reply_type(cls), body, "reply")
+    return packing.unpack(reply_type(cls), body, "reply", 2 * REPLY_BYTES_MAX)
 
 
 def join(operation: Any, parts: Sequence[Any], replies: Sequence[Any]) -> Any:
-    """The reply of an operation that was split over groups."""
-    return operation.join(parts, replies)
+    """The reply of an operation that was split over groups (`slots.SlotMap.route`)."""
+    if hasattr(operation, "join"):
+        return operation.join(parts, replies)
+    return join_pages(operation, replies)
+
+
+# -- pages over several groups ------------------------------------------------------------------
+# A list that every group of a kind has a part of asks them all. Where to go on is then a list of
+# (place of the group in their order, its own token), without the groups that are at their end.
+
+
+def split_page(operation: Any, groups: Sequence[str]) -> list[tuple[str, Any]]:
+    """The part of a page for each group that still has rows."""
+    where = packing.unpack(_WHERE, operation.after, "after") if operation.after else ()
+    if any(each.place not in range(len(groups)) for each in where):
+        raise Invalid("after: not from a page of these groups")
+    tokens = where or tuple([Where(place, b"") for place in range(len(groups))])
+    limit = -(-operation.limit // len(tokens))
+    return [
+        (groups[each.place], dataclasses.replace(operation, after=each.token, limit=limit))
+        for each in tokens
+    ]
+
+
+def join_pages(operation: Any, replies: Sequence[Any]) -> Any:
+    """One page: the rows group after group, each group's in order."""
+    asked = packing.unpack(_WHERE, operation.after, "after") if operation.after else ()
+    places = [each.place for each in asked] or range(len(replies))
+    more = tuple(
+        [Where(place, each.next) for place, each in zip(places, replies, strict=True) if each.next]
+    )
+    kind: Any = type(replies[0])
+    rows = packing.field_names(kind)[0]  # a page is its rows, then `next`
+    return dataclasses.replace(
+        replies[0],
+        next=packing.pack(more) if more else b"",
+        **{rows: tuple([row for each in replies for row in getattr(each, rows)])},
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Where:
+    """Where a list over several groups goes on in one of them."""
+
+    place: int
+    token: bytes
+
+
+_WHERE: Final = tuple[Where, ...]

@@ -1,8 +1,10 @@
-"""Bodies: dataclasses to msgpack and back, strictly, by their annotations.
+"""Bodies and rows: dataclasses to msgpack and back, strictly, by their annotations.
 
 A body is a map of field name to value. Unknown names are dropped (a newer sender may know more),
 missing ones take the field's default, and anything of a wrong type is refused with the field's
-name. There are no floats, integers are 64-bit, and nesting ends at `DEPTH_MAX` (law 18).
+name. There are no floats, integers are 64-bit, a name comes once in a map, and nesting ends at
+`DEPTH_MAX` (law 18). `check` asks the same of a value that is still an object, so that a client
+learns of its mistake before it sends anything.
 
 Rows in the state are packed as lists instead (`pack_row`): they are our own, checksummed below, and
 there are millions of them. A row class may grow by fields with defaults at its end, never shrink.
@@ -31,7 +33,8 @@ from state_machines.limits import (
 Decoder = Callable[[Any, str], Any]
 """Turns plain msgpack values into the annotated type, or raises Invalid naming the field."""
 
-_SCALARS: Final = frozenset({int, str, bytes, bool, type(None)})
+PLAIN: Final[frozenset[type]] = frozenset({int, str, bytes, bool, types.NoneType})
+"""What msgpack writes as it is."""
 
 
 def pack(value: Any) -> bytes:
@@ -41,12 +44,10 @@ def pack(value: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in PLAIN:
         return value
     if kind is tuple:
-        return [_plain(each) for each in value]
-    if isinstance(value, int):
-        return int(value)  # an IntEnum travels as its number
+        return value if PLAIN.issuperset(map(type, value)) else [_plain(each) for each in value]
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} cannot be packed")
     return {name: _plain(getattr(value, name)) for name in field_names(kind)}
@@ -58,40 +59,57 @@ def field_names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in dataclasses.fields(kind))
 
 
-def unpack(kind: Any, data: bytes, what: str = "body") -> Any:
+# -- from msgpack -------------------------------------------------------------------------------
+
+
+def unpack(kind: Any, data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any:
     """The value of type `kind` in `data`. Raises Invalid naming the field that is wrong."""
-    return decoder(kind)(load(data, what), what)
+    return decoder(kind)(load(data, what, limit), what)
 
 
-def load(data: bytes, what: str = "body") -> Any:
+def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any:
     """Plain values from msgpack, within limits that are checked before anything large is made."""
-    if len(data) > REQUEST_BYTES_MAX:
-        raise Invalid(f"{what}: {len(data)} bytes, the limit is {REQUEST_BYTES_MAX}")
+    if len(data) > limit:
+        raise Invalid(f"{what}: {len(data)} bytes, the limit is {limit}")
     try:
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
+            object_pairs_hook=_once,
             max_array_len=BATCH_ITEMS_MAX,
             max_map_len=BATCH_ITEMS_MAX,
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException):
         raise Invalid(
-            f"{what}: not msgpack within the limits ({BATCH_ITEMS_MAX} items a list)"
+            f"{what}: not msgpack within the limits ({BATCH_ITEMS_MAX} items a list, "
+            "each name once, text in UTF-8)"
         ) from None
     if _deeper(value, DEPTH_MAX):
         raise Invalid(f"{what}: nested deeper than {DEPTH_MAX}")
     return value
 
 
+def _once(pairs: list[tuple[str | bytes, Any]]) -> dict[str | bytes, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+_NESTED: Final = frozenset({list, dict})
+
+
 def _deeper(value: Any, levels: int) -> bool:
-    if not isinstance(value, list | dict):
+    if type(value) not in _NESTED:
         return False
     if levels == 0:
         return True
-    items = value.values() if isinstance(value, dict) else value
-    return any(isinstance(each, list | dict) and _deeper(each, levels - 1) for each in items)
+    items = value.values() if type(value) is dict else value
+    if _NESTED.isdisjoint(map(type, items)):
+        return False  # a column of scalars, at the speed of C
+    return any(_deeper(each, levels - 1) for each in items)
 
 
 @cache
@@ -99,26 +117,34 @@ def decoder(kind: Any) -> Decoder:
     """The decoder of an annotated type. TypeError for a type that no body may have."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is types.NoneType or kind is None:
-        return _exactly(types.NoneType, "nothing")
+        return _exactly(types.NoneType)
     if kind is int:
         return _integer
     if kind in (str, bytes, bool):
-        return _exactly(kind, kind.__name__)
+        return _exactly(kind)
     if origin in (typing.Union, types.UnionType):
         some = [each for each in arguments if each is not types.NoneType]
         if len(some) == 1 and len(arguments) == 2:
             return _optional(decoder(some[0]))
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _many(decoder(arguments[0]))
+        return (
+            _column(arguments[0], list) if arguments[0] in PLAIN else _many(decoder(arguments[0]))
+        )
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _dataclass(kind)
     raise TypeError(f"{kind!r} cannot be in a body")
 
 
-def _exactly(kind: type, name: str) -> Decoder:
+def _wrong(field: str, wanted: str, value: Any) -> Invalid:
+    return Invalid(f"{field}: {wanted} is wanted, not {type(value).__name__}")
+
+
+def _exactly(kind: type) -> Decoder:
+    name = "nothing" if kind is types.NoneType else kind.__name__
+
     def decode(value: Any, field: str) -> Any:
         if type(value) is not kind:
-            raise Invalid(f"{field}: {name} is wanted, not {type(value).__name__}")
+            raise _wrong(field, name, value)
         return value
 
     return decode
@@ -126,7 +152,7 @@ def _exactly(kind: type, name: str) -> Decoder:
 
 def _integer(value: Any, field: str) -> int:
     if type(value) is not int:
-        raise Invalid(f"{field}: int is wanted, not {type(value).__name__}")
+        raise _wrong(field, "int", value)
     if not INT_MIN <= value <= INT_MAX:
         raise Invalid(f"{field}: beyond 64 bits")
     return value
@@ -136,10 +162,29 @@ def _optional(inner: Decoder) -> Decoder:
     return lambda value, field: None if value is None else inner(value, field)
 
 
+def _column(kind: type, wanted: type) -> Decoder:
+    """A list (on the wire) or tuple (in an object) of one scalar type, looked at in one sweep."""
+    exact, container = frozenset({kind}), frozenset({wanted})
+    one = decoder(kind)
+
+    def decode(value: Any, field: str) -> tuple[Any, ...]:
+        if type(value) not in container:
+            raise _wrong(field, f"a {wanted.__name__}", value)
+        fits = exact.issuperset(map(type, value))
+        if fits and kind is int and value:
+            fits = min(value) >= INT_MIN and max(value) <= INT_MAX
+        if not fits:
+            for each in value:
+                one(each, field)
+        return tuple(value)
+
+    return decode
+
+
 def _many(inner: Decoder) -> Decoder:
     def decode(value: Any, field: str) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise Invalid(f"{field}: a list is wanted, not {type(value).__name__}")
+            raise _wrong(field, "a list", value)
         return tuple([inner(each, field) for each in value])
 
     return decode
@@ -151,58 +196,127 @@ def _dataclass(kind: type) -> Decoder:
 
     def decode(value: Any, field: str) -> Any:
         if type(value) is not dict:
-            raise Invalid(f"{field}: a map of fields is wanted, not {type(value).__name__}")
+            raise _wrong(field, "a map of fields", value)
         found: dict[str, Any] = {}
         for name, inner, each in fields:
             if name in value:
                 found[name] = inner(value[name], name)
-            elif each.default is dataclasses.MISSING and (
-                each.default_factory is dataclasses.MISSING
-            ):
+            elif each.default is dataclasses.MISSING:
                 raise Invalid(f"{name}: missing")
         return kind(**found)
 
     return decode
 
 
-def pack_row(row: Any, revision: int) -> bytes:
-    """A row and the revision at which it changed."""
+# -- objects ------------------------------------------------------------------------------------
+
+
+def check(value: Any) -> None:
+    """Raise Invalid unless every field of a dataclass has the type that it declares."""
+    kind: Any = type(value)
+    checker(kind)(value, kind.__name__)
+
+
+@cache
+def checker(kind: Any) -> Decoder:
+    """Like `decoder`, for values that are objects already; what it returns is of no use."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (some,) = (each for each in arguments if each is not types.NoneType)
+        return _optional(checker(some))
+    if origin is tuple:
+        if arguments[0] in PLAIN:
+            column = _column(arguments[0], tuple)
+            return _utf8_column(column) if arguments[0] is str else column
+        return _checked_many(checker(arguments[0]))
+    if kind is str:
+        return _utf8
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _checked_dataclass(kind)
+    return decoder(kind)
+
+
+def _utf8(value: Any, field: str) -> None:
+    if type(value) is not str:
+        raise _wrong(field, "str", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{field}: not UTF-8") from None
+
+
+def _utf8_column(column: Decoder) -> Decoder:
+    def checked(value: Any, field: str) -> None:
+        _utf8("".join(column(value, field)), field)
+
+    return checked
+
+
+def _checked_many(inner: Decoder) -> Decoder:
+    def checked(value: Any, field: str) -> None:
+        if type(value) is not tuple:
+            raise _wrong(field, "a tuple", value)
+        for each in value:
+            inner(each, field)
+
+    return checked
+
+
+def _checked_dataclass(kind: type) -> Decoder:
+    hints = typing.get_type_hints(kind)
+    fields = [(name, checker(hints[name])) for name in field_names(kind)]
+
+    def checked(value: Any, field: str) -> None:
+        if type(value) is not kind:
+            raise _wrong(field, kind.__name__, value)
+        for name, inner in fields:
+            inner(getattr(value, name), name)
+
+    return checked
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+
+def row_packer() -> Callable[[tuple[int, Sequence[Any]]], bytes]:
+    """Packs (revision, plain values in the order of the row's fields), again and again."""
+    packer: Callable[[tuple[int, Sequence[Any]]], bytes] = msgpack.Packer().pack
+    return packer
+
+
+def row_values(row: Any) -> list[Any]:
+    """A row's plain values, in the order of its fields."""
     kind: Any = type(row)
-    values = [getattr(row, name) for name in field_names(kind)]
-    if not _all_scalar(kind):
-        values = [_plain(each) for each in values]
-    return bytes(msgpack.packb([revision, values]))
+    return [_plain(getattr(row, name)) for name in field_names(kind)]
 
 
-def unpack_row(kind: type, data: bytes) -> tuple[Any, int]:
-    """The row and its revision. The bytes are our own and were checked below."""
-    revision, values = msgpack.unpackb(data, raw=False)
-    converters = _converters(kind)
-    if converters is not None:
-        values = [
-            value if convert is None else convert(value, name)
-            for value, convert, name in zip(values, converters, field_names(kind), strict=False)
-        ]
+def unpack_values(data: bytes) -> tuple[int, list[Any]]:
+    """A row's revision and plain values. The bytes are our own and were checked below."""
+    found: tuple[int, list[Any]] = msgpack.unpackb(data)
+    return found
+
+
+def unpack_row(kind: Any, data: bytes) -> tuple[Any, int]:
+    """The row and its revision."""
+    revision, values = unpack_values(data)
+    for place, convert, name in _converters(kind):
+        if place < len(values):
+            values[place] = convert(values[place], name)
     return kind(*values), revision
 
 
 @cache
-def _all_scalar(kind: Any) -> bool:
-    return _converters(kind) is None
-
-
-@cache
-def _converters(kind: Any) -> Sequence[Decoder | None] | None:
-    """How to turn each field back; None for the whole when all may stay as they are."""
+def _converters(kind: Any) -> Sequence[tuple[int, Decoder, str]]:
+    """Place, decoder and name of the fields that are not stored as they are."""
     hints = typing.get_type_hints(kind)
-    found = [None if _scalar(hints[name]) else decoder(hints[name]) for name in field_names(kind)]
-    return found if any(each is not None for each in found) else None
+    return [
+        (place, decoder(hints[name]), name)
+        for place, name in enumerate(field_names(kind))
+        if not _stored_as_it_is(hints[name])
+    ]
 
 
-def _scalar(hint: Any) -> bool:
-    if hint in _SCALARS:
-        return True
-    arguments = typing.get_args(hint)
-    return typing.get_origin(hint) in (typing.Union, types.UnionType) and all(
-        each in _SCALARS for each in arguments
-    )
+def _stored_as_it_is(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return PLAIN.issuperset(typing.get_args(hint))
+    return hint in PLAIN

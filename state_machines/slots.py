@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from state_machines import op
-from state_machines.errors import Invalid, WrongShard
+from state_machines import names, op
+from state_machines.errors import Conflict, Fenced, Invalid, WrongShard
+from state_machines.fence import check_epoch, pass_fence
 from state_machines.op import Stamp, command
 from state_machines.tables import Table, Tables
 
@@ -68,24 +69,31 @@ def check_ranges(ranges: Sequence[SlotRange]) -> None:
 
 @command("group.own")
 class Own:
-    """Tell a group which slots of its kind it owns. An older version is refused."""
+    """The controller tells a group which slots of its kind it owns."""
 
+    controller_epoch: int
     group_kind: str
     version: int
     ranges: tuple[SlotRange, ...]
 
     def validate(self) -> None:
         """Versions are positive; ranges ascend."""
+        check_epoch(self.controller_epoch)
+        names.name(self.group_kind, "group_kind")
         if self.version < 1:
             raise Invalid(f"version: {self.version}, the least is 1")
         check_ranges(self.ranges)
 
     def apply(self, db: Tables, at: Stamp) -> None:
-        """Replace what the group owns."""
+        """Replace what the group owns. Fenced with an older version; the same again is fine."""
+        pass_fence(db, self.controller_epoch)
+        new = Owned(self.group_kind, self.version, self.ranges)
         old = db.get(OWNED, self.group_kind)
         if old is not None and old.version > self.version:
-            raise WrongShard(f"version: {self.version}, in force is {old.version}", old.version)
-        db.put(OWNED, Owned(self.group_kind, self.version, self.ranges))
+            raise Fenced(f"version: {self.version}, in force is {old.version}")
+        if old is not None and old.version == self.version and old != new:
+            raise Conflict(f"version: {self.version} stands for other ranges already")
+        db.put(OWNED, new)
 
 
 def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
@@ -94,7 +102,8 @@ def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
         keys: Sequence[tuple[str, ...]] = operation.slot_keys()
         return keys
     if hasattr(operation, "slot_key"):
-        return (operation.slot_key(),)
+        key = operation.slot_key()
+        return () if key is None else (key,)
     return ()
 
 
@@ -107,6 +116,12 @@ def check_owned(db: Tables, kind: str, operation: Any) -> None:
         slot = slot_of(key)
         if not any(each.first <= slot <= each.last for each in owned.ranges):
             raise WrongShard(f"slot {slot} of {kind} lives in another group", owned.version)
+
+
+def owned_version(db: Tables, kind: str) -> int:
+    """The version of the slot map that this group goes by; 0 for the trivial one."""
+    owned = db.get(OWNED, kind)
+    return owned.version if owned is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +140,22 @@ class SlotMap:
                     return each.group
         return f"{kind}-0"
 
+    def groups(self, kind: str) -> list[str]:
+        """The groups of a kind, by number."""
+        found = {each.group for each in self.ranges.get(kind, ())} or {f"{kind}-0"}
+        return sorted(found, key=lambda group: (len(group), group))
+
     def route(self, operation: Any) -> list[tuple[str, Any]]:
-        """The groups an operation belongs to, with the part for each, groups sorted."""
+        """The groups an operation belongs to, with the part for each, groups in order.
+
+        Raises Invalid for one that the caller has to name a group for.
+        """
         kind = op.kind(type(operation))
         if not kind:
             raise Invalid(f"{op.tag(operation)}: name the group; it belongs to every kind")
         keys = slot_keys(operation)
+        if not keys and getattr(operation, "every_group", False):
+            return self._everywhere(kind, operation)
         if kind not in self.ranges or len(keys) <= 1:
             return [(self.group_of(kind, keys[0] if keys else None), operation)]
         parts: defaultdict[str, list[int]] = defaultdict(list)
@@ -138,4 +163,16 @@ class SlotMap:
             parts[self.group_of(kind, key)].append(index)
         if len(parts) == 1:
             return [(next(iter(parts)), operation)]
-        return [(group, operation.select(parts[group])) for group in sorted(parts)]
+        return [
+            (group, operation.select(parts[group])) for group in self.groups(kind) if group in parts
+        ]
+
+    def _everywhere(self, kind: str, operation: Any) -> list[tuple[str, Any]]:
+        groups = self.groups(kind)
+        if len(groups) == 1:
+            return [(groups[0], operation)]
+        if hasattr(operation, "after"):
+            return op.split_page(operation, groups)
+        if hasattr(operation, "join"):
+            return [(group, operation) for group in groups]
+        raise Invalid(f"{op.tag(operation)}: name the group; {kind} has {len(groups)}")

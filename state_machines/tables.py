@@ -26,6 +26,9 @@ R = TypeVar("R")
 
 TABLES: Final[dict[str, Table[Any]]] = {}
 
+UNIQUE_BITS: Final = 20
+"""Of a number from `Tables.unique`: its place within the entry. An entry has fewer items."""
+
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
@@ -41,19 +44,11 @@ class Table(Generic[R]):
 
     def key_of(self, row: R) -> tuple[Part, ...]:
         """The key that the row's fields say."""
-        return tuple(getattr(row, name) for name in self.key)
+        return tuple([getattr(row, name) for name in self.key])
 
     def decode(self, value: bytes) -> tuple[R, int]:
         """A stored row and its revision."""
         return packing.unpack_row(self.row, value)
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[R]):
-    """Rows in key order, and where to go on (empty: that was the end)."""
-
-    rows: tuple[R, ...]
-    next: bytes
 
 
 class Tables:
@@ -62,6 +57,8 @@ class Tables:
     def __init__(self, store: KeyValue, revision: int) -> None:
         self.store = store
         self.revision = revision
+        self.pack = packing.row_packer()
+        self._given = 0
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
 
     def get(self, table: Table[R], *key: Part) -> R | None:
@@ -70,20 +67,30 @@ class Tables:
         return None if value is None else table.decode(value)[0]
 
     def versioned(self, table: Table[R], *key: Part) -> tuple[R, int] | None:
-        """The row at a key and its revision."""
+        """The row at a key and the revision at which it last changed."""
         value = self.store.get(table.name, key)
         return None if value is None else table.decode(value)
 
     def put(self, table: Table[R], row: R) -> None:
         """Set a row. It now has this entry's revision."""
-        self.set(table.name, table.key_of(row), packing.pack_row(row, self.revision))
+        value = self.pack((self.revision, packing.row_values(row)))
+        self.set(table.name, table.key_of(row), value)
 
     def delete(self, table: Table[R], *key: Part) -> bool:
         """Remove a row; whether there was one."""
-        if self.store.get(table.name, key) is None:
-            return False
-        self.set(table.name, key, None)
-        return True
+        old = self.store.get(table.name, key)
+        if old is not None:
+            self.swap(table.name, key, old, None)
+        return old is not None
+
+    def unique(self) -> int:
+        """A number that no other call gives in this group, and larger than all before.
+
+        It follows from the log alone: the index, and how many were given in this entry before.
+        """
+        self._given += 1
+        assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
+        return (self.revision << UNIQUE_BITS) | self._given
 
     def scan(
         self,
@@ -107,7 +114,8 @@ class Tables:
     ) -> tuple[list[tuple[R, int]], bytes]:
         """Up to `limit` rows with their revisions, and the token to go on after (empty: the end).
 
-        A page also ends softly at `PAGE_BYTES_MAX`. Raises Invalid for a limit out of range.
+        `starts` is asked of the last field of the key. A page also ends softly at `PAGE_BYTES_MAX`.
+        Raises Invalid for a limit out of range.
         """
         if not 0 < limit <= PAGE_ROWS_MAX:
             raise Invalid(f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}")
@@ -117,21 +125,33 @@ class Tables:
         for token, value in found:
             if len(rows) >= limit or (rows and size + len(value) > PAGE_BYTES_MAX):
                 return rows, last
-            rows.append(table.decode(value))
-            size += len(value)
+            row, revision = table.decode(value)
+            # A name longer than a key is cut there, so that its key may only look as if it fitted.
+            if not starts or getattr(row, table.key[-1]).startswith(starts):
+                rows.append((row, revision))
+                size += len(value)
             last = token
         return rows, b""
 
-    # Raw values, for what is not a row (`clients.py`).
+    # Raw values, for what is not a row (`clients.py`) and for the hottest rows.
 
     def set(self, table: str, key: tuple[Part, ...], value: bytes | None) -> None:
         """Set or (None) delete a raw value, journaled."""
-        if (table, key) not in self._journal:
-            self._journal[table, key] = self.store.get(table, key)
+        place = (table, key)
+        if place not in self._journal:
+            self._journal[place] = self.store.get(table, key)
         if value is None:
             self.store.delete(table, key)
         else:
             self.store.put(table, key, value)
+
+    def swap(self, table: str, key: tuple[Part, ...], old: bytes | None, new: bytes | None) -> None:
+        """`set`, by who has just read `old` there."""
+        self._journal.setdefault((table, key), old)
+        if new is None:
+            self.store.delete(table, key)
+        else:
+            self.store.put(table, key, new)
 
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""
@@ -145,7 +165,3 @@ class Tables:
             else:
                 self.store.put(table, key, value)
         self._journal.clear()
-
-    def changed(self) -> Iterator[tuple[str, tuple[Part, ...]]]:
-        """Table and key of everything the command wrote, in the order of first writing."""
-        return iter(self._journal)

@@ -1,20 +1,24 @@
 """Key-value pairs: what the fleet wants kept and no entity has a place for.
 
-Keys sort by their UTF-8 bytes, so a prefix is a range. Every change has a revision (the log index),
-and a writer may say which revision it expects: 0 for "not there".
+Keys sort by their UTF-8 bytes, so a prefix is a range. Every change gives a pair a new revision,
+and a writer may say which one it expects: 0 for "not there".
+
+The revision is the index of the log entry, unless several commands of one entry write the same key:
+then each has its own, one more than the last, so that nobody can replace what he has not seen.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Conflict, NotFound
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
-KEY_BYTES_MAX: Final = 400  #: fits a key of the state whole, tenant included, so prefixes are exact
+TENANT_BYTES_MAX: Final = 64
+KEY_BYTES_MAX: Final = 400  #: with the tenant it fits a key of the state whole, so order is exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,19 @@ class Kv:
     tenant: str
     key: str
     value: bytes
+    revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class KvFloor:
+    """A key that was written and deleted in one entry: its next revision is above this one."""
+
+    tenant: str
+    key: str
+    revision: int
+
+
+FLOORS: Final = Table("metadata.kv_floor", KvFloor, key=("tenant", "key"))
 KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"))
 
 
@@ -47,17 +62,14 @@ class KvPage:
 
 
 def _check_key(tenant: str, key: str) -> None:
-    names.name(tenant, "tenant", 64)
+    names.name(tenant, "tenant", TENANT_BYTES_MAX)
     names.name(key, "key", KEY_BYTES_MAX)
 
 
-def _expect(db: Tables, tenant: str, key: str, expected: int | None) -> int:
-    """The pair's revision, which is the expected one if there is one. Raises Conflict."""
-    found = db.versioned(KV, tenant, key)
-    revision = found[1] if found is not None else 0
+def _expect(row: Kv | None, expected: int | None) -> None:
+    revision = row.revision if row is not None else 0
     if expected is not None and revision != expected:
         raise Conflict(f"expected_revision: {expected}, the key is at {revision}")
-    return revision
 
 
 @command("metadata.kv.put")
@@ -81,9 +93,14 @@ class PutKv:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the pair is at the expected revision."""
-        _expect(db, self.tenant, self.key, self.expected_revision)
-        db.put(KV, Kv(self.tenant, self.key, self.value))
-        return at.index
+        row = db.get(KV, self.tenant, self.key)
+        _expect(row, self.expected_revision)
+        last = row or db.get(FLOORS, self.tenant, self.key)
+        if isinstance(last, KvFloor):
+            db.delete(FLOORS, self.tenant, self.key)
+        revision = max(at.index, last.revision + 1) if last is not None else at.index
+        db.put(KV, Kv(self.tenant, self.key, self.value, revision))
+        return revision
 
 
 @command("metadata.kv.delete")
@@ -97,6 +114,7 @@ class DeleteKv:
     def validate(self) -> None:
         """The key within its limit."""
         _check_key(self.tenant, self.key)
+        names.positive(self.expected_revision or 0, "expected_revision")
 
     def slot_key(self) -> tuple[str, ...]:
         """Pairs spread by key."""
@@ -104,8 +122,12 @@ class DeleteKv:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """NotFound, or Conflict unless the pair is at the expected revision."""
-        if _expect(db, self.tenant, self.key, self.expected_revision) == 0:
+        row = db.get(KV, self.tenant, self.key)
+        _expect(row, self.expected_revision)
+        if row is None:
             raise NotFound(f"key: {self.key!r} is not there")
+        if row.revision >= at.index:
+            db.put(FLOORS, KvFloor(self.tenant, self.key, row.revision))
         db.delete(KV, self.tenant, self.key)
 
 
@@ -126,14 +148,15 @@ class GetKv:
 
     def read(self, db: Tables, at: Stamp) -> KvEntry | None:
         """None when there is none."""
-        found = db.versioned(KV, self.tenant, self.key)
-        return None if found is None else KvEntry(found[0].key, found[0].value, found[1])
+        row = db.get(KV, self.tenant, self.key)
+        return None if row is None else KvEntry(row.key, row.value, row.revision)
 
 
 @query("metadata.kv.range")
 class RangeKv:
     """Pairs whose key starts with `prefix`, in key order, a page at a time."""
 
+    every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     prefix: str = ""
     limit: int = 1_000
@@ -141,7 +164,7 @@ class RangeKv:
 
     def validate(self) -> None:
         """The prefix within the key's limit."""
-        names.name(self.tenant, "tenant", 64)
+        names.name(self.tenant, "tenant", TENANT_BYTES_MAX)
         names.name(self.prefix, "prefix", KEY_BYTES_MAX, empty=True)
 
     def read(self, db: Tables, at: Stamp) -> KvPage:
@@ -149,4 +172,4 @@ class RangeKv:
         rows, after = db.page(
             KV, self.tenant, starts=self.prefix, after=self.after, limit=self.limit
         )
-        return KvPage(tuple([KvEntry(row.key, row.value, rev) for row, rev in rows]), after)
+        return KvPage(tuple([KvEntry(row.key, row.value, row.revision) for row, _ in rows]), after)

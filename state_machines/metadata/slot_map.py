@@ -47,13 +47,17 @@ class AssignSlots:
             names.name(each.group, "ranges.group")
 
     def apply(self, db: Tables, at: Stamp) -> int:
-        """Conflict unless the map is at the expected version (0: there is none)."""
+        """Conflict unless the kind's map is at the expected version (0: there is none).
+
+        Versions are of all kinds together: whoever has the latest has them all.
+        """
         old = db.get(SLOT_MAPS, self.kind)
         version = old.version if old is not None else 0
         if version != self.expected_version:
             raise Conflict(f"expected_version: {self.expected_version}, the map is at {version}")
-        db.put(SLOT_MAPS, KindSlots(self.kind, version + 1, self.ranges))
-        return version + 1
+        latest = max([row.version for _, row, _ in db.scan(SLOT_MAPS)], default=0)
+        db.put(SLOT_MAPS, KindSlots(self.kind, latest + 1, self.ranges))
+        return latest + 1
 
 
 @query("metadata.slots.get")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
@@ -30,6 +31,7 @@ class PulseReply:
 class Pulse:
     """Fire what has come due by the group's time, at most `limit` timers."""
 
+    every_group: ClassVar[bool] = True
     controller_epoch: int
     limit: int = 1_000
 
@@ -78,6 +80,12 @@ def _fire(db: Tables, at: Stamp, timer: due.Due) -> bool:
 @query("mqtt.due")
 class NextDue:
     """When the earliest timer of this group is due, Unix milliseconds; 0 when there is none."""
+
+    every_group: ClassVar[bool] = True
+
+    def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
+        """Over all groups."""
+        return min([each for each in replies if each], default=0)
 
     def read(self, db: Tables, at: Stamp) -> int:
         """By the group's time."""

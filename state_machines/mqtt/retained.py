@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
+from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
@@ -135,6 +136,7 @@ class GetRetained:
 class ListRetained:
     """Retained messages whose topic begins with `starts`, a page at a time."""
 
+    every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     starts: str = ""
     limit: int = 1_000
@@ -143,6 +145,7 @@ class ListRetained:
     def validate(self) -> None:
         """Names within their limits."""
         names.tenant(self.tenant)
+        names.name(self.starts, "starts", MQTT_STRING_BYTES_MAX, empty=True)
 
     def read(self, db: Tables, at: Stamp) -> RetainedPage:
         """By topic, without those that have expired. A page may be empty and still have a next."""

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, subscription, will
-from state_machines.mqtt.sessions import NEVER_S, SESSIONS, Session, held
+from state_machines.mqtt.sessions import (
+    NEVER_S,
+    SESSIONS,
+    TALLIES,
+    Session,
+    SessionTally,
+    delete_session,
+    held,
+    put_session,
+)
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
 
@@ -56,38 +67,43 @@ def _check(item: SessionItem) -> None:
 
 def _open(db: Tables, at: Stamp, tenant: str, item: SessionItem) -> OpenedSession:
     old = db.get(SESSIONS, tenant, item.client_id)
+    if old is not None and (item.clean_start or 0 < old.expires_ms <= at.now_ms):
+        end(db, at, old)
+        old = None
     if old is not None:
-        _settle_will(db, at, old, item.clean_start)
-        if item.clean_start:
-            end(db, at, old)
-            old = None
-        else:
-            due.disarm(db, old.expires_ms, due.SESSION, tenant, item.client_id)
-    db.put(
-        SESSIONS,
+        _settle_will(db, at, old)
+        due.disarm(db, old.expires_ms, due.SESSION, tenant, item.client_id)
+    epoch = db.unique()
+    put_session(
+        db,
+        old,
         Session(
             tenant=tenant,
             client_id=item.client_id,
             broker=item.broker,
-            epoch=at.index,
+            epoch=epoch,
             connected=True,
             expiry_s=item.expiry_s,
             created_ms=old.created_ms if old is not None else at.now_ms,
             connected_ms=at.now_ms,
             disconnected_ms=0,
             expires_ms=0,
+            subscriptions=old.subscriptions if old is not None else 0,
         ),
     )
-    return OpenedSession(item.client_id, at.index, old is not None)
+    return OpenedSession(item.client_id, epoch, old is not None)
 
 
-def _settle_will(db: Tables, at: Stamp, old: Session, clean_start: bool) -> None:
-    """A client that comes back in time cancels its will. It is sent all the same if the session
-    ends with this connection, or if a takeover closes one whose will has no delay (3.1.4)."""
+def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
+    """A client that comes back in time cancels its will (MQTT 5, 3.1.3.2.2).
+
+    It is sent all the same if it was due before, though no pulse has seen it yet, or if this
+    takeover closes a connection whose will has no delay (MQTT 5, 3.1.4).
+    """
     pending = db.get(will.WILLS, old.tenant, old.client_id)
     if pending is None:
         return
-    if clean_start or (old.connected and pending.delay_s == 0):
+    if 0 < pending.due_ms <= at.now_ms or (old.connected and pending.delay_s == 0):
         will.fire(db, at, pending, old.broker)
     else:
         will.cancel(db, pending)
@@ -100,7 +116,7 @@ def end(db: Tables, at: Stamp, session: Session) -> None:
         will.fire(db, at, pending, session.broker)
     subscription.remove_all(db, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
-    db.delete(SESSIONS, session.tenant, session.client_id)
+    delete_session(db, session)
 
 
 @command("mqtt.session.open")
@@ -194,26 +210,28 @@ class CloseSession:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
-        session = held(db, self.tenant, self.client_id, self.epoch)
-        if not session.connected:
+        before = held(db, self.tenant, self.client_id, self.epoch)
+        if not before.connected:
             return
-        expiry_s = session.expiry_s if self.expiry_s is None else self.expiry_s
+        expiry_s = before.expiry_s if self.expiry_s is None else self.expiry_s
+        if expiry_s and not before.expiry_s:
+            raise Invalid("expiry_s: a session that ends with its connection cannot outlive it")
         pending = db.get(will.WILLS, self.tenant, self.client_id)
         if pending is not None and self.graceful:
             will.cancel(db, pending)
             pending = None
         expires_ms = 0 if expiry_s == NEVER_S else at.now_ms + expiry_s * MS
         session = replace(
-            session,
+            before,
             connected=False,
             expiry_s=expiry_s,
             disconnected_ms=at.now_ms,
             expires_ms=expires_ms,
         )
         if expiry_s == 0:
-            end(db, at, session)
+            end(db, at, before)
             return
-        db.put(SESSIONS, session)
+        put_session(db, before, session)
         if expires_ms:
             due.arm(db, expires_ms, due.SESSION, self.tenant, self.client_id)
         if pending is None:
@@ -278,7 +296,7 @@ class GetSession:
         return (self.tenant, self.client_id)
 
     def read(self, db: Tables, at: Stamp) -> Session | None:
-        """None when there is none."""
+        """None when there is none. One whose time is over stays until a pulse ends it."""
         return db.get(SESSIONS, self.tenant, self.client_id)
 
 
@@ -286,6 +304,7 @@ class GetSession:
 class ListSessions:
     """Sessions of a tenant by client id, a page at a time."""
 
+    every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     starts: str = ""
     limit: int = 1_000
@@ -294,6 +313,7 @@ class ListSessions:
     def validate(self) -> None:
         """Names within their limits."""
         names.tenant(self.tenant)
+        names.name(self.starts, "starts", MQTT_STRING_BYTES_MAX, empty=True)
 
     def read(self, db: Tables, at: Stamp) -> SessionPage:
         """Client ids that begin with `starts`."""
@@ -301,3 +321,27 @@ class ListSessions:
             SESSIONS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
         )
         return SessionPage(tuple([row for row, _ in rows]), after)
+
+
+@query("mqtt.session.count")
+class CountSessions:
+    """How many sessions a tenant has, and how many of them are connected."""
+
+    every_group: ClassVar[bool] = True
+    tenant: str = names.DEFAULT_TENANT
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+
+    def join(self, parts: Sequence[Self], replies: Sequence[SessionTally]) -> SessionTally:
+        """Over all groups."""
+        return SessionTally(
+            self.tenant,
+            sum(each.sessions for each in replies),
+            sum(each.connected for each in replies),
+        )
+
+    def read(self, db: Tables, at: Stamp) -> SessionTally:
+        """Kept by every command that changes it, so nothing is counted here."""
+        return db.get(TALLIES, self.tenant) or SessionTally(self.tenant, 0, 0)

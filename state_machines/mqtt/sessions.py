@@ -1,7 +1,7 @@
 """The session row, and who may write to what hangs on it. Commands are in `session.py`.
 
-The epoch is the log index at which the session was last opened, so every takeover raises it, also
-over a session that ended and began anew: a broker that holds an older one is fenced.
+The epoch is a number from `Tables.unique`, so every takeover raises it, also over a session that
+ended and began anew, also within one entry: a broker that holds an older one is fenced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,19 @@ class Session:
     disconnected_ms: int
     expires_ms: int
 
+    subscriptions: int
 
+
+@dataclass(frozen=True, slots=True)
+class SessionTally:
+    """How many sessions a tenant has in this group, and how many of them are connected."""
+
+    tenant: str
+    sessions: int
+    connected: int
+
+
+TALLIES: Final = Table("mqtt.session_tally", SessionTally, key=("tenant",))
 SESSIONS: Final = Table("mqtt.session", Session, key=("tenant", "client_id"))
 
 
@@ -43,3 +55,23 @@ def held(db: Tables, tenant: str, client_id: str, epoch: int) -> Session:
     if epoch != session.epoch:
         raise Fenced(f"epoch: {epoch}, in force is {session.epoch}")
     return session
+
+
+def put_session(db: Tables, before: Session | None, session: Session) -> None:
+    """Set the session that was `before`, and keep the tally."""
+    _tally(db, session.tenant, before, session)
+    db.put(SESSIONS, session)
+
+
+def delete_session(db: Tables, session: Session) -> None:
+    """Remove the session, and keep the tally."""
+    _tally(db, session.tenant, session, None)
+    db.delete(SESSIONS, session.tenant, session.client_id)
+
+
+def _tally(db: Tables, tenant: str, before: Session | None, after: Session | None) -> None:
+    more = (after is not None) - (before is not None)
+    connected = (after is not None and after.connected) - (before is not None and before.connected)
+    if more or connected:
+        old = db.get(TALLIES, tenant) or SessionTally(tenant, 0, 0)
+        db.put(TALLIES, SessionTally(tenant, old.sessions + more, old.connected + connected))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from state_machines import names
-from state_machines.errors import Invalid
+from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
-from state_machines.mqtt.sessions import held
+from state_machines.mqtt.sessions import SESSIONS, held
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
+SUBSCRIPTIONS_MAX: Final = 10_000  #: of one session: what ends with it in one command is bounded
 RETAIN_HANDLING_MAX: Final = 2  #: send retained: always, if new, never (MQTT 5, 3.8.3.1)
 
 
@@ -85,8 +86,10 @@ class PutSubscriptions:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not the session's; NotFound without a session."""
-        held(db, self.tenant, self.client_id, self.epoch)
+        session = held(db, self.tenant, self.client_id, self.epoch)
+        count = session.subscriptions
         for each in self.filters:
+            count += db.get(SUBSCRIPTIONS, self.tenant, self.client_id, each.filter) is None
             db.put(
                 SUBSCRIPTIONS,
                 Subscription(
@@ -100,6 +103,12 @@ class PutSubscriptions:
                     at.now_ms,
                 ),
             )
+        if count > SUBSCRIPTIONS_MAX:
+            raise QuotaExceeded(
+                f"filters: {count} for one session, the limit is {SUBSCRIPTIONS_MAX}"
+            )
+        if count != session.subscriptions:
+            db.put(SESSIONS, replace(session, subscriptions=count))
 
 
 @command("mqtt.subscription.delete")
@@ -125,10 +134,13 @@ class DeleteSubscriptions:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Fenced with an epoch that is not the session's; NotFound without a session."""
-        held(db, self.tenant, self.client_id, self.epoch)
-        return sum(
+        session = held(db, self.tenant, self.client_id, self.epoch)
+        gone = sum(
             db.delete(SUBSCRIPTIONS, self.tenant, self.client_id, each) for each in self.filters
         )
+        if gone:
+            db.put(SESSIONS, replace(session, subscriptions=session.subscriptions - gone))
+        return gone
 
 
 @query("mqtt.subscription.list")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from state_machines import names
 from state_machines.errors import Invalid
+from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -141,6 +142,7 @@ class GetTopic:
 class ListTopics:
     """Topics whose name begins with `starts`, a page at a time."""
 
+    every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     starts: str = ""
     limit: int = 1_000
@@ -149,6 +151,7 @@ class ListTopics:
     def validate(self) -> None:
         """Names within their limits."""
         names.tenant(self.tenant)
+        names.name(self.starts, "starts", MQTT_STRING_BYTES_MAX, empty=True)
 
     def read(self, db: Tables, at: Stamp) -> TopicPage:
         """By name."""

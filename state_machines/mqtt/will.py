@@ -9,18 +9,21 @@ them; if it dies in between, the claim runs out and another broker claims them u
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from state_machines import names
 from state_machines.errors import Invalid
-from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt import due
 from state_machines.mqtt.sessions import held
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
 CLAIM_MAX: Final = 1_000
+CLAIM_SCAN_MAX: Final = 2_000  #: rows that one claim looks at: what it costs is bounded
 LEASE_MS_MAX: Final = 3_600_000
 
 
@@ -213,14 +216,17 @@ class ClaimOutbox:
     for `grace_ms`: their own broker may be gone.
     """
 
+    every_group: ClassVar[bool] = True
     broker: str
+    tenant: str = ""  #: only this tenant's; empty: of all
     limit: int = 100
     lease_ms: int = 10_000
     grace_ms: int = 1_000
 
     def validate(self) -> None:
-        """Numbers within their limits."""
+        """Names and numbers within their limits."""
         names.name(self.broker, "broker")
+        names.name(self.tenant, "tenant", empty=True)
         if not 0 < self.limit <= CLAIM_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {CLAIM_MAX}")
         if not 0 < self.lease_ms <= LEASE_MS_MAX:
@@ -228,15 +234,18 @@ class ClaimOutbox:
         names.positive(self.grace_ms, "grace_ms")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
-        """In the order in which they fired."""
+        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX`, up to a page."""
         free: list[Outbox] = []
-        for _, row, _ in db.scan(OUTBOX):
-            if len(free) >= self.limit:
-                break
-            if row.claimed_until_ms > at.now_ms:
+        size = 0
+        for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX):
+            if row.claimed_until_ms > at.now_ms or self.tenant not in ("", row.tenant):
                 continue
-            if row.broker == self.broker or at.now_ms - row.fired_ms >= self.grace_ms:
-                free.append(row)
+            if row.broker != self.broker and at.now_ms - row.fired_ms < self.grace_ms:
+                continue
+            size += len(row.payload)
+            if free and (len(free) >= self.limit or size > PAGE_BYTES_MAX):
+                break
+            free.append(row)
         claimed = [
             replace(row, claimed_by=self.broker, claimed_until_ms=at.now_ms + self.lease_ms)
             for row in free
@@ -250,6 +259,7 @@ class ClaimOutbox:
 class AckOutbox:
     """These have been published: forget them. The reply is how many were still there."""
 
+    every_group: ClassVar[bool] = True
     broker: str
     ids: tuple[int, ...]
 
@@ -272,6 +282,13 @@ class AckOutbox:
 @query("mqtt.outbox.pending")
 class PendingOutbox:
     """Whether there are fired wills to publish."""
+
+    every_group: ClassVar[bool] = True
+
+    def join(self, parts: Sequence[Self], replies: Sequence[OutboxState]) -> OutboxState:
+        """Over all groups."""
+        oldest = [each.oldest_ms for each in replies if each.waiting]
+        return OutboxState(sum(each.waiting for each in replies), min(oldest, default=0))
 
     def read(self, db: Tables, at: Stamp) -> OutboxState:
         """Counted up to a page."""

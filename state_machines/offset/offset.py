@@ -8,10 +8,10 @@ what was acknowledged can be checked against what is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Self
 
-from state_machines import names
+from state_machines import names, packing
 from state_machines.errors import Invalid
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.op import Stamp, command, query
@@ -39,6 +39,19 @@ class Offset:
 OFFSETS: Final = Table("offset.offset", Offset, key=("tenant", "group", "topic", "partition"))
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group that has offsets: how many, and since when."""
+
+    tenant: str
+    group: str
+    partitions: int
+    created_ms: int
+
+
+GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
     """One commit, as a caller says it."""
@@ -64,6 +77,19 @@ class OffsetPage:
 
     offsets: tuple[Offset, ...]
     next: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """Consumer groups by name; `next` continues, empty at the end."""
+
+    groups: tuple[Group, ...]
+    next: bytes
+
+
+_PLACES: Final = packing.field_names(Offset)
+_OFFSET, _METADATA = _PLACES.index("offset"), _PLACES.index("metadata")
+_COMMITS, _COMMIT_MS = _PLACES.index("commits"), _PLACES.index("commit_ms")
 
 
 def _check_names(values: Sequence[str], field: str) -> None:
@@ -142,20 +168,34 @@ class CommitOffsets:
         )
 
     def apply(self, db: Tables, at: Stamp) -> CommitReply:
-        """Every commit counts, also when one batch names a partition twice."""
+        """Every commit counts, also when one batch names a partition twice.
+
+        Rows are handled as plain values here (`Offset`'s fields in order): making two objects a
+        commit would double what one costs.
+        """
         tenant, now_ms = self.tenant, at.now_ms
+        table, revision, get, swap = OFFSETS.name, db.revision, db.store.get, db.swap
+        unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)
+        new: dict[str, int] = {}
         for group, topic, partition, offset, note in zip(
             self.groups, self.topics, self.partitions, self.offsets, metadata, strict=True
         ):
-            old = db.get(OFFSETS, tenant, group, topic, partition)
-            commits, first_ms = (
-                (1, now_ms) if old is None else (old.commits + 1, old.first_commit_ms)
-            )
-            db.put(
-                OFFSETS,
-                Offset(tenant, group, topic, partition, offset, note, commits, first_ms, now_ms),
-            )
+            key = (tenant, group, topic, partition)
+            old = get(table, key)
+            if old is None:
+                new[group] = new.get(group, 0) + 1
+                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms]
+            else:
+                _, values = unpack(old)
+                values[_OFFSET] = offset
+                values[_METADATA] = note
+                values[_COMMITS] += 1
+                values[_COMMIT_MS] = now_ms
+            swap(table, key, old, pack((revision, values)))
+        for group, partitions in new.items():
+            known = db.get(GROUPS, tenant, group) or Group(tenant, group, 0, now_ms)
+            db.put(GROUPS, replace(known, partitions=known.partitions + partitions))
         return CommitReply(len(self.groups), now_ms)
 
 
@@ -180,6 +220,7 @@ class DeleteGroup:
         rows = [row for _, row, _ in db.scan(OFFSETS, self.tenant, self.group)]
         for row in rows:
             db.delete(OFFSETS, *OFFSETS.key_of(row))
+        db.delete(GROUPS, self.tenant, self.group)
         return len(rows)
 
 
@@ -211,6 +252,7 @@ class FetchOffsets:
 class ListOffsets:
     """Offsets of a tenant, or of one of its groups, a page at a time."""
 
+    every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     group: str = ""
     limit: int = 1_000
@@ -221,8 +263,35 @@ class ListOffsets:
         names.tenant(self.tenant)
         names.name(self.group, "group", empty=True)
 
+    def slot_key(self) -> tuple[str, ...] | None:
+        """Where the group's offsets are; all of a tenant's are everywhere."""
+        return (self.tenant, self.group) if self.group else None
+
     def read(self, db: Tables, at: Stamp) -> OffsetPage:
         """By group, topic and partition."""
         prefix = (self.tenant, self.group) if self.group else (self.tenant,)
         rows, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
         return OffsetPage(tuple([row for row, _ in rows]), after)
+
+
+@query("offset.groups")
+class ListGroups:
+    """The consumer groups of a tenant, a page at a time."""
+
+    every_group: ClassVar[bool] = True
+    tenant: str = names.DEFAULT_TENANT
+    starts: str = ""
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.name(self.starts, "starts", empty=True)
+
+    def read(self, db: Tables, at: Stamp) -> GroupPage:
+        """Groups whose name begins with `starts`."""
+        rows, after = db.page(
+            GROUPS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
+        )
+        return GroupPage(tuple([row for row, _ in rows]), after)

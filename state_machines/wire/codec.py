@@ -155,6 +155,8 @@ _FIELDS: Final = {
 
 def _message_from(found: pb.RaftMessage) -> Message:
     sender, receiver = _id(found.sender, "sender"), _id(found.receiver, "receiver")
+    if sender == receiver:
+        raise WireError(f"receiver: {receiver} is the sender")
     term = _term(found.term, "term")
     match found.WhichOneof("body"):
         case "append":
@@ -179,8 +181,8 @@ def _message_from(found: pb.RaftMessage) -> Message:
             vote = found.request_vote
             last_index = _index(vote.last_index, "last_index")
             last_term = _term(vote.last_term, "last_term")
-            if last_term > term:
-                raise WireError(f"last_term: {last_term} is beyond the message's term {term}")
+            if last_term > term or (last_index == 0) != (last_term == 0):
+                raise WireError(f"last_term: {last_term} at {last_index} in term {term}")
             return RequestVote(
                 sender, receiver, term, last_index, last_term, vote.pre, vote.transfer
             )
@@ -191,7 +193,7 @@ def _message_from(found: pb.RaftMessage) -> Message:
             return TimeoutNow(sender, receiver, term)
         case "install_snapshot":
             meta = _meta_from(found.install_snapshot.meta)
-            if meta.index == 0 or meta.term > term:
+            if not (meta.index and 0 < meta.term <= term):
                 raise WireError(f"meta: index {meta.index}, term {meta.term} in term {term}")
             return InstallSnapshot(sender, receiver, term, meta)
         case _:
@@ -201,14 +203,16 @@ def _message_from(found: pb.RaftMessage) -> Message:
 def _append_from(sender: int, receiver: int, term: int, found: pb.Append) -> Append:
     index = prev_index = _index(found.prev_index, "prev_index")
     last_term = prev_term = _term(found.prev_term, "prev_term")
-    if prev_term > term or (prev_index == 0 and prev_term):
+    if term == 0:
+        raise WireError("term: nobody leads in term 0")
+    if prev_term > term or (prev_index == 0) != (prev_term == 0):
         raise WireError(f"prev_term: {prev_term} at {prev_index} in a message of term {term}")
     entries = []
     for each in found.entries:
         entry = _entry_from(each)
         if entry.index != index + 1:
             raise WireError(f"entries: {entry.index} after {index}")
-        if not last_term <= entry.term <= term:
+        if not max(last_term, 1) <= entry.term <= term:
             raise WireError(f"entries: term {entry.term} at {entry.index} after {last_term}")
         index, last_term = entry.index, entry.term
         entries.append(entry)
