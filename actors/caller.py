@@ -126,7 +126,7 @@ class Caller:
         for _ in range(SHARD_MOVES_MAX):
             parts = [(group, operation)] if group else self._map.route(operation)
             try:
-                if len(parts) == 1:
+                if len(parts) == 1 and parts[0][1] is operation:
                     return await self._submit(*parts[0], deadline, stale, min_revision)
                 replies = await asyncio.gather(
                     *(
