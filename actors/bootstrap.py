@@ -53,7 +53,8 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     hellos = wait_for_seats(names)
     cluster = agree_on_cluster(hellos, cluster)
     found_group(names, hellos, cluster)
-    wait_for_leader(names)
+    # Each group's first candidate is another one, so that leaders spread over the nodes.
+    wait_for_leader(names, candidate=names[config.groups.index(group) % len(names)])
     return cluster
 
 
@@ -114,18 +115,23 @@ def _all(names: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
     return answers
 
 
-def wait_for_leader(names: Sequence[str], seconds: float = LEADER_SECONDS) -> dict[str, Any]:
-    """The leader's status, once its no-op is committed and applied. Raises NoQuorum at the end."""
+def wait_for_leader(
+    names: Sequence[str], seconds: float = LEADER_SECONDS, *, candidate: str = ""
+) -> dict[str, Any]:
+    """The leader's status, once its no-op is committed and applied. Raises NoQuorum at the end.
+
+    `candidate` is a seat to be asked to stand if there is no leader: a group that has just been
+    started need not wait for an election timeout, and one candidate alone makes no tie.
+    """
     deadline = time.monotonic() + seconds
-    hurried = False
     while time.monotonic() < deadline:
         answers = remote.each_call(names, "status", seconds=2.0)
         leader = leader_of(each for each in answers.values() if isinstance(each, dict))
         if leader is not None and leader["applied"] and leader["applied"] >= leader["commit"]:
             return leader
-        if leader is None and not hurried:
-            hurried = True  # one candidate, so no tie; if it fails, the timeouts elect
-            remote.each_call(names[:1], "campaign", seconds=2.0)
+        if leader is None and candidate:
+            remote.each_call([candidate], "campaign", seconds=2.0)
+            candidate = ""  # if it fails, the timeouts elect
         time.sleep(POLL_SECONDS)
     raise NoQuorum(f"{names[0].rpartition('/')[0]}: no leader within {seconds:.0f} s")
 

@@ -62,6 +62,8 @@ class Writes:
 
     name: str
     slow_seconds: float
+    linger_seconds: float = 0.0
+    batch_max: int = PROPOSALS_MAX
     slow: int = 0
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _queue: deque[Write] = field(default_factory=deque)
@@ -78,11 +80,17 @@ class Writes:
         self._queue.append(write)
         self._bytes += write.size
 
+    def linger(self, now: float) -> float:
+        """How much longer the next entry waits for company; 0 for not at all."""
+        if not self.linger_seconds or not self._queue or len(self._queue) >= self.batch_max:
+            return 0.0
+        return self._queue[0].queued_at + self.linger_seconds - now
+
     def take(self) -> list[Write]:
-        """The proposals of the next entry: all that waits, up to `BATCH_BYTES_MAX`."""
+        """The proposals of the next entry: all that waits, up to its limits."""
         writes: list[Write] = []
         size = 0
-        while self._queue and size < BATCH_BYTES_MAX:
+        while self._queue and size < BATCH_BYTES_MAX and len(writes) < self.batch_max:
             write = self._queue.popleft()
             self._bytes -= write.size
             if not write.reply.done():  # its caller's deadline may have passed while it waited
@@ -228,6 +236,15 @@ def refusal(error: MetarayError) -> api.Reply:
     if isinstance(error, Overloaded):
         reply.retry_after_ms = error.retry_after_ms
     return reply
+
+
+async def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> bytes:
+    """The encoded reply, or `Unknown` when the deadline passes first."""
+    try:
+        return await asyncio.wait_for(reply, limit_ms / 1000)
+    except TimeoutError:
+        late = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
+        return late.SerializeToString()
 
 
 def refuse(replies: Sequence[asyncio.Future[bytes]], error: MetarayError) -> None:

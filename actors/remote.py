@@ -38,6 +38,7 @@ from state_machines.errors import Stopped
 LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 CONTROLLER_PREFIX = "controller-"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class SeatActor(Seat):
     """A seat in its actor: it starts itself, because Ray restarts it without asking anyone."""
 
     async def __init__(self, spec: SeatSpec) -> None:  # type: ignore[misc]  # Ray awaits it
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         super().__init__(
@@ -91,7 +92,7 @@ class ControllerActor(Controller):
     """The controller in its actor."""
 
     async def __init__(self, epoch: int, spec: SeatSpec) -> None:  # type: ignore[misc]
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         groups = RayGroups()
         await groups.refresh()
         super().__init__(

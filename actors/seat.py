@@ -203,7 +203,6 @@ class Seat:
             storage=storage,
             settings=settings,
             clock=self._clock,
-            rng=self._rng,
             hooks=self,
         )
         self._exports = Exports(replica)
@@ -240,6 +239,12 @@ class Seat:
     def stopped(self, reason: str) -> None:
         """The replica's hook: it serves no more."""
         log.error("%s: stopped: %s", self.spec.seat, reason)
+
+    def removed(self) -> None:
+        """The replica's hook: its directory is never opened again."""
+        log.warning("%s: its replica was removed from the group", self.spec.seat)
+        if self._directory is not None:
+            self._directory.update(status="retired")
 
     def _gauge(self) -> None:
         if self.replica is not None:

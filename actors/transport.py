@@ -60,6 +60,10 @@ class Transport(Protocol):
         """The seat the peer answers at, empty when not known."""
         ...
 
+    def meet(self, members: Iterable[int]) -> None:
+        """Learn where these replicas sit, before there is something urgent to say to them."""
+        ...
+
     def attend(self, leader: int) -> None:
         """Watch over the life of this leader (0: of nobody) and say when its process ends."""
         ...
@@ -276,18 +280,28 @@ class ActorTransport:
         if seat in self._seats:
             self._book[replica] = seat
 
+    def meet(self, members: Iterable[int]) -> None:
+        """Look for the seats of those that are not known yet."""
+        if any(each not in self._book for each in members if each != self._replica):
+            self._look_for_peers()
+
     def _look_for_peers(self) -> None:
         if (self._search is None or self._search.done()) and not self._closed:
             self._search = self._start(self._ask_seats())
 
     async def _ask_seats(self) -> None:
-        answers = await asyncio.gather(
-            *(asyncio.wait_for(self._calls.hello(seat), CALL_SECONDS) for seat in self._seats),
-            return_exceptions=True,
-        )
-        for seat, answer in zip(self._seats, answers, strict=True):
-            if isinstance(answer, dict) and answer["replica"]:
-                self.learn(int(answer["replica"]), seat)
+        await asyncio.gather(*(self._ask(seat) for seat in self._seats))
+
+    async def _ask(self, seat: str) -> None:
+        try:
+            answer = await asyncio.wait_for(self._calls.hello(seat), CALL_SECONDS)
+        except TimeoutError:
+            return
+        except Exception as error:  # noqa: BLE001 - it is away; whoever needs it asks again
+            log.info("%s: %s does not answer: %s", self._seat, seat, error)
+            return
+        if answer["replica"]:
+            self.learn(int(answer["replica"]), seat)
 
     # -- the leader's life ------------------------------------------------------------------
 

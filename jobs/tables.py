@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,6 +23,7 @@ TITLES = {
 def progress_table(report: Report) -> Table:
     """Consumer groups with the largest lag, and the totals of all."""
     shown, groups = len(report.groups), report.totals["groups"]
+    tenants = {row["tenant"] for row in report.groups}
     table = Table(
         title=f"Consumer progress: {shown} of {groups:,} groups, largest lag first",
         title_justify="left",
@@ -29,20 +31,26 @@ def progress_table(report: Report) -> Table:
         if report.totals["partitions_unmeasured"]
         else None,
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
         show_footer=True,
     )
-    table.add_column("tenant", footer="all")
-    table.add_column("group")
-    table.add_column("topics", justify="right", footer=f"{report.totals['topics']:,}")
-    table.add_column("partitions", justify="right", footer=f"{report.totals['offsets']:,}")
-    table.add_column("commits", justify="right", footer=f"{report.totals['commits']:,}")
-    table.add_column("commits/s", justify="right")
-    table.add_column("lag", justify="right", footer=f"{report.totals['lag']:,}")
-    table.add_column("worst", justify="right")
-    table.add_column("last commit (UTC)")
+    if len(tenants) > 1:
+        table.add_column("tenant")
+    table.add_column("group", footer="all groups")
+    for name, total in (
+        ("topics", "topics"),
+        ("parts", "offsets"),
+        ("commits", "commits"),
+        ("per s", None),
+        ("lag", "lag"),
+        ("worst", None),
+    ):
+        footer = "" if total is None else f"{report.totals[total]:,}"
+        table.add_column(name, justify="right", footer=footer, no_wrap=True)
+    table.add_column("last (UTC)", no_wrap=True)
     for row in report.groups:
         table.add_row(
-            _text(row["tenant"]),
+            *([_text(row["tenant"])] if len(tenants) > 1 else []),
             _text(row["group"]),
             f"{row['topics']:,}",
             f"{row['partitions']:,}",
@@ -57,7 +65,7 @@ def progress_table(report: Report) -> Table:
 
 def session_table(report: Report) -> Table:
     """Sessions by state, for each broker, tenant and bucket of expiry."""
-    table = Table(title="MQTT sessions", title_justify="left")
+    table = Table(title="MQTT sessions", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("by")
     table.add_column("")
     for state in ("active", "disconnected", "expired", "total"):
@@ -87,6 +95,6 @@ def _number(value: int | None) -> str:
 
 def _moment(ms: int) -> str:
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):  # a year that no calendar here has
         return f"{ms} ms"

@@ -169,7 +169,7 @@ class Client:
         expected_revision: int | None = None,
         tenant: str = "default",
     ) -> int:
-        """Set a key. Returns its revision; Conflict if it is not at `expected_revision` (0: absent)."""
+        """Set a key. Returns its revision; Conflict unless at `expected_revision` (0: absent)."""
         return await self.call(
             PutKv(tenant=tenant, key=key, value=value, expected_revision=expected_revision)
         )
@@ -290,7 +290,7 @@ class BlockingClient:
         expected_revision: int | None = None,
         tenant: str = "default",
     ) -> int:
-        """Set a key. Returns its revision; Conflict if it is not at `expected_revision` (0: absent)."""
+        """Set a key. Returns its revision; Conflict unless at `expected_revision` (0: absent)."""
         return self._wait(
             self._client.put(key, value, expected_revision=expected_revision, tenant=tenant)
         )

@@ -9,6 +9,7 @@ import ray
 
 from actors import remote
 from actors.controller import leader_of
+from actors.ray_env import NAMESPACE
 from state_machines.errors import NoQuorum
 
 PAGE_ROWS = 20_000
@@ -26,7 +27,7 @@ class Cut:
 
     def pages(self, table: str) -> Iterator[bytes]:
         """The table's rows as Arrow IPC pages, in key order. One page is in memory at a time."""
-        handle = ray.get_actor(self.seat, namespace=remote.NAMESPACE)
+        handle = ray.get_actor(self.seat, namespace=NAMESPACE)
         after = b""
         while True:
             page, after = ray.get(

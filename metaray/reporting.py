@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from actors import remote
-from jobs import datasets, report as report_job
+from jobs import datasets
+from jobs import report as report_job
 from jobs.progress import OFFSETS, WATERMARKS
 from jobs.session import SparkSettings, spark
 from jobs.sessions import SESSIONS

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.table import Table
 
 from actors.config import ClusterConfig
@@ -98,16 +99,15 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
 
 
 def _groups(seen: dict[str, Any], names: dict[str, str]) -> Table:
-    table = Table(title="groups")
-    for column in ("group", "seat", "node", "role"):
-        table.add_column(column)
+    table = Table(title="groups", title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ("seat", "node", "role"):
+        table.add_column(column, no_wrap=True)
     for column in ("term", "last", "commit", "applied", "lag", "queue"):
-        table.add_column(column, justify="right")
-    for name, group in seen["groups"].items():
-        for number, each in enumerate(group["replicas"]):
+        table.add_column(column, justify="right", no_wrap=True)
+    for group in seen["groups"].values():
+        for each in group["replicas"]:
             style = {"leader": "bold green", "silent": "red", "stopped": "red"}.get(each["role"])
             table.add_row(
-                name if number == 0 else "",
                 each["seat"],
                 names.get(each["node"], each["node"]),
                 each["role"],
@@ -117,8 +117,8 @@ def _groups(seen: dict[str, Any], names: dict[str, str]) -> Table:
                 style=style,
             )
             if each.get("fault"):
-                table.add_row("", "", "", f"[red]{each['fault']}[/]")
+                table.add_row("", "", f"[red]{each['fault']}[/]")
         if group["placement"] not in ("CREATED", "none"):
-            table.add_row("", "", "", f"[yellow]placement {group['placement']}[/]")
+            table.add_row("", "", f"[yellow]placement {group['placement']}[/]")
         table.add_section()
     return table

@@ -1,4 +1,4 @@
-"""The story of the demo, in order. Each part is a step; each claim is a check; one summary ends it."""
+"""The story of the demo, in order: parts are steps, claims are checks, one summary ends it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from metaray import local, reporting
 from metaray.client import Client, join_cluster
 from metaray.demo.brokers import Broker, free_port
 from metaray.demo.faults import kill_leader
-from metaray.demo.mqtt import Address, Fleet, MqttReport
+from metaray.demo.mqtt import Fleet, MqttReport
+from metaray.demo.mqtt_member import Address
 from metaray.demo.offsets import Consumers
 from metaray.demo.steps import Steps
 from metaray.service import start_service
-
 from state_machines.mqtt.session import ListSessions
+from state_machines.mqtt.topic import CreateTopics
 
 NODES = 3
 COMMITS_MIN = 200_000  #: acknowledged offset commits, at least
@@ -183,10 +184,8 @@ async def _write_keys(client: Client, steps: Steps) -> dict[str, bytes]:
     return keys
 
 
-def _touch() -> Any:
+def _touch() -> CreateTopics:
     """A small write to the mqtt group."""
-    from state_machines.mqtt.topic import CreateTopics
-
     return CreateTopics(names=(f"demo/probe/{time.monotonic_ns()}",))
 
 

@@ -172,6 +172,36 @@ async def test_a_seat_that_lost_its_disk_is_somebody_else(tmp_path: Path) -> Non
 
 
 @in_loop
+async def test_a_restarted_follower_knows_its_peers_before_it_needs_them(tmp_path: Path) -> None:
+    """Else its first pre-vote goes nowhere, and failover takes an election timeout."""
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        seat = group.followers()[0].spec.seat
+        await group.crash(seat)
+        back = await group.sit(seat)
+        assert back.replica is not None
+        status = back.replica.status
+        await eventually(lambda: all(status()["seats"].values()))
+        assert sorted(status()["seats"].values()) == sorted(group.seat_names)
+
+
+@in_loop
+async def test_a_replica_that_is_removed_is_silent_for_ever(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        leader = await group.leader()
+        gone = group.followers()[0]
+        assert gone.replica is not None
+        leader.change(Change(remove=(gone.replica.core.id,)))
+        await eventually(lambda: gone.replica and gone.replica.stopped_because)
+        assert gone.hello()["status"] == "stopped"
+        await group.crash(gone.spec.seat)
+        back = await group.sit(gone.spec.seat)
+        assert back.hello()["status"] == "vacant"
+        assert (await caller.call(GetKv(key="k"))).value == b"v"
+
+
+@in_loop
 async def test_one_directory_serves_one_seat(tmp_path: Path) -> None:
     async with running(Group(tmp_path, replicas=1)) as (group, caller):
         await caller.call(PutKv(key="k", value=b"v"))

@@ -192,7 +192,8 @@ class Group:
                         return seat
             return None
 
-        return await eventually(leads)
+        found: Seat = await eventually(leads)
+        return found
 
     def followers(self) -> list[Seat]:
         """Everyone else."""

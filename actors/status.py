@@ -1,0 +1,68 @@
+"""The operator's face of a replica: its counters, and everything that `status` shows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.replica import Replica
+
+
+@dataclass(slots=True)
+class Counters:
+    """Running counts, and sums of seconds that belong to them. The hot path only adds."""
+
+    elections: int = 0
+    proposals: int = 0
+    queries: int = 0
+    saves: int = 0
+    save_seconds: float = 0.0
+    applies: int = 0
+    apply_seconds: float = 0.0
+
+
+def status_of(replica: Replica) -> dict[str, Any]:
+    """What `metaray status` and the dashboards show of a replica. Plain values only."""
+    core, configuration = replica.core, replica.core.configuration
+    counters, writes = replica.counters, replica.writes
+    return {
+        "group": replica.group,
+        "seat": replica.seat,
+        "replica": core.id,
+        "role": replica.role,
+        "stopped": replica.stopped_because,
+        "term": core.term,
+        "leader": core.leader,
+        "leader_seat": replica.leader_seat,
+        "first_index": core.first_index,
+        "last_index": core.last_index,
+        "commit": core.commit,
+        "applied": replica.applied.index,
+        "flushed": replica.stores.state.flushed.index,
+        "voters": list(configuration.voters),
+        "outgoing": list(configuration.outgoing),
+        "learners": list(configuration.learners),
+        "progress": {
+            peer: {"match": each.match_index, "state": each.state.value}
+            for peer, each in sorted(core.progress.items())
+        }
+        if replica.leads
+        else {},
+        "seats": {peer: replica.transport.seat_of(peer) for peer in configuration.members},
+        "queue": len(writes),
+        "reads": len(replica.reads),
+        "storage_queue": replica.storage.queued,
+        "dirty_bytes": replica.stores.state.dirty_bytes,
+        "counters": {
+            "elections": counters.elections,
+            "slow_writes": writes.slow,
+            "proposals": counters.proposals,
+            "queries": counters.queries,
+            "saves": counters.saves,
+            "save_seconds": counters.save_seconds,
+            "applies": counters.applies,
+            "apply_seconds": counters.apply_seconds,
+            "phases": dict(writes.phases),
+        },
+    }

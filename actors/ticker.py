@@ -1,0 +1,39 @@
+"""Ticks: the core's unit of time, made from a clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actors.clock import Clock
+
+CAUGHT_UP_MAX = 2  #: after a pause the core is not told of all the time that passed
+
+
+class Ticker:
+    """Calls `ticked(count)` when ticks are due, until it is stopped."""
+
+    def __init__(self, clock: Clock, tick_ms: int, ticked: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._seconds = tick_ms / 1000
+        self._ticked = ticked
+        self._last = clock.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._last = self._clock.monotonic()
+        self._again()
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
+        due = int((self._clock.monotonic() - self._last) / self._seconds)
+        if due:
+            self._last += due * self._seconds
+            self._ticked(min(due, CAUGHT_UP_MAX))
