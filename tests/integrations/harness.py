@@ -21,7 +21,7 @@ from metaray.demo.mqtt_member import Address, Member
 from metaray.integrations.amqtt.__main__ import configuration
 from metaray.integrations.amqtt.plugin import MetarayPlugin
 from state_machines.errors import Rejected
-from state_machines.machine import Machine, refused
+from state_machines.machine import Machine
 from state_machines.metadata.node import GetNode
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import GetSession
@@ -70,7 +70,8 @@ class Service:
             try:
                 machine.admit(asked.proposal)
             except Rejected as error:
-                return refused(error, 0)
+                reply = api.Reply(code=error.code, detail=error.detail)
+                return reply.SerializeToString()
             self._index += 1
             batch = api.Batch(now_ms=self.now_ms, proposals=[asked.proposal])
             entry = Entry(term=1, index=self._index, data=batch.SerializeToString())
@@ -175,6 +176,7 @@ class House:
                 "heartbeat_s": 0.1,
                 "outbox_s": 0.02,
                 "check_s": 0.05,
+                "restart_grace_s": 0,
                 "page": 3,
                 **settings,
             },

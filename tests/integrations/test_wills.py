@@ -116,8 +116,21 @@ def test_the_will_of_a_client_whose_broker_was_killed_comes_after_its_restart(ho
     ann.until_lost()
     assert house.call(GetSession(client_id="ann")).connected  # nobody told the service
     (watcher,) = watch(house, "b1")
+    house.until_closed("ann")
     house.later(WILL_DELAY_S)
     assert wills(house, watcher) == [WILL]
+
+
+def test_no_will_for_a_client_that_is_back_soon_after_its_broker_was_killed(house: House) -> None:
+    ann = house.client("ann", house.start("b1"), will=WILL)
+    house.abandon("b1")
+    ann.until_lost()
+    broker = house.start("b1", restart_grace_s=60)
+    watcher = house.client("watcher", broker)
+    watcher.subscribe("wills/#", "mark/b1")
+    house.client("ann", broker, will=WILL)
+    house.later(10 * WILL_DELAY_S)
+    assert wills(house, watcher) == []
 
 
 def test_a_client_that_falls_silent_is_given_up(house: House) -> None:

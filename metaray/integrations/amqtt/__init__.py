@@ -17,7 +17,8 @@ Reading order: `plugin.py` (what is promised, and how wills go), `seams.py` (whe
 hold of), `connection.py` (the order of one client's packets), `store.py` (the calls to metaray).
 """
 
-from metaray.integrations.amqtt.plugin import Config, MetarayPlugin
+from metaray.integrations.amqtt.config import Config
+from metaray.integrations.amqtt.plugin import MetarayPlugin
 from metaray.integrations.amqtt.store import Caller
 
 __all__ = ["Caller", "Config", "MetarayPlugin"]

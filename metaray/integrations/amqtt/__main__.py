@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import sys
 from typing import Annotated, Any, Final
@@ -80,7 +81,12 @@ def main(
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     address: Annotated[str | None, typer.Option(help="Ray's address; else METARAY_ADDRESS")] = None,
     tenant: Annotated[str, typer.Option()] = "default",
-    will_delay: Annotated[int, typer.Option(min=0, help="Seconds from the loss of a client")] = 0,
+    will_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds after the loss of a client, in whole ones")
+    ] = 0,
+    restart_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for clients to come back after a kill")
+    ] = 5.0,
     session_expiry: Annotated[int, typer.Option(min=1, help="Seconds")] = 7 * 86_400,
     timeout: Annotated[float, typer.Option(help="Deadline of a call to metaray, seconds")] = 15.0,
     log_level: Annotated[str, typer.Option()] = "WARNING",
@@ -103,7 +109,8 @@ def main(
         name=name,
         address=address,
         tenant=tenant,
-        will_delay_s=will_delay,
+        will_delay_s=math.ceil(will_delay),
+        restart_grace_s=restart_grace,
         timeout_s=timeout,
     )
     raise typer.Exit(asyncio.run(serve(config)))

@@ -2,7 +2,7 @@
 
 amqtt starts one task a packet. That is fine while a packet is handled without waiting; a retained
 PUBLISH however waits until metaray has it, and must be neither overtaken by the packets behind it
-nor forgotten when the client leaves. So a `Connection` replaces three handlers of amqtt's protocol
+nor forgotten when the client leaves. So a `Connection` replaces four methods of amqtt's protocol
 handler, on this one instance:
 
 - `handle_publish`: a retained message is written before the publish goes on, so it is in metaray
@@ -12,6 +12,9 @@ handler, on this one instance:
   what it sent before be handled first.
 - `handle_read_timeout`: ends a connection that has been silent for 1.5 times its keep alive
   (MQTT-3.1.2-24). amqtt itself waits for ever, and then no will would ever fire.
+- `stop` closes the stream before it waits for the reader. amqtt cancels the reader and waits;
+  Python 3.11's `wait_for` may swallow that when a packet comes at the same moment, and then it
+  would wait for ever. The end of the stream is not swallowed.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ class Connection:
         self._disconnect: Callable[[DisconnectPacket | None], Awaitable[None]] = (
             handler.handle_disconnect
         )
+        self._stop: Callable[[], Awaitable[None]] = handler.stop
+        handler.stop = self._on_stop
         handler.handle_publish = self._on_publish
         handler.handle_disconnect = self._on_disconnect
         handler.handle_read_timeout = self._on_silence
@@ -80,13 +85,7 @@ class Connection:
         self.ending = True
         log.info("closing the connection of client %r: %s", self.client_id, reason)
         await self._disconnect(None)
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.handler.stop()
-                await self._writer.close()
-        except (OSError, TimeoutError) as error:
-            log.debug("client %r: closing: %r", self.client_id, error)
-            _abort(self._writer)
+        await self.handler.stop()
 
     # -- the handlers ------------------------------------------------------------------------
     #
@@ -106,6 +105,15 @@ class Connection:
         if packet is not None and not self.ending:
             self.graceful = True
         return self._after_pending(packet)
+
+    async def _on_stop(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.close()
+        except (OSError, TimeoutError) as error:
+            log.debug("client %r: closing: %r", self.client_id, error)
+            _abort(self._writer)
+        await self._stop()
 
     def _on_silence(self) -> None:
         self._start(self.end(f"silent for {self.session.keep_alive} s"))

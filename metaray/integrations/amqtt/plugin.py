@@ -18,8 +18,9 @@ and acknowledges it. A broker that dies between the two leaves it to be publishe
 claim has run out: that is the one way a will comes twice. A client that connects again in time,
 wherever, goes on with its session: no will; without a delay there is no such time.
 
-Sessions that a killed broker left open are closed by the next process of its name, or by the other
-brokers once the controller has marked it offline.
+Sessions that a killed broker left open are closed by the next process of its name, unless their
+clients are back within `restart_grace_s`, or by the other brokers once the controller has marked it
+offline.
 
 **When metaray does not answer**, nobody can connect (CONNACK 3, server unavailable), nothing is
 granted or acknowledged that it does not have, and clients that are connected stay connected. What
@@ -32,18 +33,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from amqtt.broker import BrokerContext, RetainedApplicationMessage
+from amqtt.broker import BrokerContext
 from amqtt.contexts import Action
-from amqtt.errors import PluginInitError
 from amqtt.mqtt.connack import IDENTIFIER_REJECTED, SERVER_UNAVAILABLE
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.plugins.base import BasePlugin
 
+from metaray.integrations.amqtt.config import Config
 from metaray.integrations.amqtt.connection import Connection
+from metaray.integrations.amqtt.memory import RetainedMemory
 from metaray.integrations.amqtt.seams import Refused, Seams
 from metaray.integrations.amqtt.store import Filter, Opened, Store, Will
 from state_machines.errors import Fenced, Invalid, MetarayError, NotFound, Rejected
@@ -55,50 +56,6 @@ WILLS: Final = 100  #: wills claimed from the outbox at once
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Config:
-    """The plugin's section of the broker's configuration."""
-
-    name: str
-    """The broker's name in the fleet, the same after a restart: it finds its sessions by it."""
-    address: str | None = None
-    """Ray's address (host:port); None: METARAY_ADDRESS, or the local cluster."""
-    listen: str = ""
-    """Where clients reach this broker, as it is told to others (host:port)."""
-    tenant: str = "default"
-    """The namespace of everything the broker keeps."""
-    timeout_s: float = 15.0
-    """Deadline of one call to metaray. Longer than a failover, shorter than a client's patience."""
-    session_expiry_s: int = 7 * 86_400
-    """How long a persistent session outlives its connection."""
-    will_delay_s: int = 0
-    """How long after the loss of its client a will is published."""
-    will_delays: dict[str, int] = field(default_factory=dict)
-    """The same for client ids that match a pattern (`*`, `?`, `[...]`); the first that matches."""
-    heartbeat_s: float = 5.0
-    """Between signs of life to metaray, which gives a node up after 30 s without one."""
-    outbox_s: float = 0.5
-    """Between looks at the outbox: how late a will may be."""
-    check_s: float = 2.0
-    """Between looks at who owns the sessions here: how long a client that went elsewhere stays."""
-    page: int = 1_000
-    """Rows of one page when the broker loads its state."""
-    caller: Any = None
-    """A function that returns a `Caller` to use instead of a client for `address`."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work, by name."""
-        if not self.name:
-            raise PluginInitError("name: the broker needs one")
-        for each in ("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"):
-            if getattr(self, each) <= 0:
-                raise PluginInitError(f"{each} must be more than 0")
-        for pattern, delay in {"": self.will_delay_s, **self.will_delays}.items():
-            if delay < 0:
-                where = f"will_delays[{pattern!r}]" if pattern else "will_delay_s"
-                raise PluginInitError(f"{where}: a delay cannot be less than 0")
-
-
 class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt is not typed for us
     """Keeps sessions, subscriptions, retained messages and wills of an amqtt broker in metaray."""
 
@@ -107,12 +64,14 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         self.settings: Config = context.config
+        self._memory = RetainedMemory(context.retained_messages)
         self.seams = Seams(context._broker_instance, self)
         self.refusing = "the broker starts"  #: why no client may connect; empty: they may
         self.ready = asyncio.Event()  #: what the broker had is loaded
         self.fenced = asyncio.Event()  #: another broker has taken this one's name; it must stop
         self._store: Store | None = None
         self._stopping = asyncio.Event()
+        self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
         self._loops: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -139,6 +98,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         """Stop. Sessions still open after the deadline are closed by the next start."""
         self.refusing = "the broker stops"
         self.ready.clear()
+        self._close_left_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.timeout_s):
                 for connection in tuple(self.seams.live.values()):
@@ -159,10 +119,11 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         await store.open()
         self._store = store
         await store.register()
-        await self._load_retained(store)
+        await self._memory.load(store)
         await self._load_sessions(store)
         self.refusing = ""
         self.ready.set()
+        self._loops.add(asyncio.create_task(self._after_grace()))
         for seconds, step in (
             (self.settings.heartbeat_s, store.heartbeat),
             (self.settings.outbox_s, self._publish_wills),
@@ -181,18 +142,12 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
                 log.warning("metaray answers: clients may connect")
                 return
 
-    async def _load_retained(self, store: Store) -> None:
-        async for rows in store.retained():
-            for row in rows:
-                self._set_retained(row.topic, row.payload, row.qos)
-
     async def _load_sessions(self, store: Store) -> None:
-        """Load the persistent sessions last seen here. Their clients are not connected any more."""
+        """Load the persistent sessions last seen here; none of their clients is connected now."""
         async for rows in store.sessions():
             mine = [row for row in rows if row.broker == self.settings.name]
-            lost = [row for row in mine if row.connected]
             kept = [row for row in mine if row.expiry_s]
-            await _in_chunks(lambda row: store.close_session(row.client_id, row.epoch, False), lost)
+            self._left_open.update({row.client_id: row.epoch for row in mine if row.connected})
             for row, filters in zip(
                 kept, await _in_chunks(lambda row: store.filters(row.client_id), kept), strict=True
             ):
@@ -200,6 +155,16 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
                 session = self.context.get_session(row.client_id)
                 session.clean_session = False
                 self.seams.restore(session, filters)
+
+    async def _after_grace(self) -> None:
+        """MQTT lets a server that has failed defer wills: clients that come back have none."""
+        if not await self._pause(self.settings.restart_grace_s):
+            self._close_left_open()
+
+    def _close_left_open(self) -> None:
+        while self._left_open:
+            client_id, epoch = self._left_open.popitem()
+            self._close_later(client_id, epoch, graceful=False)
 
     async def _every(self, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it again and again; while metaray does not answer, say so once."""
@@ -246,6 +211,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
             )
             if last_words is not None:
                 await store.set_will(last_words, opened.epoch)
+            self._left_open.pop(client_id, None)
         except MetarayError as error:
             if opened is not None:
                 self._close_later(client_id, opened.epoch, graceful=True)
@@ -332,38 +298,13 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         return True
 
     async def refresh(self, topic_filter: str) -> None:
-        """Learn what other brokers have retained; a wildcard asks for all that starts like it."""
+        """Learn what other brokers have retained since."""
         if self._store is None:
             return
-        levels = topic_filter.split("/")
-        wild = next((at for at, each in enumerate(levels) if each in ("+", "#")), None)
         try:
-            if wild is None:
-                row = await self._store.retained_at(topic_filter)
-                self._set_retained(topic_filter, row.payload if row else b"", row.qos if row else 0)
-                return
-            starts = "/".join(levels[:wild])  # "a/#" matches "a", too
-            if wild and levels[wild] == "+":
-                starts += "/"
-            found: set[str] = set()
-            async for rows in self._store.retained(starts):
-                for each in rows:
-                    self._set_retained(each.topic, each.payload, each.qos)
-                    found.add(each.topic)
+            await self._memory.refresh(self._store, topic_filter)
         except MetarayError as error:
             log.warning("retained messages for %r may be old: %r", topic_filter[:200], error)
-            return
-        for topic in tuple(self.context.retained_messages):
-            if topic.startswith(starts) and not topic.startswith("$") and topic not in found:
-                self._set_retained(topic, b"", 0)
-
-    def _set_retained(self, topic: str, payload: bytes, qos: int) -> None:
-        """What the broker holds in memory, which is what it answers a new subscription from."""
-        if payload:
-            message = RetainedApplicationMessage(None, topic, payload, qos)
-            self.context.retained_messages[topic] = message
-        else:
-            self.context.retained_messages.pop(topic, None)
 
     # -- what is done again and again --------------------------------------------------------
 
@@ -375,7 +316,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
             for will in claimed:
                 if will.retain:
                     await store.retain(will.topic, will.payload, will.qos)
-                    self._set_retained(will.topic, will.payload, will.qos)
+                    self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
             if claimed:
                 await store.ack_wills(claimed)

@@ -1,0 +1,56 @@
+"""The plugin's section of the broker's configuration, every setting with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from amqtt.errors import PluginInitError
+
+
+@dataclass
+class Config:
+    """The plugin's section of the broker's configuration."""
+
+    name: str
+    """The broker's name in the fleet, the same after a restart: it finds its sessions by it."""
+    address: str | None = None
+    """Ray's address (host:port); None: METARAY_ADDRESS, or the local cluster."""
+    listen: str = ""
+    """Where clients reach this broker, as it is told to others (host:port)."""
+    tenant: str = "default"
+    """The namespace of everything the broker keeps."""
+    timeout_s: float = 15.0
+    """Deadline of one call to metaray. Longer than a failover, shorter than a client's patience."""
+    session_expiry_s: int = 7 * 86_400
+    """How long a persistent session outlives its connection."""
+    will_delay_s: int = 0
+    """How long after the loss of its client a will is published."""
+    will_delays: dict[str, int] = field(default_factory=dict)
+    """The same for client ids that match a pattern (`*`, `?`, `[...]`); the first that matches."""
+    heartbeat_s: float = 5.0
+    """Between signs of life to metaray, which gives a node up after 30 s without one."""
+    outbox_s: float = 0.5
+    """Between looks at the outbox: how late a will may be."""
+    restart_grace_s: float = 5.0
+    """How long clients of a broker that was killed have to come back, once it runs again."""
+    check_s: float = 2.0
+    """Between looks at who owns the sessions here: how long a client that went elsewhere stays."""
+    page: int = 1_000
+    """Rows of one page when the broker loads its state."""
+    caller: Any = None
+    """A function that returns a `Caller` to use instead of a client for `address`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, by name."""
+        if not self.name:
+            raise PluginInitError("name: the broker needs one")
+        if self.restart_grace_s < 0:
+            raise PluginInitError("restart_grace_s cannot be less than 0")
+        for each in ("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"):
+            if getattr(self, each) <= 0:
+                raise PluginInitError(f"{each} must be more than 0")
+        for pattern, delay in {"": self.will_delay_s, **self.will_delays}.items():
+            if delay < 0:
+                where = f"will_delays[{pattern!r}]" if pattern else "will_delay_s"
+                raise PluginInitError(f"{where}: a delay cannot be less than 0")
