@@ -65,6 +65,10 @@ class Groups(Protocol):
         """Call the replica at this seat."""
         ...
 
+    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Call the replica at this seat; it answers late."""
+        ...
+
     async def refresh(self) -> None:
         """Look again which seats there are."""
         ...
@@ -138,6 +142,16 @@ class Caller:
             except WrongShard as error:
                 await self._fetch_map(error.version, deadline)
         raise WrongShard(f"{op.tag(operation)}: the slot map moved {SHARD_MOVES_MAX} times")
+
+    async def watch(
+        self, group: str, tables: Sequence[str], from_revision: int | None
+    ) -> api.Reply:
+        """One long poll (None: only ask for the group's revision). Raises Compacted, NoQuorum."""
+        lane = self._lanes.get((group, "watch"))
+        if lane is None:
+            lane = self._lanes[group, "watch"] = _WatchLane(group, self._groups, self._rng)
+        assert isinstance(lane, _WatchLane), "made above"
+        return await lane.poll(tables, from_revision, self._timeout_ms)
 
     async def close(self) -> None:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`."""
@@ -442,6 +456,31 @@ class _QueryLane(_Lane):
             return self._groups.query(seat, request.SerializeToString())
 
         _resolve(batch, await self._settle(batch, send, _Trace(command=False), any_seat=stale))
+
+
+class _WatchLane(_Lane):
+    """Long polls: each is a call of its own, and ends without news before our own deadline."""
+
+    async def poll(
+        self, tables: Sequence[str], from_revision: int | None, timeout_ms: int
+    ) -> api.Reply:
+        """Ask the leader once, or until there is one."""
+
+        def send(seat: str, limit_ms: int) -> Awaitable[bytes]:
+            request = api.WatchRequest(
+                group=self._group,
+                tables=tables,
+                from_revision=from_revision or 0,
+                now=from_revision is None,
+                timeout_ms=max(1, limit_ms * 3 // 4),
+            )
+            return self._groups.watch(seat, request.SerializeToString())
+
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        reply = await self._attempts(send, deadline, _Trace(command=False))
+        if reply.code != api.OK:
+            raise error_of(reply)
+        return reply
 
 
 def _resolve(batch: Sequence[_Waiting], reply: api.Reply) -> None:

@@ -302,6 +302,10 @@ class RayGroups:
         """Query at a seat."""
         return self._handles.call(seat, "query", request)
 
+    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Watch at a seat."""
+        return self._handles.call(seat, "watch", request)
+
 
 def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
     """Call one method on many actors at once; an actor that fails maps to its exception."""

@@ -24,10 +24,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from actors import pending
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.hooks import Hooks
-from actors.pending import Read, Reads, Slot, Write, Writes, answered, refusal, refuse
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
 from actors.storage_jobs import Outcome, answer, apply, save
@@ -35,6 +35,7 @@ from actors.storage_thread import StorageThread
 from actors.ticker import Ticker
 from actors.transport import ATTEND_SECONDS, Transport
 from actors.upkeep import Upkeep
+from actors.watches import History
 from state_machines.errors import MetarayError, NotLeader, Rejected, Stopped, Unavailable
 from state_machines.machine import Machine
 from state_machines.raft import Raft
@@ -90,19 +91,20 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Message] = deque()
         self._saved: deque[Ready] = deque()
-        self.writes = Writes(
+        self.writes = pending.Writes(
             seat,
             slow_seconds=settings.slow_write_ms / 1000,
             linger_seconds=settings.batch_linger_ms / 1000,
             batch_max=settings.batch_max,
         )
-        self.reads = Reads(seat)
+        self.reads = pending.Reads(seat)
         self._changed = asyncio.Event()  # leadership or configuration moved
         self._saving = False
         self._applying = 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
         self._configuration = self.applied.configuration  # after all that was handed to apply
+        self.history = History(self.applied.index)
         self._led_term = 0
         self._turn_scheduled = False
         self._was_member = self._is_member()
@@ -115,7 +117,7 @@ class Replica:
             clock=clock,
             failed=self._storage_failed,
         )
-        self._sender = SnapshotSender(
+        self.snapshots = SnapshotSender(
             cluster=cluster,
             group=group,
             replica=core.id,
@@ -139,11 +141,6 @@ class Replica:
     def leads(self) -> bool:
         """Whether this replica believes to lead."""
         return not self.stopped_because and self.core.leader == self.core.id
-
-    @property
-    def snapshots_sent(self) -> int:
-        """Whole snapshots that peers took from this replica."""
-        return self._sender.sent
 
     def start(self) -> None:
         """Begin to tick and take turns."""
@@ -176,7 +173,7 @@ class Replica:
 
     async def propose(self, request: api.ProposeRequest) -> bytes:
         """Put a proposal into the log and wait for its reply (an encoded `api.Reply`)."""
-        write = Write(
+        write = pending.Write(
             request.proposal,
             request.ByteSize(),
             self._loop.create_future(),
@@ -187,14 +184,16 @@ class Replica:
             self._machine.admit(request.proposal)
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
-            return refusal(error).SerializeToString()
+            return pending.refusal(error).SerializeToString()
         self.counters.proposals += 1
         self._wake()
-        return await answered(write.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return await pending.answered(
+            write.reply, self._deadline_ms(request.timeout_ms), self.group
+        )
 
     async def query(self, request: api.QueryRequest) -> bytes:
         """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
-        read = Read(request, self._loop.create_future())
+        read = pending.Read(request, self._loop.create_future())
         try:
             self._must_run()
             if request.stale:
@@ -205,9 +204,18 @@ class Replica:
                 self.reads.queue(read)
                 self._wake()
         except Unavailable as error:
-            return refusal(error).SerializeToString()
+            return pending.refusal(error).SerializeToString()
         self.counters.queries += 1
-        return await answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return await pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
+
+    async def watch(self, request: api.WatchRequest) -> bytes:
+        """Answer a watch (`watches.py`); only at the leader, so that its revision is the latest."""
+        try:
+            self._must_lead()
+            reply = await self.history.watch(request, self._deadline_ms(request.timeout_ms))
+        except (Rejected, Unavailable) as error:
+            reply = pending.refusal(error)
+        return reply.SerializeToString()
 
     def _deadline_ms(self, asked_ms: int) -> int:
         limit = self._settings.write_timeout_ms
@@ -304,7 +312,7 @@ class Replica:
             self.core.read(context)
         except Unavailable as error:
             self.reads.abandon(context)
-            refuse([read.reply for read in reads], self._with_hint(error))
+            pending.refuse([read.reply for read in reads], self._with_hint(error))
 
     def _take_proposals(self) -> None:
         """Everything that waits becomes one entry, unless a save is under way."""
@@ -321,9 +329,11 @@ class Replica:
             try:
                 index = self.core.propose(batch.SerializeToString())
             except Unavailable as error:
-                refuse([write.reply for write in writes], self._with_hint(error))
+                pending.refuse([write.reply for write in writes], self._with_hint(error))
                 continue
-            self.writes.proposed(index, Slot(self.core.term, writes, self._clock.monotonic()))
+            self.writes.proposed(
+                index, pending.Slot(self.core.term, writes, self._clock.monotonic())
+            )
 
     def _with_hint(self, error: MetarayError) -> MetarayError:
         """The core knows the leader by its id; callers know seats."""
@@ -348,7 +358,7 @@ class Replica:
         if ready.reads:
             self._serve_reads()
         for peer in ready.snapshot_to:
-            self._sender.start(peer, self.core.term, self._snapshot_ended)
+            self.snapshots.start(peer, self.core.term, self._snapshot_ended)
 
     def _save(self, ready: Ready) -> None:
         assert not self._saving, "two saves under way"
@@ -367,6 +377,7 @@ class Replica:
             if ready.snapshot is not None:
                 self.applied = ready.snapshot
                 self._configuration = ready.snapshot.configuration
+                self.history.restart(ready.snapshot.index)
             self._saved.append(ready)
             self._wake()
 
@@ -397,8 +408,10 @@ class Replica:
             self.counters.apply_seconds += self._clock.monotonic() - begun
             self.applied = self.stores.state.applied
             now = self._clock.monotonic()
-            for index, term, replies in outcomes:
+            for index, term, replies, changes in outcomes:
                 self.writes.applied(index, term, replies, now)
+                self.history.add(index, changes)
+            self.history.applied(self.applied.index)
             self._serve_reads()
             self._note_removal()
             self._wake()
@@ -479,7 +492,7 @@ class Replica:
         self.reads.fail(error, safe_too=True)
         self._changed.set()
         self._ticker.stop()
-        self._sender.close()
+        self.snapshots.close()
         self.transport.close()
         if led:
             self._hooks.leadership(self.core.term, False)

@@ -287,6 +287,14 @@ class Seat:
             return refusal(error).SerializeToString()
         return await replica.query(message)
 
+    async def watch(self, request: bytes) -> bytes:
+        """An encoded `api.WatchRequest`; returns an encoded `api.Reply`."""
+        try:
+            replica, message = self._addressed(request, api.WatchRequest)
+        except (Invalid, Stopped) as error:
+            return refusal(error).SerializeToString()
+        return await replica.watch(message)
+
     def _addressed(self, request: bytes, kind: Any) -> tuple[Replica, Any]:
         if self.replica is None:
             raise Stopped(f"{self.spec.seat} is {self.status_word}")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.pending import Read
-from state_machines.machine import Applied, Machine
+from state_machines.machine import Applied, Change, Machine
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
 from storage.state import State
 from storage.stores import Stores
 
-Outcome = tuple[int, int, list[Applied]]
-"""Index and term of an applied entry, and the reply of each of its proposals."""
+Outcome = tuple[int, int, list[Applied], list[Change]]
+"""Index and term of an applied entry, the reply of each of its proposals, what it changed."""
 
 
 def save(stores: Stores, ready: Ready, staged: Staging | None) -> None:
@@ -32,7 +32,7 @@ def apply(
 ) -> list[Outcome]:
     """Apply committed entries in order. `configuration` is in force after the last of them."""
     outcomes = [
-        (entry.index, entry.term, machine.apply(entry))
+        (entry.index, entry.term, machine.apply(entry), machine.take_changes())
         for entry in entries
         if entry.kind is EntryKind.NORMAL and entry.data
     ]

@@ -15,22 +15,18 @@ Everything concurrent in one process shares calls: a thousand waiting `await`s c
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
-import ray
-
-from actors import ray_env
+import msgpack
 from actors.caller import Caller
-from actors.ray_env import NAMESPACE
 from actors.remote import RayGroups
-from metaray import local
-from state_machines.errors import NoQuorum
+from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.offset import (
     CommitOffsets,
@@ -41,14 +37,34 @@ from state_machines.offset.offset import (
     OffsetCommit,
 )
 from state_machines.op import Stamp
-from state_machines.tables import Tables
+from state_machines.tables import Table, Tables
+
+__all__ = [
+    "ADDRESS_VARIABLE",
+    "DEFAULT_DATA",
+    "BlockingClient",
+    "Client",
+    "connect",
+    "connect_sync",
+    "join_cluster",
+]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-ADDRESS_VARIABLE = "METARAY_ADDRESS"  #: the Ray address to join when none is given
-DEFAULT_DATA = Path(".metaray")  #: where `metaray up --local` keeps a cluster unless told otherwise
 TIMEOUT_MS = 30_000  #: the deadline of a call that names none
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[Row]):
+    """Something that changed: the row as it is since `revision`, None if it was deleted."""
+
+    revision: int
+    key: tuple[str | int | bytes, ...]
+    row: Row | None
 
 
 class Command(Protocol[R_co]):
@@ -67,31 +83,6 @@ class Query(Protocol[R_co]):
         ...
 
 
-def join_cluster(address: str | None = None, data: Path | None = None) -> None:
-    """Connect this process to Ray, unless it is. Raises NoQuorum when there is no cluster to join.
-
-    The address is the one given, or that of `METARAY_ADDRESS`, or of the local cluster whose data
-    lies in `data` (`.metaray` here).
-    """
-    if ray.is_initialized():
-        return
-    address = address or os.environ.get(ADDRESS_VARIABLE)
-    running = local.find(data or DEFAULT_DATA)
-    if running is not None and address in (None, running.address):
-        ray_env.apply(running.environment())
-        address = running.address
-    if address is None:
-        raise NoQuorum(
-            f"no cluster: start one with `metaray up --local 3`, or set {ADDRESS_VARIABLE}"
-        )
-    ray.init(
-        address=address,
-        namespace=NAMESPACE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-
-
 class Client:
     """The async client. One event loop; any number of tasks."""
 
@@ -103,6 +94,7 @@ class Client:
         self._timeout_ms = timeout_ms
         self._caller: Caller | None = None
         self._groups = RayGroups()
+        self._word = "is not open: `async with metaray.connect()`, or `await client.open()`"
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -118,9 +110,11 @@ class Client:
         self._caller = Caller(self._groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
 
     async def aclose(self) -> None:
-        """End what is under way."""
-        if self._caller is not None:
-            await self._caller.close()
+        """End what is under way: waiting callers get `Unknown`, or `NoQuorum` if never sent."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            self._word = "is closed"
+            await caller.close()
 
     @overload
     async def call(
@@ -146,10 +140,38 @@ class Client:
         self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
     ) -> Any:
         """Carry out one command or query; the reply has the type the operation declares."""
-        assert self._caller is not None, "open the client first: async with metaray.connect()"
+        if self._caller is None:
+            raise RuntimeError(f"the client {self._word}")
         return await self._caller.call(
             operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
         )
+
+    async def revision(self, group: str) -> int:
+        """The group's latest revision: where a watch may begin, before the rows are read."""
+        if self._caller is None:
+            raise RuntimeError(f"the client {self._word}")
+        return (await self._caller.watch(group, (), None)).revision
+
+    async def watch(
+        self, table: Table[Row], *, from_revision: int | None = None, group: str = ""
+    ) -> AsyncIterator[Change[Row]]:
+        """Every change of a table after a revision, in order, for ever (None: from now on).
+
+        Raises Compacted when the changes after the revision are no longer kept: read the rows
+        again and watch on from `revision()`, asked before the read. A change comes at least once:
+        whoever resumes, resumes from the revision of the last change that was dealt with.
+        """
+        group = group or f"{table.name.partition('.')[0]}-0"
+        if from_revision is None:
+            from_revision = await self.revision(group)
+        if self._caller is None:
+            raise RuntimeError(f"the client {self._word}")
+        while True:
+            reply = await self._caller.watch(group, (table.name,), from_revision)
+            for each in reply.changes:
+                row = table.decode(each.row)[0] if each.row else None
+                yield Change(each.revision, tuple(msgpack.unpackb(each.key)), row)
+            from_revision = reply.revision
 
     def groups(self) -> Sequence[str]:
         """The groups of this cluster, by name."""
@@ -232,10 +254,14 @@ class BlockingClient:
         self.close()
 
     def open(self) -> None:
-        """Join the cluster; `with` does this."""
-        join_cluster(self._client._address, self._client._data)  # Ray wants the main thread
-        self._thread.start()
-        self._wait(self._client.open())
+        """Join the cluster; `with` does this. A client that could not be opened is closed."""
+        try:
+            join_cluster(self._client._address, self._client._data)  # Ray wants the main thread
+            self._thread.start()
+            self._wait(self._client.open())
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End what is under way and the background loop."""
@@ -246,6 +272,13 @@ class BlockingClient:
         self._loop.close()
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError(
+                "the client is closed"
+                if self._loop.is_closed()
+                else "the client is not open: `with metaray.connect_sync()`, or `client.open()`"
+            )
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @overload

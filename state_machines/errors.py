@@ -9,7 +9,8 @@
     │   ├── Conflict             the expected revision is not the row's
     │   ├── QuotaExceeded
     │   ├── WrongShard           the group does not own the slot; fetch the slot map again
-    │   └── SessionExpired       the group has forgotten this client; register again
+    │   ├── SessionExpired       the group has forgotten this client; register again
+    │   └── Compacted            the changes since are not kept any more; read, then watch
     ├── Unavailable              not in the history: the client retries within its deadline
     │   ├── NotLeader            says which seat to try
     │   ├── NoQuorum
@@ -94,6 +95,12 @@ class SessionExpired(Rejected):
     code = "SESSION_EXPIRED"
 
 
+class Compacted(Rejected):
+    """The changes after this revision are no longer kept: read the rows again, then watch on."""
+
+    code = "COMPACTED"
+
+
 class Unavailable(MetarayError):
     """Not in the history. The client retries it until its deadline."""
 
@@ -153,6 +160,7 @@ BY_CODE: dict[str, type[MetarayError]] = {
         QuotaExceeded,
         WrongShard,
         SessionExpired,
+        Compacted,
         NotLeader,
         NoQuorum,
         Overloaded,

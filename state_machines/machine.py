@@ -25,7 +25,7 @@ import state_machines.mqtt
 import state_machines.offset  # noqa: F401 - registers the entities
 from state_machines import clients, op, packing, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected
-from state_machines.keyvalue import KeyValue
+from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.op import Stamp
 from state_machines.raft.messages import Entry
@@ -57,6 +57,10 @@ CLOCK: Final = Table("group.clock", Clock, key=("name",))
 NAME: Final = "clock"
 
 
+Change = tuple[str, tuple[Part, ...], bytes | None]
+"""Table, key and stored row of something that changed; None for one that was deleted."""
+
+
 class Machine:
     """Applies the entries of one group to its rows."""
 
@@ -64,6 +68,7 @@ class Machine:
         self.kind = kind
         self.group = group
         self._store = store
+        self._changes: list[Change] = []
 
     # -- before the log ---------------------------------------------------------------------
 
@@ -108,6 +113,11 @@ class Machine:
             for position, each in enumerate(batch.proposals)
         ]
 
+    def take_changes(self) -> list[Change]:
+        """The rows that commands have changed since this was last asked, in order: for watches."""
+        changes, self._changes = self._changes, []
+        return changes
+
     @staticmethod
     def _clock(db: Tables) -> Clock:
         return db.get(CLOCK, NAME) or Clock(NAME, 0, 0)
@@ -143,7 +153,9 @@ class Machine:
             assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
             operation = self._decode(op.COMMANDS, command)
             slots.check_owned(db, self.kind, operation)
-            return packing.pack(operation.apply(db, at))
+            reply = packing.pack(operation.apply(db, at))
+            self._changes += db.written()
+            return reply
 
         return run
 

@@ -60,6 +60,7 @@ class Tables:
         self.pack = packing.row_packer()
         self._given = 0
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
+        self._written: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
 
     def get(self, table: Table[R], *key: Part) -> R | None:
         """The row at a key."""
@@ -140,6 +141,7 @@ class Tables:
         place = (table, key)
         if place not in self._journal:
             self._journal[place] = self.store.get(table, key)
+        self._written[place] = value
         if value is None:
             self.store.delete(table, key)
         else:
@@ -147,7 +149,9 @@ class Tables:
 
     def swap(self, table: str, key: tuple[Part, ...], old: bytes | None, new: bytes | None) -> None:
         """`set`, by who has just read `old` there."""
-        self._journal.setdefault((table, key), old)
+        place = (table, key)
+        self._journal.setdefault(place, old)
+        self._written[place] = new
         if new is None:
             self.store.delete(table, key)
         else:
@@ -156,6 +160,11 @@ class Tables:
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""
         self._journal.clear()
+        self._written.clear()
+
+    def written(self) -> list[tuple[str, tuple[Part, ...], bytes | None]]:
+        """Table, key and stored row (None: deleted) of all that the command left behind."""
+        return [(table, key, value) for (table, key), value in self._written.items()]
 
     def roll_back(self) -> None:
         """The command was refused: everything is as before it began."""
@@ -165,3 +174,4 @@ class Tables:
             else:
                 self.store.put(table, key, value)
         self._journal.clear()
+        self._written.clear()

@@ -1,4 +1,4 @@
-"""The demo's MQTT brokers: real amqtt processes with our plugin, started, killed and ended by us."""
+"""The demo's MQTT brokers: real amqtt processes with our plugin, started, killed and ended."""
 
 from __future__ import annotations
 

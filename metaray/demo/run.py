@@ -115,11 +115,11 @@ def _story(
     fleet = ending.enter_context(Fleet(addresses, clients=CLIENTS, will_delay_s=WILL_DELAY_S))
     with steps.step(f"{CLIENTS} MQTT clients with sessions, subscriptions, retained, wills"):
         fleet.connect()
-    consumers = Consumers(Random(SEED))
+    consumers = Consumers(Random(SEED))  # noqa: S311 - a run is its seed
     asyncio.run(_traffic(data, cluster.address, brokers, fleet, consumers, steps, summary))
     with steps.step("report by Spark on the same cluster") as note:
         watermarks = out / "watermarks.parquet"
-        consumers.write_watermarks(watermarks, Random(SEED))
+        consumers.write_watermarks(watermarks, consumers.rng)
         report = reporting.report(cluster.address, out, watermarks)
         note.text = f"{report.engine}, {report.directory}"
     summary.report = str(report.directory)

@@ -18,6 +18,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUOTA_EXCEEDED: _ClassVar[Code]
     WRONG_SHARD: _ClassVar[Code]
     SESSION_EXPIRED: _ClassVar[Code]
+    COMPACTED: _ClassVar[Code]
     NOT_LEADER: _ClassVar[Code]
     NO_QUORUM: _ClassVar[Code]
     OVERLOADED: _ClassVar[Code]
@@ -33,6 +34,7 @@ CONFLICT: Code
 QUOTA_EXCEEDED: Code
 WRONG_SHARD: Code
 SESSION_EXPIRED: Code
+COMPACTED: Code
 NOT_LEADER: Code
 NO_QUORUM: Code
 OVERLOADED: Code
@@ -79,7 +81,7 @@ class Result(_message.Message):
     def __init__(self, code: _Optional[_Union[Code, str]] = ..., body: _Optional[bytes] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms")
+    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +90,7 @@ class Reply(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     SLOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     code: Code
     detail: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
@@ -96,7 +99,8 @@ class Reply(_message.Message):
     leader: str
     slot_version: int
     retry_after_ms: int
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[Change]
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("group", "proposal", "timeout_ms")
@@ -121,3 +125,31 @@ class QueryRequest(_message.Message):
     timeout_ms: int
     queries: _containers.RepeatedCompositeFieldContainer[Command]
     def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("group", "tables", "from_revision", "now", "limit", "timeout_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    FROM_REVISION_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    from_revision: int
+    now: bool
+    limit: int
+    timeout_ms: int
+    def __init__(self, group: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., from_revision: _Optional[int] = ..., now: _Optional[bool] = ..., limit: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("revision", "table", "key", "row")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    table: str
+    key: bytes
+    row: bytes
+    def __init__(self, revision: _Optional[int] = ..., table: _Optional[str] = ..., key: _Optional[bytes] = ..., row: _Optional[bytes] = ...) -> None: ...

@@ -131,7 +131,7 @@ async def test_a_replica_that_was_away_too_long_gets_a_snapshot(tmp_path: Path) 
         )
         assert back.replica is not None
         assert back.replica.core.first_index > 30  # its log begins where the snapshot ended
-        assert leader.replica.snapshots_sent == 1
+        assert leader.replica.snapshots.sent == 1
         reply = await caller.call(RangeKv(limit=1000), stale=True, min_revision=core.commit)
         assert len(reply.entries) == 121
 

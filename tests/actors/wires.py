@@ -101,6 +101,10 @@ class Wires:
         """A client's query."""
         return self.call("client", seat, "query", request)
 
+    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """A client's watch."""
+        return self.call("client", seat, "watch", request)
+
 
 @dataclass(frozen=True, slots=True)
 class FromSeat:

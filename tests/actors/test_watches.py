@@ -1,0 +1,119 @@
+"""Watches: nothing lost, nothing out of order, nothing silently gone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgpack
+import pytest
+from actors.watches import BYTES_MAX, CHANGES_MAX, History
+from state_machines.errors import Compacted, Invalid, NotFound
+from state_machines.metadata.kv import KV, DeleteKv, PutKv
+from state_machines.wire import api_pb2 as api
+from tests.actors.wires import Group, running
+
+
+def revisions(found: list[api.Change]) -> list[int]:
+    return [each.revision for each in found]
+
+
+def test_what_came_after_a_revision_in_order() -> None:
+    history = History(10)
+    for revision in range(11, 20):
+        history.add(revision, [("metadata.kv", ("t", f"k{revision}"), b"row")])
+    history.applied(19)
+    found, upto = history.after(14, ["metadata.kv"], 100)
+    assert (revisions(found), upto) == ([15, 16, 17, 18, 19], 19)
+    assert msgpack.unpackb(found[0].key) == ["t", "k15"]
+    assert history.after(19, ["metadata.kv"], 100) == ([], 19)
+
+
+def test_other_tables_are_passed_over_but_their_revision_counts() -> None:
+    history = History(0)
+    history.add(1, [("metadata.node", ("n",), b"row")])
+    history.applied(1)
+    assert history.after(0, ["metadata.kv"], 100) == ([], 1)
+
+
+def test_a_revision_is_never_split() -> None:
+    history = History(0)
+    history.add(1, [("metadata.kv", ("t", str(n)), b"") for n in range(5)])
+    history.add(2, [("metadata.kv", ("t", "x"), b"")])
+    history.applied(2)
+    found, upto = history.after(0, ["metadata.kv"], 3)
+    assert (revisions(found), upto) == ([1] * 5, 1)
+    assert revisions(history.after(upto, ["metadata.kv"], 3)[0]) == [2]
+
+
+@pytest.mark.parametrize("row", [b"", b"x" * (BYTES_MAX // 100)])
+def test_it_is_bounded_and_says_what_is_gone(row: bytes) -> None:
+    history = History(0)
+    for revision in range(1, CHANGES_MAX + 101):
+        history.add(revision, [("metadata.kv", ("t", "k"), row)])
+        if history.floor:
+            break
+    else:
+        pytest.fail("nothing was let go of")
+    with pytest.raises(Compacted, match="from_revision: 0 is gone"):
+        history.after(0, ["metadata.kv"], 10)
+    assert revisions(history.after(history.floor, ["metadata.kv"], 1)[0]) == [history.floor + 1]
+
+
+def test_a_snapshot_begins_a_new_past() -> None:
+    history = History(0)
+    history.add(1, [("metadata.kv", ("t", "k"), b"")])
+    history.restart(50)
+    with pytest.raises(Compacted):
+        history.after(49, ["metadata.kv"], 10)
+    assert history.after(50, ["metadata.kv"], 10) == ([], 50)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "says"),
+    [
+        (api.WatchRequest(), Invalid, "tables: 0"),
+        (api.WatchRequest(tables=["metadata.kv"] * 65), Invalid, "tables: 65"),
+        (api.WatchRequest(tables=["no.such"]), NotFound, "no.such"),
+    ],
+)
+def test_bad_watches_are_refused(
+    request_: api.WatchRequest, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        asyncio.run(History(0).watch(request_, 10))
+
+
+def test_a_watcher_sees_every_change_through_a_failover(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(Group(tmp_path)) as (group, caller):
+            begin = (await caller.watch("metadata-0", (), None)).revision
+            seen: list[tuple[str, bytes | None]] = []
+
+            async def watch() -> None:
+                revision, before = begin, begin
+                while ("last", b"!") not in seen:
+                    reply = await caller.watch("metadata-0", ("metadata.kv",), revision)
+                    for each in reply.changes:
+                        assert each.revision >= before
+                        before = each.revision
+                        row = KV.decode(each.row)[0].value if each.row else None
+                        seen.append((msgpack.unpackb(each.key)[1], row))
+                    revision = reply.revision
+
+            watching = asyncio.create_task(watch())
+            wanted: list[tuple[str, bytes | None]] = []
+            for number in range(20):
+                await caller.call(PutKv(key=f"k{number}", value=b"v"))
+                wanted.append((f"k{number}", b"v"))
+                if number == 10:
+                    await caller.call(DeleteKv(key="k3"))
+                    wanted.append(("k3", None))
+                    leader = await group.leader()
+                    await group.crash(leader.spec.seat)
+            await caller.call(PutKv(key="last", value=b"!"))
+            wanted.append(("last", b"!"))
+            await asyncio.wait_for(watching, 20)
+            assert seen == wanted
+
+    asyncio.run(story())
