@@ -33,7 +33,7 @@ from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.ray_env import DATA_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
-from state_machines.errors import Stopped
+from state_machines.errors import MetarayError, Stopped
 
 LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
@@ -308,7 +308,10 @@ class RayGroups:
 
 
 def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
-    """Call one method on many actors at once; an actor that fails maps to its exception."""
+    """Call one method on many actors at once; an actor that fails maps to its exception.
+
+    What an actor raises on purpose arrives as itself, not wrapped in Ray's story of it.
+    """
     refs = {}
     answers: dict[str, Any] = {}
     for name in names:
@@ -320,6 +323,12 @@ def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> 
     for name, ref in refs.items():
         try:
             answers[name] = ray.get(ref, timeout=0.1)
-        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
-            answers[name] = error
+        except ray.exceptions.RayError as error:
+            answers[name] = said_by_actor(error)
     return answers
+
+
+def said_by_actor(error: Exception) -> Exception:
+    """The error that an actor's method raised; the given one if that is Ray's own."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, MetarayError) else error

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 import msgpack
+
 from actors.caller import Caller
 from actors.remote import RayGroups
 from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ray
+from ray.exceptions import RayError
 
 from actors import remote
 from actors.controller import leader_of
 from actors.ray_env import NAMESPACE
-from state_machines.errors import NoQuorum
+from state_machines.errors import MetarayError, NoQuorum, Rejected, Stopped
 
 PAGE_ROWS = 20_000
 CALL_SECONDS = 60.0  #: our own deadline for one page
@@ -25,17 +26,32 @@ class Cut:
     name: str
     index: int
 
-    def pages(self, table: str) -> Iterator[bytes]:
-        """The table's rows as Arrow IPC pages, in key order. One page is in memory at a time."""
-        handle = ray.get_actor(self.seat, namespace=NAMESPACE)
+    def pages(self, table: str, rows: int = PAGE_ROWS) -> Iterator[bytes]:
+        """The table's rows as Arrow IPC pages, in key order. One page is in memory at a time.
+
+        Raises NotFound when the cut is gone (closed, too old, or its replica started again), and
+        Invalid for a table it was not taken of; Stopped when the replica does not answer.
+        """
+        try:
+            handle = ray.get_actor(self.seat, namespace=NAMESPACE)
+        except ValueError as error:
+            raise self._lost(table, error) from error
         after = b""
         while True:
-            page, after = ray.get(
-                handle.export_page.remote(self.name, table, after, PAGE_ROWS), timeout=CALL_SECONDS
-            )
+            asked = handle.export_page.remote(self.name, table, after, rows)
+            try:
+                page, after = ray.get(asked, timeout=CALL_SECONDS)
+            except RayError as error:
+                raise self._lost(table, error) from error
             yield page
             if not after:
                 return
+
+    def _lost(self, table: str, error: Exception) -> MetarayError:
+        said = remote.said_by_actor(error)
+        if isinstance(said, MetarayError):
+            return said
+        return Stopped(f"{self.seat} does not answer for {table}; take a new cut: {said}")
 
     def close(self) -> None:
         """Let the replica's view go."""
@@ -66,5 +82,7 @@ def take(group: str, tables: tuple[str, ...], *, min_index: int = 0) -> Cut:
         answer = remote.each_call([seat], "export_open", tables, seconds=CALL_SECONDS)[seat]
         if isinstance(answer, dict) and answer["index"] >= min_index:
             return Cut(group, seat, answer["cut"], answer["index"])
+        if isinstance(answer, Rejected):
+            raise answer  # the same at every replica: there is no such table
         said = f"{seat}: {answer}"
     raise NoQuorum(f"{group}: no cut to be had; {said}")

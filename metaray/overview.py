@@ -8,12 +8,16 @@ import ray
 
 from actors import placement, remote
 from actors.controller import leader_of
+from metaray.join import in_one_line
 
 CALL_SECONDS = 3.0  #: our own deadline; a seat that is slower is shown as silent
 
 
 def overview() -> dict[str, Any]:
-    """The whole cluster as plain values, ready for JSON. Needs a connected process."""
+    """The whole cluster as plain values, ready for JSON. Needs a connected process.
+
+    `alarms` says in words what needs an operator; empty when all is well.
+    """
     names = sorted(remote.named_actors())
     seats = [name for name in names if "/" in name]
     answers = remote.each_call(seats, "status", seconds=CALL_SECONDS)
@@ -34,12 +38,14 @@ def overview() -> dict[str, Any]:
             replica["lag"] = (leader["commit"] - replica["applied"]) if leader else None
     controllers = [name for name in names if name.startswith(remote.CONTROLLER_PREFIX)]
     said = remote.each_call(controllers, "status", seconds=CALL_SECONDS)
+    controlling = [
+        each if isinstance(each, dict) else {"name": name, "error": in_one_line(each)}
+        for name, each in sorted(said.items())
+    ]
     return {
+        "alarms": [*placement.alarms(placement.observe()), *_alarms(groups, controlling)],
         "groups": groups,
-        "controllers": [
-            each if isinstance(each, dict) else {"name": name, "error": str(each)}
-            for name, each in sorted(said.items())
-        ],
+        "controllers": controlling,
         "nodes": [
             {
                 "node": node["NodeID"],
@@ -52,13 +58,42 @@ def overview() -> dict[str, Any]:
     }
 
 
+def _alarms(groups: dict[str, Any], controllers: list[dict[str, Any]]) -> list[str]:
+    """What an operator should look at, in words; placement has its own."""
+    found = []
+    for name, group in groups.items():
+        if not group["leader"]:
+            found.append(f"{name}: no leader, so no writes")
+        found += [
+            f"{each['seat']}: {each['role']} {in_one_line(each['fault'])}".strip()
+            for each in group["replicas"]
+            if each["role"] in ("silent", "stopped", "vacant")
+        ]
+    for each in controllers:
+        if "duties" not in each:
+            found.append(f"{each['name']}: silent {each['error']}")
+            continue
+        for name, duty in each["duties"].items():
+            if duty["last_error"]:
+                found.append(f"{each['name']}: {name}: {in_one_line(duty['last_error'])}")
+    if groups and not any("duties" in each and not each["fenced"] for each in controllers):
+        found.append("no controller: brokers, timers and lost disks are not looked after")
+    return found
+
+
 def _of(answer: Any, group: str) -> bool:
     return isinstance(answer, dict) and answer["group"] == group
 
 
 def _replica(seat: str, answer: Any, node: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        silent = {"seat": seat, "role": "silent", "fault": str(answer), "replica": 0, "node": ""}
+        silent = {
+            "seat": seat,
+            "role": "silent",
+            "fault": in_one_line(answer),
+            "replica": 0,
+            "node": "",
+        }
         return {**silent, "term": 0, "commit": 0, "applied": 0, "last_index": 0, "queue": 0}
     shown = dict.fromkeys(("term", "commit", "applied", "flushed", "last_index", "queue"), 0)
     return {**shown, **answer, "node": node if isinstance(node, str) else ""}

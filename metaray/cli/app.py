@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
+from ray.exceptions import RayError
 from rich.console import Console
+from rich.text import Text
 
+from metaray.join import in_one_line
 from state_machines.errors import MetarayError
 
 P = ParamSpec("P")
@@ -36,17 +39,24 @@ Tenant = Annotated[str, typer.Option("--tenant", help="The tenant to look at.")]
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn metaray's own errors into one line and exit status 2."""
+    """Turn metaray's own errors, and Ray's, into one line and exit status 2."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except MetarayError as error:
-            errors.print(f"[red]{type(error).__name__}[/]: {error.detail}", highlight=False)
-            raise typer.Exit(2) from None
+            _say(type(error).__name__, error.detail)
+        except RayError as error:
+            _say("Ray", in_one_line(error))
+        raise typer.Exit(2)
 
     return run
+
+
+def _say(name: str, detail: str) -> None:
+    line = Text.assemble((name, "red"), ": ", " ".join(detail.split()))
+    errors.print(line, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

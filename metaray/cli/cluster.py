@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from actors.config import ClusterConfig
 from metaray import local
@@ -78,47 +79,52 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
     if as_json:
         print_json(seen)
         return
-    names = {node["node"]: f"node {number}" for number, node in enumerate(seen["nodes"])}
-    console.print(_groups(seen, names))
+    nodes = sorted(seen["nodes"], key=lambda node: not node["alive"])
+    numbers = {node["node"]: str(number) for number, node in enumerate(nodes)}
+    if not seen["groups"]:
+        console.print("no groups here: start them with `metaray up --address ...`")
+    else:
+        console.print(_groups(seen, numbers))
     for each in seen["controllers"]:
-        if "duties" not in each:
-            console.print(f"[red]{each['name']}[/]: {each['error']}", highlight=False)
-            continue
-        where = names.get(each["node"], each["node"])
-        console.print(f"[bold]{each['name']}[/] on {where}", highlight=False)
-        for name, duty in each["duties"].items():
-            said = f"  [red]{duty['last_error']}[/]" if duty["last_error"] else ""
-            console.print(
-                f"  {name}: {duty['runs']} runs, {duty['actions']} actions, "
-                f"last took {duty['last_seconds'] * 1000:.0f} ms{said}",
-                highlight=False,
-            )
-    for node in seen["nodes"]:
+        if "duties" in each:
+            _controller(each, numbers)
+    for node in nodes:
         word = "alive" if node["alive"] else "[red]dead[/]"
-        console.print(f"{names[node['node']]} {node['address']} {word}", highlight=False)
+        console.print(f"node {numbers[node['node']]} {node['address']} {word}", highlight=False)
+    for alarm in seen["alarms"]:
+        console.print(Text.assemble(("alarm", "bold red"), ": ", alarm), soft_wrap=True)
 
 
-def _groups(seen: dict[str, Any], names: dict[str, str]) -> Table:
-    table = Table(title="groups", title_justify="left", box=box.SIMPLE_HEAD)
+def _controller(said: dict[str, Any], numbers: dict[str, str]) -> None:
+    where = numbers.get(said["node"], said["node"])
+    fenced = "  [yellow]fenced[/]" if said["fenced"] else ""
+    console.print(f"[bold]{said['name']}[/] on node {where}{fenced}", highlight=False)
+    for name, duty in said["duties"].items():
+        console.print(
+            f"  {name}: {duty['runs']} runs, {duty['actions']} actions, "
+            f"last took {duty['last_seconds'] * 1000:.0f} ms",
+            highlight=False,
+        )
+
+
+def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
+    """One line a replica, within 80 columns: an index may have ten digits."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("seat", "node", "role"):
         table.add_column(column, no_wrap=True)
-    for column in ("term", "last", "commit", "applied", "lag", "queue"):
+    for column in ("term", "commit", "applied", "lag", "queue"):
         table.add_column(column, justify="right", no_wrap=True)
     for group in seen["groups"].values():
         for each in group["replicas"]:
-            style = {"leader": "bold green", "silent": "red", "stopped": "red"}.get(each["role"])
+            bad = each["role"] in ("silent", "stopped", "vacant")
             table.add_row(
                 each["seat"],
-                names.get(each["node"], each["node"]),
+                numbers.get(each["node"], "?"),
                 each["role"],
-                *(str(each[key]) for key in ("term", "last_index", "commit", "applied")),
+                *(str(each[key]) for key in ("term", "commit", "applied")),
                 "" if each["lag"] is None else str(each["lag"]),
                 str(each["queue"]),
-                style=style,
+                style="red" if bad else "bold green" if each["role"] == "leader" else None,
             )
-            if each.get("fault"):
-                table.add_row("", "", f"[red]{each['fault']}[/]")
-        if group["placement"] not in ("CREATED", "none"):
-            table.add_row("", "", f"[yellow]placement {group['placement']}[/]")
         table.add_section()
     return table

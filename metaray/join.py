@@ -1,0 +1,101 @@
+"""Joining a Ray cluster as a driver: which one, with what secret, and a plain word if it fails.
+
+`ray.init` is patient beyond use: given an address where nothing listens, or a token that the
+cluster does not know, it tries for minutes and then ends the process. So the head is asked first
+whether it is there, over its own protocol, with a deadline; what it answers tells apart "nobody
+listens", "somebody else listens", "the wrong token" and "another version of Ray".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import grpc
+import ray
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+from ray.exceptions import AuthenticationError, RayError
+
+from actors.ray_env import NAMESPACE
+from metaray import local
+from state_machines.errors import Invalid, NoQuorum
+
+ADDRESS_VARIABLE: Final = "METARAY_ADDRESS"  #: the Ray address to join when none is given
+DEFAULT_DATA: Final = Path(".metaray")  #: where `metaray up --local` keeps a cluster
+HEAD_SECONDS: Final = 5.0  #: our own deadline for the head's first answer
+
+_HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}")
+_NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # as Ray's own connections have it
+_HELP: Final = (
+    "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file (of a local "
+    "cluster: `token` in its data directory), or name that directory with --data"
+)
+
+
+def join_cluster(address: str | None = None, data: Path | None = None) -> None:
+    """Connect this process to Ray, unless it is.
+
+    The address is the one given, or that of `METARAY_ADDRESS`, or of the local cluster whose data
+    lies in `data` (`.metaray` here). Raises NoQuorum when there is no cluster to join, Invalid when
+    the address is none or the cluster does not know this process's token; both within seconds.
+    """
+    if ray.is_initialized():
+        return
+    address = address or os.environ.get(ADDRESS_VARIABLE)
+    home = data or DEFAULT_DATA
+    running = local.find(home)
+    if running is not None and address in (None, running.address):
+        running.apply_environment()
+        address = running.address
+    if address is None:
+        raise NoQuorum(
+            f"no cluster runs on {home}: start one with `metaray up --local 3`, name its data "
+            f"directory with --data, or give a Ray address (--address, or {ADDRESS_VARIABLE})"
+        )
+    ask_head(address)
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise NoQuorum(f"address: {address} cannot be joined: {in_one_line(error)}") from error
+
+
+def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
+    """Whether a Ray head answers at `address`, and takes our token.
+
+    Raises Invalid or NoQuorum with what to do instead. `auto` and `ray://` addresses are Ray's own
+    to look up.
+    """
+    if address == "auto" or address.startswith("ray://"):
+        return
+    if _HOST_PORT.fullmatch(address) is None:
+        raise Invalid(f"address: {address!r} is not HOST:PORT (Ray's default port is 6379)")
+    request = gcs_service_pb2.CheckAliveRequest()
+    try:
+        with init_grpc_channel(address, options=_NO_PROXY) as channel:
+            head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+            answer = head.CheckAlive(request, timeout=seconds)
+    except AuthenticationError:
+        raise Invalid(f"token: this process has none for {address}; {_HELP}") from None
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            raise Invalid(f"token: {address} does not take this process's; {_HELP}") from None
+        raise NoQuorum(
+            f"address: no Ray cluster answers at {address} ({in_one_line(error.details())}); "
+            "start one with `metaray up --local 3`, or check the address"
+        ) from None
+    if answer.ray_version != ray.__version__:
+        raise Invalid(
+            f"address: {address} runs Ray {answer.ray_version}, this process has "
+            f"{ray.__version__}; install the same version on both sides"
+        )
+
+
+def in_one_line(said: object, characters: int = 200) -> str:
+    """The first words of somebody else's error, fit for a line of ours."""
+    words = " ".join(str(said).split())
+    if not words and isinstance(said, BaseException):
+        words = type(said).__name__
+    return words if len(words) <= characters else f"{words[: characters - 1]}…"
