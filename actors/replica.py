@@ -28,12 +28,13 @@ from actors import pending
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.hooks import Hooks
+from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
 from actors.storage_jobs import Outcome, answer, apply, save
 from actors.storage_thread import StorageThread
 from actors.ticker import Ticker
-from actors.transport import ATTEND_SECONDS, Transport
+from actors.transport import Transport
 from actors.upkeep import Upkeep
 from actors.watches import History
 from state_machines.errors import MetarayError, NotLeader, Rejected, Stopped, Unavailable
@@ -98,14 +99,13 @@ class Replica:
             batch_max=settings.batch_max,
         )
         self.reads = pending.Reads(seat)
-        self._changed = asyncio.Event()  # leadership or configuration moved
         self._saving = False
         self._applying = 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
         self._configuration = self.applied.configuration  # after all that was handed to apply
         self.history = History(self.applied.index)
-        self._led_term = 0
+        self.leadership = Leadership(hooks)
         self._turn_scheduled = False
         self._was_member = self._is_member()
         self._ticker = Ticker(clock, settings.tick_ms, self._tick)
@@ -235,15 +235,8 @@ class Replica:
         self._wake()
 
     async def attend(self) -> bool:
-        """Wait while this replica leads, at most `ATTEND_SECONDS`; False if it does not."""
-        deadline = self._loop.time() + ATTEND_SECONDS
-        while self.leads and (left := deadline - self._loop.time()) > 0:
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                break
-        return self.leads
+        """Wait while this replica leads, for a while; False if it does not."""
+        return await self.leadership.attend()
 
     async def take_chunk(self, data: bytes) -> bool:
         """Take one chunk of a snapshot; once the stream is whole and verified, ask the core."""
@@ -452,24 +445,12 @@ class Replica:
 
     def _notice_leadership(self) -> None:
         self.transport.attend(0 if self.leads else self.core.leader)
-        leads = self.leads
-        if leads == bool(self._led_term) and (not leads or self._led_term == self.core.term):
-            return
-        if self._led_term:
-            self._led_term = 0
-            self._drop_waiting()
-            self._hooks.leadership(self.core.term, False)
-        if leads:
-            self.counters.elections += 1
-            self._led_term = self.core.term
-            self._hooks.leadership(self.core.term, True)
-        self._changed.set()
-
-    def _drop_waiting(self) -> None:
-        """Leadership is gone: callers ask the next leader, with the same client and sequence."""
-        error = NotLeader(f"{self.seat} lost the leadership of {self.group}", self.leader_seat)
-        self.writes.fail(error)
-        self.reads.fail(error, safe_too=False)
+        if self.leadership.notice(self.core.term if self.leads else 0):
+            # Callers ask the next leader, with the same client and sequence.
+            what = f"{self.seat} lost the leadership of {self.group}"
+            error = NotLeader(what, self.leader_seat)
+            self.writes.fail(error)
+            self.reads.fail(error, safe_too=False)
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -485,17 +466,14 @@ class Replica:
     def _stop(self, reason: str) -> None:
         if self.stopped_because:
             return
-        led, self._led_term = self._led_term, 0
         self.stopped_because = reason
         error = Stopped(f"{self.seat}: {reason}")
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
-        self._changed.set()
         self._ticker.stop()
         self.snapshots.close()
         self.transport.close()
-        if led:
-            self._hooks.leadership(self.core.term, False)
+        self.leadership.notice(0)
 
     async def close(self) -> None:
         """Stop cleanly: what is applied is flushed, so the next start has nothing to replay."""

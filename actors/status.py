@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 class Counters:
     """Running counts, and sums of seconds that belong to them. The hot path only adds."""
 
-    elections: int = 0
     proposals: int = 0
     queries: int = 0
     saves: int = 0
@@ -55,7 +54,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "storage_queue": replica.storage.queued,
         "dirty_bytes": replica.stores.state.dirty_bytes,
         "counters": {
-            "elections": counters.elections,
+            "elections": replica.leadership.won,
             "slow_writes": writes.slow,
             "proposals": counters.proposals,
             "queries": counters.queries,
