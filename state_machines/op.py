@@ -156,7 +156,7 @@ def split_page(operation: Any, groups: Sequence[str]) -> list[tuple[str, Any]]:
     if any(each.place not in range(len(groups)) for each in where):
         raise Invalid("after: not from a page of these groups")
     tokens = where or tuple([Where(place, b"") for place in range(len(groups))])
-    limit = -(-operation.limit // len(tokens))
+    limit = max(1, operation.limit // len(tokens))
     return [
         (groups[each.place], dataclasses.replace(operation, after=each.token, limit=limit))
         for each in tokens

@@ -1,0 +1,120 @@
+"""Typed rows: the journal takes a command back exactly, pages end where they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_machines import tables
+from state_machines.errors import Invalid
+from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+from state_machines.tables import Table, Tables
+from storage.memory import MemoryKeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    space: str
+    name: str
+    value: bytes
+
+
+@pytest.fixture
+def rows() -> Iterator[Table[Row]]:
+    yield Table("test.row", Row, key=("space", "name"))
+    del tables.TABLES["test.row"]
+
+
+def test_a_row_is_found_under_its_own_fields(rows: Table[Row]) -> None:
+    db = Tables(MemoryKeyValue(), 9)
+    db.put(rows, Row("s", "n", b"1"))
+    assert db.get(rows, "s", "n") == Row("s", "n", b"1")
+    assert db.versioned(rows, "s", "n") == (Row("s", "n", b"1"), 9)
+    assert db.get(rows, "s", "other") is None
+    assert [db.delete(rows, "s", "n"), db.delete(rows, "s", "n")] == [True, False]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.binary(max_size=2))))
+def test_what_is_taken_back_was_never_there(changes: list[tuple[str, bytes | None]]) -> None:
+    table = Table("test.journal", Row, key=("space", "name"))
+    try:
+        store = MemoryKeyValue()
+        db = Tables(store, 1)
+        for name in "ab":
+            db.put(table, Row("s", name, b"old"))
+        before = store.dump()
+        db.begin()
+        for name, value in changes:
+            if value is None:
+                db.delete(table, "s", name)
+            else:
+                db.put(table, Row("s", name, value))
+        db.roll_back()
+        assert store.dump() == before
+    finally:
+        del tables.TABLES["test.journal"]
+
+
+def test_pages_follow_each_other_without_gap_or_overlap(rows: Table[Row]) -> None:
+    db = Tables(MemoryKeyValue(), 1)
+    names = [f"{letter}{number:02}" for letter in "ab" for number in range(25)]
+    for name in reversed(names):
+        db.put(rows, Row("s", name, b""))
+        db.put(rows, Row("other", name, b""))
+    found: list[str] = []
+    after, pages = b"", 0
+    while True:
+        page, after = db.page(rows, "s", starts="a", after=after, limit=4)
+        found += [row.name for row, _ in page]
+        pages += 1
+        if not after:
+            break
+    assert found == names[:25]
+    assert pages == 7
+
+
+def test_a_page_ends_softly_at_its_bytes(rows: Table[Row]) -> None:
+    db = Tables(MemoryKeyValue(), 1)
+    for number in range(5):
+        db.put(rows, Row("s", str(number), bytes(PAGE_BYTES_MAX // 2 - 100)))
+    db.put(rows, Row("t", "large", bytes(PAGE_BYTES_MAX)))
+    page, after = db.page(rows, "s", limit=10)
+    assert len(page) == 2
+    page, after = db.page(rows, "s", after=after, limit=10)
+    assert [row.name for row, _ in page] == ["2", "3"]
+    assert len(db.page(rows, "t", limit=10)[0]) == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, PAGE_ROWS_MAX + 1, 2**63])
+def test_a_page_has_a_limit(rows: Table[Row], limit: int) -> None:
+    with pytest.raises(Invalid, match=f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}"):
+        Tables(MemoryKeyValue(), 1).page(rows, limit=limit)
+
+
+def test_names_longer_than_a_key_are_found_by_all_they_begin_with(rows: Table[Row]) -> None:
+    db = Tables(MemoryKeyValue(), 1)
+    stem = "x" * 600
+    for end in ("", "a", "b"):
+        db.put(rows, Row("s", stem + end, end.encode()))
+    assert db.get(rows, "s", stem + "b") == Row("s", stem + "b", b"b")
+    found, after = db.page(rows, "s", starts=stem + "a", limit=10)
+    assert [row.value for row, _ in found] == [b"a"]
+    assert after == b""
+
+
+def test_unique_numbers_grow_over_the_whole_log() -> None:
+    given_out = []
+    for revision in (1, 2, 3, 2**40):
+        db = Tables(MemoryKeyValue(), revision)
+        given_out += [db.unique() for _ in range(3)]
+    assert given_out == sorted(set(given_out))
+    assert given_out[-1] < 2**63
+
+
+def test_two_tables_cannot_have_one_name(rows: Table[Row]) -> None:
+    with pytest.raises(AssertionError, match="declared twice"):
+        Table("test.row", Row, key=("space", "name"))
