@@ -31,7 +31,6 @@ from state_machines.errors import (
     NotLeader,
     Overloaded,
     Rejected,
-    SessionExpired,
     Unknown,
     WrongShard,
 )
@@ -83,8 +82,10 @@ class _Waiting:
     operation: Any
     result: asyncio.Future[Any]
     deadline: float
-    stale: bool = False
-    min_revision: int = 0
+    stale: bool
+    min_revision: int
+    timer: asyncio.TimerHandle | None = None  # its own deadline, wherever it waits
+    trace: _Trace | None = None  # None until it goes with a batch
 
 
 @dataclass(slots=True)
@@ -93,7 +94,6 @@ class _Trace:
 
     command: bool
     attempts: int = 0
-    last: str = ""
 
 
 class Caller:
@@ -106,6 +106,7 @@ class Caller:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
+        self._closed = False
 
     async def call(
         self,
@@ -127,26 +128,46 @@ class Caller:
         op.validate(operation)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_ms or self._timeout_ms) / 1000
-        for _ in range(SHARD_MOVES_MAX):
-            parts = [(group, operation)] if group else self._map.route(operation)
-            try:
-                if len(parts) == 1 and parts[0][1] is operation:
-                    return await self._submit(*parts[0], deadline, stale, min_revision)
-                replies = await asyncio.gather(
-                    *(
-                        self._submit(each, part, deadline, stale, min_revision)
-                        for each, part in parts
-                    )
-                )
-                return op.join(operation, [part for _, part in parts], replies)
-            except WrongShard as error:
-                await self._fetch_map(error.version, deadline)
-        raise WrongShard(f"{op.tag(operation)}: the slot map moved {SHARD_MOVES_MAX} times")
+        return await self._routed(
+            operation, group, SHARD_MOVES_MAX, (deadline, stale, min_revision)
+        )
+
+    async def _routed(
+        self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]
+    ) -> Any:
+        """The reply of an operation, or of all its parts joined."""
+        parts = [(group, operation)] if group else self._map.route(operation)
+        if len(parts) == 1 and parts[0][1] is operation:
+            return await self._part(*parts[0], group, moves, terms)
+        replies = await asyncio.gather(
+            *(self._part(each, part, group, moves, terms) for each, part in parts),
+            return_exceptions=True,
+        )
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return op.join(operation, [part for _, part in parts], replies)
+
+    async def _part(
+        self, owner: str, part: Any, group: str, moves: int, terms: tuple[float, bool, int]
+    ) -> Any:
+        """The reply of one group. A part that moved is routed anew, the others are done once."""
+        try:
+            return await self._submit(owner, part, *terms)
+        except WrongShard as error:
+            if moves <= 1:
+                raise WrongShard(
+                    f"{op.tag(part)}: the slot map moved {SHARD_MOVES_MAX} times", error.version
+                ) from None
+            await self._fetch_map(error.version, terms[0])
+        return await self._routed(part, group, moves - 1, terms)
 
     async def watch(
         self, group: str, tables: Sequence[str], from_revision: int | None
     ) -> api.Reply:
         """One long poll (None: only ask for the group's revision). Raises Compacted, NoQuorum."""
+        if self._closed:
+            raise NoQuorum(f"{group}: the client is closed")
         lane = self._lanes.get((group, "watch"))
         if lane is None:
             lane = self._lanes[group, "watch"] = _WatchLane(group, self._groups, self._rng)
@@ -154,13 +175,16 @@ class Caller:
         return await lane.poll(tables, from_revision, self._timeout_ms)
 
     async def close(self) -> None:
-        """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`."""
+        """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""
+        self._closed = True
         for lane in self._lanes.values():
             await lane.close()
 
     def _submit(
         self, group: str, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
+        if self._closed:
+            raise NoQuorum(f"{group}: the client is closed")
         kind = "query" if op.is_query(type(operation)) else "command"
         lane = self._lanes.get((group, kind))
         if lane is None:
@@ -187,17 +211,16 @@ class _Lane:
         self._groups = groups
         self._rng = rng
         self._waiting: deque[_Waiting] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._leader = ""
         self._turn = 0
+        self._last = ""  # what the last attempt in vain came to, for the operator
         self._closed = False
 
     def submit(
         self, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
-        if self._closed:
-            raise Unknown(f"{self._group}: the client is closed")
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", 100)
         body = op.encode(operation)
@@ -206,18 +229,29 @@ class _Lane:
                 f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
         command = api.Command(tag=op.tag(operation), body=body)
+        loop = asyncio.get_running_loop()
         waiting = _Waiting(
             command,
             len(body) + len(command.tag),
             operation,
-            asyncio.get_running_loop().create_future(),
+            loop.create_future(),
             deadline,
             stale,
             min_revision,
         )
+        waiting.timer = loop.call_at(deadline, self._late, waiting)
         self._waiting.append(waiting)
         self._pump()
         return waiting.result
+
+    def _late(self, waiting: _Waiting) -> None:
+        _fail(waiting, self._too_late(waiting.trace))
+
+    def _too_late(self, trace: _Trace | None) -> MetarayError:
+        said = f"; last: {self._last}" if self._last else ""
+        if trace is not None and trace.command and trace.attempts:
+            return Unknown(f"{self._group}: no outcome before the deadline{said}")
+        return NoQuorum(f"{self._group}: no answer before the deadline{said}")
 
     def _pump(self) -> None:
         if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
@@ -225,7 +259,7 @@ class _Lane:
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
@@ -275,26 +309,6 @@ class _Lane:
     async def _carry_out(self, batch: list[_Waiting]) -> None:
         raise NotImplementedError
 
-    async def _settle(
-        self,
-        batch: list[_Waiting],
-        send: Callable[[str, int], Awaitable[bytes]],
-        trace: _Trace,
-        any_seat: bool = False,
-    ) -> api.Reply:
-        """The batch's reply. Each caller's own deadline holds; the last one's error is raised."""
-        late: MetarayError | None = None
-        for deadline in sorted({each.deadline for each in batch}):
-            try:
-                return await self._attempts(send, deadline, trace, any_seat)
-            except (Unknown, NoQuorum) as error:
-                late = error
-                for each in batch:
-                    if each.deadline <= deadline:
-                        _fail(each, error)
-        assert late is not None, "a batch is never empty"
-        raise late
-
     async def _attempts(
         self,
         send: Callable[[str, int], Awaitable[bytes]],
@@ -304,49 +318,51 @@ class _Lane:
     ) -> api.Reply:
         """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline."""
         loop = asyncio.get_running_loop()
-        wait = RETRY_SECONDS_MIN
+        wait, hinted = RETRY_SECONDS_MIN, False
         while (left := deadline - loop.time()) > 0:
-            seat = await self._choose(any_seat)
-            if not seat:
-                trace.last = f"there is no group {self._group!r} in this cluster"
-                wait = await self._pause(wait, deadline)
-                continue
-            limit = min(left, ATTEMPT_SECONDS)
-            trace.attempts += 1
+            limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
             try:
+                seat = await self._choose(any_seat, limit)
+                if not seat:
+                    self._last = f"there is no group {self._group!r} in this cluster"
+                    wait = await self._pause(wait, deadline)
+                    continue
+                trace.attempts += 1
                 data = await asyncio.wait_for(send(seat, int(limit * 1000) + 1), limit)
+                reply = api.Reply.FromString(data)
+                said = api.Code.Name(reply.code)
             except TimeoutError:
-                trace.last = f"{seat} did not answer within {limit:.1f} s"
+                self._last = f"{seat} did not answer within {limit:.1f} s"
                 self._next_seat()
                 continue
             except Exception as error:  # noqa: BLE001 - the carrier's own errors: the seat is away
-                trace.last = f"{seat} is away: {next(iter(str(error).splitlines()), repr(error))}"
+                self._last = f"{seat} is away: {next(iter(str(error).splitlines()), repr(error))}"
                 self._next_seat()
                 wait = await self._pause(wait, deadline)
                 continue
-            reply = api.Reply.FromString(data)
             if reply.code < api.NOT_LEADER:
+                self._last = ""
                 if not any_seat:
                     self._leader = seat
                 return reply
-            trace.last = f"{api.Code.Name(reply.code)}: {reply.detail}"
+            self._last = f"{said}: {reply.detail}"
             if reply.code == api.OVERLOADED:
                 await self._pause(reply.retry_after_ms / 1000 or wait, deadline)
-            elif reply.leader and reply.leader != seat:
+            elif reply.leader != seat and reply.leader in self._groups.seats(self._group):
                 self._leader = reply.leader
+                if hinted:  # two that point at each other are not asked in a tight circle
+                    wait = await self._pause(wait, deadline)
+                hinted = True
             else:
                 self._next_seat()
                 wait = await self._pause(wait, deadline)
-        said = f"; last: {trace.last}" if trace.last else ""
-        if trace.attempts and trace.command:
-            raise Unknown(f"{self._group}: no outcome before the deadline{said}")
-        raise NoQuorum(f"{self._group}: no answer before the deadline{said}")
+        raise self._too_late(trace)
 
-    async def _choose(self, any_seat: bool) -> str:
+    async def _choose(self, any_seat: bool, limit: float) -> str:
         """The leader if known, the next seat if not; empty when the group is not there."""
         seats = self._groups.seats(self._group)
         if not seats:
-            await self._groups.refresh()
+            await asyncio.wait_for(self._groups.refresh(), limit)
             seats = self._groups.seats(self._group)
         if not seats:
             return ""
@@ -377,14 +393,16 @@ class _CommandLane(_Lane):
         self._registering = asyncio.Lock()
 
     async def _carry_out(self, batch: list[_Waiting]) -> None:
+        deadline = max(each.deadline for each in batch)
         while True:
             trace = _Trace(command=True)
-            client = await self._registered(max(each.deadline for each in batch))
+            client = await self._registered(deadline)
             self._sequence += 1
             sequence = self._sequence
             self._out.add(sequence)
             try:
-                reply = await self._settle(batch, self._sender(client, sequence, batch), trace)
+                send = self._sender(client, sequence, batch, trace)
+                reply = await self._attempts(send, deadline, trace)
             finally:
                 if self._client == client:
                     self._out.discard(sequence)
@@ -396,16 +414,22 @@ class _CommandLane(_Lane):
             return
 
     def _sender(
-        self, client: int, sequence: int, batch: list[_Waiting]
+        self, client: int, sequence: int, batch: list[_Waiting], trace: _Trace
     ) -> Callable[[str, int], Awaitable[bytes]]:
-        proposal = api.Proposal(
-            client=client,
-            sequence=sequence,
-            acked=min(self._out, default=sequence) - 1,
-            commands=[each.command for each in batch],
-        )
+        proposal: api.Proposal | None = None
 
         def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
+            nonlocal proposal
+            if proposal is None:
+                # Whose deadline passed meanwhile was told that it was never sent. From here on
+                # the batch is what it is: the same sequence stands for the same commands.
+                batch[:] = _live(batch, trace)
+                proposal = api.Proposal(
+                    client=client,
+                    sequence=sequence,
+                    acked=min(self._out, default=sequence) - 1,
+                    commands=[each.command for each in batch],
+                )
             request = api.ProposeRequest(
                 group=self._group, proposal=proposal, timeout_ms=timeout_ms
             )
@@ -443,6 +467,8 @@ class _QueryLane(_Lane):
 
     async def _carry_out(self, batch: list[_Waiting]) -> None:
         stale, min_revision = batch[0].stale, batch[0].min_revision
+        trace = _Trace(command=False)
+        batch[:] = _live(batch, trace)
         commands = [each.command for each in batch]
 
         def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
@@ -455,7 +481,15 @@ class _QueryLane(_Lane):
             )
             return self._groups.query(seat, request.SerializeToString())
 
-        _resolve(batch, await self._settle(batch, send, _Trace(command=False), any_seat=stale))
+        deadline = max((each.deadline for each in batch), default=0.0)
+        reply = await self._attempts(send, deadline, trace, any_seat=stale)
+        if reply.code == api.OK and len(reply.results) == len(batch):
+            # Together they were more than one reply may carry; the first of them never is.
+            for place in range(len(batch) - 1, 0, -1):
+                if reply.results[place].code == api.QUOTA_EXCEEDED:
+                    self._waiting.appendleft(batch.pop(place))
+                    del reply.results[place]
+        _resolve(batch, reply)
 
 
 class _WatchLane(_Lane):
@@ -477,34 +511,65 @@ class _WatchLane(_Lane):
             return self._groups.watch(seat, request.SerializeToString())
 
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        reply = await self._attempts(send, deadline, _Trace(command=False))
+        task = asyncio.create_task(self._attempts(send, deadline, _Trace(command=False)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            reply = await task
+        except asyncio.CancelledError:
+            if self._closed:
+                raise NoQuorum(f"{self._group}: the client was closed") from None
+            task.cancel()
+            raise
         if reply.code != api.OK:
             raise error_of(reply)
         return reply
 
 
+def _live(batch: Sequence[_Waiting], trace: _Trace) -> list[_Waiting]:
+    """Those of a batch whose callers still wait; from now on they share its trace."""
+    live = [each for each in batch if not each.result.done()]
+    for each in live:
+        each.trace = trace
+    return live
+
+
 def _resolve(batch: Sequence[_Waiting], reply: api.Reply) -> None:
     """Give every operation its own result, or the call's refusal."""
-    if reply.code != api.OK:
+    error: MetarayError | None = None
+    if reply.code == api.SESSION_EXPIRED:
+        error = Unknown(f"the outcome was forgotten: {reply.detail}")
+    elif reply.code != api.OK:
         error = error_of(reply)
-        if isinstance(error, SessionExpired):
-            error = Unknown(f"the outcome was forgotten: {error.detail}")
+    elif len(reply.results) != len(batch):
+        error = Unknown(f"{len(reply.results)} results came for {len(batch)} operations")
+    if error is not None:
         for each in batch:
             _fail(each, error)
         return
-    assert len(reply.results) == len(batch), "one result an operation"
     for each, result in zip(batch, reply.results, strict=True):
-        if each.result.done():
-            continue
         if result.code != api.OK:
             _fail(each, _error(result.code, result.detail, reply))
-        else:
-            each.result.set_result(op.decode_reply(each.operation, result.body))
+            continue
+        try:
+            answer = op.decode_reply(each.operation, result.body)
+        except Rejected as unread:
+            _fail(each, Unknown(f"its result cannot be read: {unread.detail}"))
+            continue
+        if not each.result.done():
+            each.result.set_result(answer)
+        _disarm(each)
+
+
+def _disarm(waiting: _Waiting) -> None:
+    if waiting.timer is not None:
+        waiting.timer.cancel()
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:
     if not waiting.result.done():
         waiting.result.set_exception(error)
+    _disarm(waiting)
 
 
 def error_of(reply: api.Reply) -> MetarayError:
