@@ -8,7 +8,7 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto setup
+.PHONY: help run test verify fix proto pictures setup
 .NOTPARALLEL:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
+	@echo "make pictures draw docs/architecture.png"
 	@echo "make setup    only set up .venv"
 
 run: setup
@@ -48,6 +49,9 @@ fix: setup
 proto: setup
 	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out=. --pyi_out=. \
 	    $(WIRE)/raft.proto $(WIRE)/api.proto
+
+pictures: setup
+	$(PYTHON) docs/draw_architecture.py
 
 # The stamp says what was installed and where, and is written last: an installation that was
 # interrupted, a change of the pins, a Python that went away and a moved folder are all set up again.

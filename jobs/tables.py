@@ -32,11 +32,13 @@ def progress_table(report: Report) -> Table:
         else None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
         show_footer=True,
     )
     if len(tenants) > 1:
         table.add_column("tenant")
-    table.add_column("group", footer="all groups")
+    table.add_column("group", footer="all", min_width=10)
     for name, total in (
         ("topics", "topics"),
         ("parts", "offsets"),
@@ -65,7 +67,13 @@ def progress_table(report: Report) -> Table:
 
 def session_table(report: Report) -> Table:
     """Sessions by state, for each broker, tenant and bucket of expiry."""
-    table = Table(title="MQTT sessions", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title="MQTT sessions",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column("by")
     table.add_column("")
     for state in ("active", "disconnected", "expired", "total"):
@@ -95,6 +103,6 @@ def _number(value: int | None) -> str:
 
 def _moment(ms: int) -> str:
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):  # a year that no calendar here has
         return f"{ms} ms"
