@@ -9,6 +9,7 @@ then each has its own, one more than the last, so that nobody can replace what h
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -59,6 +60,13 @@ class KvPage:
 
     entries: tuple[KvEntry, ...]
     next: bytes
+
+
+def _drop_old_floors(db: Tables, at: Stamp) -> None:
+    """Those that the log has passed say nothing any more. Two go for each that comes."""
+    for floor in [row for _, row, _ in itertools.islice(db.scan(FLOORS), 2)]:
+        if floor.revision < at.index:
+            db.delete(FLOORS, floor.tenant, floor.key)
 
 
 def _check_key(tenant: str, key: str) -> None:
@@ -127,6 +135,7 @@ class DeleteKv:
         if row is None:
             raise NotFound(f"key: {self.key!r} is not there")
         if row.revision >= at.index:
+            _drop_old_floors(db, at)
             db.put(FLOORS, KvFloor(self.tenant, self.key, row.revision))
         db.delete(KV, self.tenant, self.key)
 

@@ -1,7 +1,8 @@
 """Tags are for ever: what was ever in a log or on the wire can still be read.
 
-`tags.golden` lists every command and query with its fields and reply, and the types in them. A tag may be added, and a
-field with a default; `pytest --rewrite` then writes them down. Nothing may go or change its type.
+`tags.golden` lists every command and query with its fields and reply, and the types in them. A tag
+may be added, and a field with a default; `pytest --rewrite` then writes them down. Nothing may go
+or change its type.
 """
 
 from __future__ import annotations
