@@ -1,0 +1,148 @@
+"""Nodes: epochs that only rise, and who may say that a broker is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from state_machines.errors import Fenced, Invalid, NotFound
+from state_machines.metadata.node import (
+    ADDRESSES_MAX,
+    Address,
+    ExpireNodes,
+    GetNode,
+    HeartbeatNode,
+    ListNodes,
+    Node,
+    RegisterNode,
+    UnregisterNode,
+)
+from tests.entities.group import Group
+from tests.machine.alone import NOW_MS
+
+ADDRESS = Address("mqtt", "10.0.0.1:1883")
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group("metadata")
+
+
+def node(group: Group, node_id: str = "b1") -> Node | None:
+    found: Node | None = group.ask(GetNode(node_id=node_id))
+    return found
+
+
+def online(group: Group, node_id: str = "b1") -> bool:
+    found = node(group, node_id)
+    assert found is not None
+    return found.online
+
+
+def test_a_registration_is_a_row_with_the_time_of_the_group(group: Group) -> None:
+    made = group.run(RegisterNode(node_id="b1", addresses=(ADDRESS,)))
+    assert made == Node("b1", 1, True, (ADDRESS,), NOW_MS, NOW_MS)
+    assert node(group) == made
+    assert node(group, "b2") is None
+
+
+def test_every_registration_raises_the_epoch_and_fences_the_one_before(group: Group) -> None:
+    epochs = [group.run(RegisterNode(node_id="b1")).epoch for _ in range(3)]
+    assert epochs == [1, 2, 3]
+    assert group.run(RegisterNode(node_id="b2")).epoch == 1
+    for old in (2, 1, 0, 4, -1):
+        with group.refuses(Fenced, f"epoch: {old}, in force is 3"):
+            group.run(HeartbeatNode(node_id="b1", epoch=old))
+        with group.refuses(Fenced):
+            group.run(UnregisterNode(node_id="b1", epoch=old))
+    group.run(HeartbeatNode(node_id="b1", epoch=3))
+
+
+def test_epochs_outlive_the_registration(group: Group) -> None:
+    """Reference defect 4: a broker that comes back must still fence its own past."""
+    first = group.run(RegisterNode(node_id="b1")).epoch
+    group.run(UnregisterNode(node_id="b1", epoch=first))
+    assert node(group) is None
+    with group.refuses(NotFound, "node_id: 'b1' is not registered"):
+        group.run(HeartbeatNode(node_id="b1", epoch=first))
+    second = group.run(RegisterNode(node_id="b1")).epoch
+    assert second > first
+    with group.refuses(Fenced):
+        group.run(UnregisterNode(node_id="b1", epoch=first))
+
+
+def test_a_silent_broker_is_offline_until_it_speaks(group: Group) -> None:
+    for node_id in ("b1", "b2"):
+        group.run(RegisterNode(node_id=node_id))
+    group.later(10)
+    group.run(HeartbeatNode(node_id="b2", epoch=1))
+    expire = ExpireNodes(controller_epoch=1, timeout_ms=10_000)
+    assert group.run(expire) == (), "silent for exactly the timeout is not too long"
+    group.now_ms += 1
+    assert group.run(expire) == ("b1",)
+    assert group.run(expire) == (), "said once"
+    assert not online(group, "b1")
+    assert online(group, "b2")
+    group.run(HeartbeatNode(node_id="b1", epoch=1))
+    assert online(group, "b1")
+    assert group.run(expire) == ()
+
+
+def test_the_group_decides_what_silence_is(group: Group) -> None:
+    """A controller whose leader's clock lags does not see a broker die that the group saw live."""
+    group.later(60)
+    group.run(RegisterNode(node_id="b1"))
+    group.later(-59)
+    assert group.run(ExpireNodes(controller_epoch=1, timeout_ms=1)) == ()
+
+
+def test_an_old_controller_is_fenced(group: Group) -> None:
+    """Reference defect 15: two controllers may live at once; the older one decides nothing."""
+    group.run(RegisterNode(node_id="b1"))
+    group.later(60)
+    assert group.run(ExpireNodes(controller_epoch=7, timeout_ms=90_000)) == ()
+    with group.refuses(Fenced, "controller_epoch: 6, in force is 7"):
+        group.run(ExpireNodes(controller_epoch=6, timeout_ms=1))
+    assert online(group)
+    assert group.run(ExpireNodes(controller_epoch=7, timeout_ms=1)) == ("b1",)
+
+
+def test_the_list_is_by_id_in_pages(group: Group) -> None:
+    for node_id in ("b", "a", "c/1", "c"):
+        group.run(RegisterNode(node_id=node_id))
+    first = group.ask(ListNodes(limit=3))
+    rest = group.ask(ListNodes(limit=3, after=first.next))
+    assert [each.node_id for each in first.nodes] == ["a", "b", "c"]
+    assert [each.node_id for each in rest.nodes] == ["c/1"]
+    assert rest.next == b""
+    with pytest.raises(Invalid, match=r"^limit: 0"):
+        group.ask(ListNodes(limit=0))
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        (RegisterNode(node_id=""), "node_id"),
+        (RegisterNode(node_id="n" * 257), "node_id"),
+        (RegisterNode(node_id="a\0"), "node_id"),
+        (RegisterNode(node_id="b", addresses=(ADDRESS,) * (ADDRESSES_MAX + 1)), "addresses"),
+        (RegisterNode(node_id="b", addresses=(Address("", "a"),)), "addresses.protocol"),
+        (RegisterNode(node_id="b", addresses=(Address("p", "a" * 257),)), "addresses.address"),
+        (HeartbeatNode(node_id="", epoch=1), "node_id"),
+        (UnregisterNode(node_id="n" * 257, epoch=1), "node_id"),
+        (ExpireNodes(controller_epoch=0, timeout_ms=1), "controller_epoch"),
+        (ExpireNodes(controller_epoch=-1, timeout_ms=1), "controller_epoch"),
+        (ExpireNodes(controller_epoch=1, timeout_ms=0), "timeout_ms"),
+        (GetNode(node_id=""), "node_id"),
+    ],
+)
+def test_limits(group: Group, operation: Any, field: str) -> None:
+    group.run(RegisterNode(node_id="b"))
+    group.beyond(operation, field)
+
+
+def test_the_limits_themselves_are_within(group: Group) -> None:
+    addresses = tuple([Address("p" * 256, f"{number:0256}") for number in range(ADDRESSES_MAX)])
+    made = group.run(RegisterNode(node_id="é" * 128, addresses=addresses))
+    assert node(group, "é" * 128) == made
