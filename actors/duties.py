@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from state_machines.metadata.node import Node
-
 from state_machines.raft.confchange import Change
 
 CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's last index may vote
@@ -80,28 +79,35 @@ def plan_repair(
     """Replace a replica whose directory is gone by the one at a vacant seat, one step at a time.
 
     `leader` is the status of the group's leader; `seats` what each seat says of itself (`hello`),
-    None where one did not answer. Nothing is removed unless every seat has answered: a silent seat
-    may hold the very replica that seems lost.
+    None where one did not answer. Nothing is removed unless every seat has said what it holds: one
+    that is silent, or could not open its directory, may hold the very replica that seems lost.
     """
     if leader["outgoing"]:
         return []  # a change is under way
     answered = {seat: each for seat, each in seats.items() if each is not None}
-    holds = {int(each["replica"]): seat for seat, each in answered.items() if each["replica"]}
+    holds = {int(each["replica"]) for each in answered.values() if each["replica"]}
+    complete = all(
+        each is not None and (each["replica"] or each["status"] == "vacant")
+        for each in seats.values()
+    )
     voters, learners = set(leader["voters"]), set(leader["learners"])
-    lost = sorted((voters | learners) - set(holds))
+    lost = sorted(voters - holds) if complete else []
+    if complete and learners - holds:
+        return [ChangeMembership(Change(remove=tuple(sorted(learners - holds))))]
+    coming = False
     for seat in sorted(answered):
         status, replica = answered[seat]["status"], int(answered[seat]["replica"])
-        if status == "vacant" and lost and len(answered) == len(seats):
-            return [Reserve(seat)]
         if status == "founding":
             return [Activate(seat)]
-        if status == "active" and replica not in voters | learners:
-            if not lost or len(answered) < len(seats):
-                continue  # not needed, or not known to be
+        if status == "vacant" and lost:
+            return [Reserve(seat)]
+        if status == "active" and replica not in voters | learners and lost:
             return [ChangeMembership(Change(add_learners=(replica,)))]
-        if replica in learners and status == "active":
+        if status == "active" and replica in learners:
+            coming = True
             match = leader["progress"].get(replica, {}).get("match", 0)
-            if leader["last_index"] - match <= CAUGHT_UP_ENTRIES:
-                gone = tuple(each for each in lost[:1] if len(answered) == len(seats))
-                return [ChangeMembership(Change(add_voters=(replica,), remove=gone))]
+            if complete and leader["last_index"] - match <= CAUGHT_UP_ENTRIES:
+                return [ChangeMembership(Change(add_voters=(replica,), remove=tuple(lost[:1])))]
+    if lost and not coming:  # every seat has its voter, and there is one too many
+        return [ChangeMembership(Change(remove=tuple(lost[:1])))]
     return []

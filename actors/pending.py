@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from state_machines.errors import MetarayError, NotLeader, Overloaded
+from state_machines.errors import MetarayError, NotLeader, Overloaded, WrongShard
 from state_machines.machine import Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
@@ -210,8 +210,8 @@ class Reads:
         for index, reads in self._safe:
             if index <= applied:
                 due.extend(read for read in reads if not read.reply.done())
-            else:
-                later.append((index, reads))
+            elif waiting := [read for read in reads if not read.reply.done()]:
+                later.append((index, waiting))  # who gave up leaves room for others
         self._safe = later
         return due
 
@@ -233,6 +233,8 @@ def refusal(error: MetarayError) -> api.Reply:
     reply = api.Reply(code=error.code, detail=error.detail)
     if isinstance(error, NotLeader):
         reply.leader = error.leader
+    if isinstance(error, WrongShard):
+        reply.slot_version = error.version
     if isinstance(error, Overloaded):
         reply.retry_after_ms = error.retry_after_ms
     return reply

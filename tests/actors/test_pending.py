@@ -1,0 +1,312 @@
+"""Who waits at a replica: bounds, one answer each, and where a slow write spent its time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from actors import pending
+from actors.caller import error_of
+from actors.pending import PHASES, Read, Reads, Slot, Write, Writes
+from state_machines.errors import (
+    MetarayError,
+    NotLeader,
+    Overloaded,
+    Stopped,
+    Transferring,
+    WrongShard,
+)
+from state_machines.machine import Applied
+from state_machines.raft.messages import Entry
+from state_machines.wire import api_pb2 as api
+from tests.actors.virtual_time import in_virtual_time
+
+
+def reply_future() -> asyncio.Future[bytes]:
+    return asyncio.get_running_loop().create_future()
+
+
+def write(size: int = 10, at: float = 0.0) -> Write:
+    return Write(api.Proposal(client=1, sequence=1), size, reply_future(), at)
+
+
+def read(min_revision: int = 0) -> Read:
+    return Read(api.QueryRequest(min_revision=min_revision), reply_future())
+
+
+def code(future: asyncio.Future[bytes]) -> int:
+    return api.Reply.FromString(future.result()).code
+
+
+def entry(index: int, term: int = 1) -> Entry:
+    return Entry(term, index, b"x")
+
+
+# -- writes -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "PROPOSALS_MAX", 3)
+    writes = Writes("s", 1.0)
+    for _ in range(3):
+        writes.queue(write())
+    with pytest.raises(Overloaded) as refused:
+        writes.queue(write())
+    assert refused.value.retry_after_ms > 0
+    assert len(writes) == 3
+    writes.take()
+    writes.queue(write())
+
+
+@in_virtual_time
+async def test_too_many_bytes_are_refused_and_counted_off_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pending, "PROPOSAL_BYTES_MAX", 100)
+    writes = Writes("s", 1.0)
+    for round_ in range(5):
+        writes.queue(write(60))
+        with pytest.raises(Overloaded):
+            writes.queue(write(41))
+        if round_ % 2:
+            writes.fail(Stopped("over"))
+        else:
+            writes.take()
+
+
+@in_virtual_time
+async def test_an_entry_closes_at_its_limits() -> None:
+    writes = Writes("s", 1.0, batch_max=4)
+    for _ in range(10):
+        writes.queue(write())
+    assert [len(writes.take()) for _ in range(4)] == [4, 4, 2, 0]
+    for _ in range(5):
+        writes.queue(write(pending.BATCH_BYTES_MAX // 2))
+    assert [len(writes.take()) for _ in range(4)] == [2, 2, 1, 0]
+    writes.queue(write(3 * pending.BATCH_BYTES_MAX))
+    assert len(writes.take()) == 1
+
+
+@in_virtual_time
+async def test_whoever_gave_up_is_not_proposed() -> None:
+    writes = Writes("s", 1.0)
+    gone, late, stays = write(), write(), write()
+    for each in (gone, late, stays):
+        writes.queue(each)
+    gone.reply.cancel()
+    assert api.Reply.FromString(await pending.answered(late.reply, 5, "g")).code == api.UNKNOWN
+    assert writes.take() == [stays]
+
+
+@in_virtual_time
+async def test_each_gets_its_own_reply() -> None:
+    writes = Writes("s", 1.0)
+    batch = [write(), write()]
+    writes.proposed(5, Slot(1, batch, 0.0))
+    writes.applied(5, 1, [Applied(1, 1, b"one"), Applied(2, 1, b"two")], 0.1)
+    assert [each.reply.result() for each in batch] == [b"one", b"two"]
+    writes.applied(5, 1, [Applied(1, 1, b"again"), Applied(2, 1, b"again")], 0.2)  # no such slot
+
+
+@in_virtual_time
+async def test_another_leaders_entry_at_the_index_is_a_refusal() -> None:
+    writes = Writes("s", 1.0)
+    mine = write()
+    writes.proposed(5, Slot(1, [mine], 0.0))
+    writes.saved([entry(5, term=2)], 0.1)
+    writes.committed([entry(5, term=2)], 0.2)
+    writes.applied(5, 2, [Applied(9, 9, b"another's"), Applied(9, 10, b"more")], 0.3)
+    assert code(mine.reply) == api.NOT_LEADER
+    assert sum(writes.phases.values()) == 0
+
+
+@in_virtual_time
+async def test_phases_add_up_to_the_whole() -> None:
+    writes = Writes("s", 100.0)
+    mine = [write(at=1.0), write(at=1.5)]
+    writes.proposed(5, Slot(1, mine, 2.0))
+    writes.saved([entry(4), entry(5)], 4.0)
+    writes.committed([entry(5), entry(6)], 8.0)
+    writes.applied(5, 1, [Applied(1, 1, b""), Applied(2, 1, b"")], 16.0)
+    assert writes.phases == {"queue": 1.0, "append": 2.0, "replicate": 4.0, "apply": 8.0}
+    assert sum(writes.phases.values()) == 16.0 - 1.0
+
+
+@in_virtual_time
+async def test_phases_add_up_when_followers_were_faster() -> None:
+    writes = Writes("s", 100.0)
+    writes.proposed(5, Slot(1, [write(at=1.0)], 2.0))
+    writes.committed([entry(5)], 4.0)
+    writes.applied(5, 1, [Applied(1, 1, b"")], 5.0)
+    assert writes.phases["replicate"] == 0.0
+    assert sum(writes.phases.values()) == 4.0
+
+
+def test_a_slow_write_is_one_warning_with_its_phases(caplog: pytest.LogCaptureFixture) -> None:
+    @in_virtual_time
+    async def slow() -> None:
+        writes = Writes("metadata-0/1", 1.0)
+        for index, took in ((5, 0.9), (6, 3.0)):
+            writes.proposed(index, Slot(1, [write(at=0.0), write(at=0.1)], 0.2))
+            writes.saved([entry(index)], 0.3)
+            writes.committed([entry(index)], 0.4)
+            writes.applied(index, 1, [Applied(1, 1, b""), Applied(2, 1, b"")], took)
+        assert writes.slow == 1
+
+    with caplog.at_level(logging.WARNING, "actors.pending"):
+        slow()
+    (said,) = caplog.messages
+    assert "metadata-0/1" in said
+    assert "index 6" in said
+    assert all(f"{phase} " in said for phase in PHASES)
+    assert "2600 ms" in said
+
+
+@in_virtual_time
+async def test_an_entry_lingers_for_company_but_not_when_full() -> None:
+    writes = Writes("s", 1.0, linger_seconds=0.1, batch_max=2)
+    assert writes.linger(5.0) == 0.0
+    writes.queue(write(at=5.0))
+    assert writes.linger(5.04) == pytest.approx(0.06)
+    assert writes.linger(5.2) <= 0
+    writes.queue(write(at=5.05))
+    assert writes.linger(5.05) == 0.0
+
+
+@in_virtual_time
+async def test_everyone_ends_exactly_once_on_fail() -> None:
+    writes = Writes("s", 1.0)
+    answered, cancelled, slotted, queued = write(), write(), write(), write()
+    answered.reply.set_result(b"already")
+    cancelled.reply.cancel()
+    writes.proposed(5, Slot(1, [answered, slotted], 0.0))
+    writes.queue(cancelled)
+    writes.queue(queued)
+    writes.fail(NotLeader("lost", "s/2"))
+    assert answered.reply.result() == b"already"
+    assert cancelled.reply.cancelled()
+    for each in (slotted, queued):
+        assert api.Reply.FromString(each.reply.result()).leader == "s/2"
+    assert len(writes) == 0
+    assert writes.take() == []
+    writes.fail(Stopped("again"))
+    writes.applied(5, 1, [Applied(1, 1, b"late"), Applied(2, 1, b"late")], 9.0)
+    assert code(slotted.reply) == api.NOT_LEADER
+
+
+# -- reads --------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_reads_share_a_round_and_rounds_are_never_reused() -> None:
+    reads = Reads("s")
+    assert reads.begin_round() is None
+    first, second, third = read(), read(), read()
+    reads.queue(first)
+    reads.queue(second)
+    begun = reads.begin_round()
+    assert begun is not None
+    assert begun[1] == [first, second]
+    reads.queue(third)
+    later = reads.begin_round()
+    assert later is not None
+    assert later[0] > begun[0]
+    reads.fail(NotLeader("lost"), safe_too=False)
+    reads.queue(read())
+    again = reads.begin_round()
+    assert again is not None
+    assert again[0] > later[0]
+
+
+@in_virtual_time
+async def test_a_read_waits_for_its_round_and_for_the_state() -> None:
+    reads = Reads("s")
+    mine = read()
+    reads.queue(mine)
+    begun = reads.begin_round()
+    assert begun is not None
+    assert reads.due(1_000) == []
+    reads.confirmed(begun[0], 7)
+    reads.confirmed(begun[0] + 1, 7)  # of nobody
+    assert reads.due(6) == []
+    assert reads.due(7) == [mine]
+    assert reads.due(7) == []
+    assert len(reads) == 0
+
+
+@in_virtual_time
+async def test_a_refused_round_holds_nobody() -> None:
+    reads = Reads("s")
+    reads.queue(read())
+    begun = reads.begin_round()
+    assert begun is not None
+    reads.abandon(begun[0])
+    assert len(reads) == 0
+
+
+@in_virtual_time
+async def test_full_read_queues_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "READS_MAX", 2)
+    reads = Reads("s")
+    for queue in (reads.queue, reads.queue_stale):
+        queue(read(5))
+        queue(read(5))
+        with pytest.raises(Overloaded):
+            queue(read(5))
+
+
+@in_virtual_time
+async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "READS_MAX", 2)
+    reads = Reads("s")
+    for _ in range(6):  # each wants a revision that never comes, and its deadline passes
+        waiting = read(2**60)
+        reads.queue_stale(waiting)
+        assert reads.due(10) == []
+        waiting.reply.cancel()
+    assert reads.due(10) == []
+    assert len(reads) == 0
+
+
+@in_virtual_time
+async def test_every_reader_ends_exactly_once_on_fail() -> None:
+    for safe_too in (False, True):
+        reads = Reads("s")
+        waiting, in_round, safe, stale = read(), read(), read(), read(50)
+        reads.queue(safe)
+        begun = reads.begin_round()
+        assert begun is not None
+        reads.confirmed(begun[0], 9)
+        reads.queue(in_round)
+        reads.begin_round()
+        reads.queue(waiting)
+        reads.queue_stale(stale)
+        reads.fail(Stopped("over"), safe_too=safe_too)
+        assert code(waiting.reply) == code(in_round.reply) == api.STOPPED
+        assert safe.reply.done() is stale.reply.done() is safe_too
+        reads.fail(Stopped("over"), safe_too=True)
+        assert code(safe.reply) == code(stale.reply) == api.STOPPED
+        assert len(reads) == 0
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotLeader("no", "metadata-0/2"),
+        Overloaded("busy", 250),
+        WrongShard("elsewhere", 12),
+        Stopped("corrupt"),
+        Transferring("a moment"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_refusal_says_all_that_its_error_says(error: MetarayError) -> None:
+    back = error_of(api.Reply.FromString(pending.refusal(error).SerializeToString()))
+    assert type(back) is type(error)
+    assert back.args == error.args
