@@ -85,6 +85,9 @@ class Service:
             reply = self._machines[asked.group].query(list(asked.queries), self.now_ms)
         return reply.SerializeToString()
 
+    async def watch(self, seat: str, request: bytes) -> bytes:
+        raise ConnectionError("a broker watches nothing")
+
 
 class InProcess(Caller):
     """The client's engine on `Service`, under the name that the plugin closes it by."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from amqtt.broker import Broker
@@ -187,15 +183,3 @@ def test_a_setting_that_cannot_be_is_named(setting: str, value: object) -> None:
             Broker(configuration(host="127.0.0.1", port=0, session_expiry_s=60, **settings))
 
     asyncio.run(build())
-
-
-def test_without_a_cluster_the_process_says_what_to_do(tmp_path: Path) -> None:
-    environment = {key: val for key, val in os.environ.items() if key != "METARAY_ADDRESS"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    command = [sys.executable, "-m", "metaray.integrations.amqtt", "--name", "b1", "--port", "0"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 1
-    assert "metaray up --local 3" in ended.stderr
-    assert ended.stdout == ""

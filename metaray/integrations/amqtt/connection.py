@@ -107,12 +107,7 @@ class Connection:
         return self._after_pending(packet)
 
     async def _on_stop(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._writer.close()
-        except (OSError, TimeoutError) as error:
-            log.debug("client %r: closing: %r", self.client_id, error)
-            _abort(self._writer)
+        await close_stream(self._writer)
         await self._stop()
 
     def _on_silence(self) -> None:
@@ -170,13 +165,16 @@ class Connection:
             log.debug("client %r: %r", self.client_id, error)
 
 
-def _abort(writer: WriterAdapter) -> None:
-    """Drop what a peer does not read; closing in order would wait for it for ever."""
-    stream = getattr(
-        writer, "_writer", None
-    )  # websockets have no such thing, and a limit of theirs
-    if isinstance(stream, asyncio.StreamWriter):
-        stream.transport.abort()
+async def close_stream(writer: WriterAdapter) -> None:
+    """Close a client's stream in order; drop it if its peer is gone, or does not read."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.close()
+    except (OSError, TimeoutError) as error:
+        log.debug("a stream is dropped: %r", error)
+        stream = getattr(writer, "_writer", None)  # a websocket closes itself, within its limit
+        if isinstance(stream, asyncio.StreamWriter):
+            stream.transport.abort()
 
 
 async def _joined(work: asyncio.Task[None]) -> None:

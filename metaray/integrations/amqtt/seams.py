@@ -38,7 +38,7 @@ from amqtt.mqtt.connack import NOT_AUTHORIZED, SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, UnSubscription
 from amqtt.session import Session
 
-from metaray.integrations.amqtt.connection import Connection, Keep
+from metaray.integrations.amqtt.connection import Connection, Keep, close_stream
 from metaray.integrations.amqtt.store import Filter, Opened, Will
 
 CONNECT_SECONDS: Final = (
@@ -166,9 +166,9 @@ class Seams:
                 handler, session = await BrokerProtocolHandler.init_from_connect(
                     reader, writer, self._broker.plugins_manager
                 )
-        except (AMQTTError, MQTTError, NoDataError, TimeoutError) as error:
+        except (AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
             log.warning("%s:%s did not send a valid CONNECT: %r", address, port, error)
-            await writer.close()
+            await close_stream(writer)
             raise AMQTTError(f"no valid CONNECT: {error!r}") from error
         if session.keep_alive > 0:
             session.keep_alive += self._broker.config.get("timeout-disconnect-delay", 0) or 0
@@ -196,7 +196,7 @@ class Seams:
             log.log(level, "client %r is refused: %s", connection.client_id, refusal.reason)
             with contextlib.suppress(OSError):  # it did not wait for the answer
                 await ConnackPacket.build(0, refusal.code).to_stream(writer)
-                await writer.close()
+            await close_stream(writer)
             return
         try:
             await self._amqtt["_handle_client_session"](
