@@ -17,14 +17,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from state_machines.metadata.node import ExpireNodes, ListNodes
-from state_machines.mqtt.pulse import NextDue, Pulse
-
 from actors import duties
 from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
-from state_machines.errors import Fenced, MetarayError
+from state_machines.errors import Fenced
+from state_machines.metadata.node import ExpireNodes, ListNodes
+from state_machines.mqtt.pulse import NextDue, Pulse
 
 PULSE_LIMIT = 1_000  #: timers fired by one command
 PULSES_MAX = 100  #: commands of one step; the rest waits for the next
@@ -121,7 +120,7 @@ class Controller:
                 duty.last_error = ""
             except Fenced as error:
                 self.fenced = error.detail
-            except (MetarayError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
                 duty.last_error = f"{type(error).__name__}: {error}"
                 log.warning("%r: %s: %s", self, duty.name, duty.last_error)
             duty.runs += 1
@@ -186,6 +185,8 @@ class Controller:
             leader = leader_of(known.values())
             if leader is None:
                 continue
+            # A seat that Ray does not name just now has not answered.
+            known = {**dict.fromkeys(leader["group_seats"]), **known}
             for action in duties.plan_repair(leader, known):
                 log.warning("%r: %s: %s", self, group, action)
                 await self._act(action, leader)

@@ -327,7 +327,12 @@ class Seat:
 
     def status(self) -> dict[str, Any]:
         """`hello`, and all that the replica says of itself."""
-        shown = {**self.hello(), "group": self.spec.group, "role": self.status_word}
+        shown = {
+            **self.hello(),
+            "group": self.spec.group,
+            "group_seats": self.spec.seats,
+            "role": self.status_word,
+        }
         if self.replica is not None:
             shown.update(self.replica.status())
         return shown
