@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from actors import caller as caller_module
-from actors.caller import Caller
+from actors import lanes
+from actors.caller import SHARD_MOVES_MAX, Caller
 from state_machines.errors import (
     Conflict,
     Invalid,
@@ -73,16 +73,16 @@ async def test_what_comes_while_calls_are_under_way_goes_in_the_next() -> None:
         for number in range(50):
             tasks.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
-        assert len(script.proposals) == caller_module.IN_FLIGHT_MAX
+        assert len(script.proposals) == lanes.IN_FLIGHT_MAX
         script.faults.clear()
         assert len(await asyncio.gather(*tasks)) == 50
-    assert len({call.sequence for call in script.proposals}) == caller_module.IN_FLIGHT_MAX + 1
+    assert len({call.sequence for call in script.proposals}) == lanes.IN_FLIGHT_MAX + 1
     assert len(script.applied["metadata-0"]) == 50
 
 
 @in_virtual_time
 async def test_a_proposal_keeps_the_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller_module, "BATCH_ITEMS_MAX", 10)
+    monkeypatch.setattr(lanes, "BATCH_ITEMS_MAX", 10)
     script = Script()
     async with calling(script) as caller:
         await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(35)))
@@ -118,7 +118,7 @@ async def test_queries_that_want_different_states_do_not_share_a_call() -> None:
 
 @in_virtual_time
 async def test_too_many_waiting_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caller_module, "WAITING_MAX", 3)
+    monkeypatch.setattr(lanes, "WAITING_MAX", 3)
     script = Script(faults=[lambda call: HANG])
     caller = Caller(script, rng=Random(3))
     tasks = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(4)]
@@ -194,7 +194,7 @@ async def test_a_carrier_that_fails_is_asked_again_elsewhere_and_ever_more_slowl
     assert [call.seat[-1] for call in script.calls[:4]] == ["0", "1", "2", "0"]
     gaps = [later - sooner for sooner, later in itertools.pairwise(script.at)]
     assert gaps[0] <= 0.015
-    assert max(gaps) <= caller_module.RETRY_SECONDS_MAX * 1.5
+    assert max(gaps) <= lanes.RETRY_SECONDS_MAX * 1.5
     assert len(script.calls) < 60
 
 
@@ -423,7 +423,7 @@ async def test_a_caller_behind_a_full_pipeline_keeps_its_deadline() -> None:
     script = Script(faults=[lambda call: None if call.registers else HANG])
     async with calling(script, timeout_ms=30_000) as caller:
         held = []
-        for number in range(caller_module.IN_FLIGHT_MAX):
+        for number in range(lanes.IN_FLIGHT_MAX):
             held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
         begun = now()
@@ -439,8 +439,8 @@ async def test_each_attempt_has_a_deadline_of_its_own() -> None:
     async with calling(script) as caller:
         begun = now()
         await caller.call(put())
-        assert now() - begun == pytest.approx(caller_module.ATTEMPT_SECONDS, abs=0.05)
-    assert script.proposals[0].timeout_ms <= caller_module.ATTEMPT_SECONDS * 1000 + 1
+        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
+    assert script.proposals[0].timeout_ms <= lanes.ATTEMPT_SECONDS * 1000 + 1
     assert script.proposals[0].sequence == script.proposals[1].sequence
 
 
@@ -449,7 +449,7 @@ async def test_a_caller_that_gave_up_is_not_proposed() -> None:
     script = Script(faults=[lambda call: HANG])
     async with calling(script) as caller:
         held = []
-        for number in range(caller_module.IN_FLIGHT_MAX):
+        for number in range(lanes.IN_FLIGHT_MAX):
             held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
         gone = asyncio.create_task(caller.call(put("gone")))
@@ -539,7 +539,7 @@ async def test_a_map_that_goes_on_moving_is_followed_only_so_often() -> None:
     async with calling(script) as caller:
         with pytest.raises(WrongShard):
             await caller.call(commits())
-    assert len(script.proposals) <= 2 * caller_module.SHARD_MOVES_MAX
+    assert len(script.proposals) <= 2 * SHARD_MOVES_MAX
 
 
 @in_virtual_time
