@@ -2,8 +2,8 @@
 
 Every process that talks to groups (a driver, a broker, the controller) has one `Caller`, with a
 lane for each group (`lanes.py`). Whatever is `Unavailable` is retried, at the seat the refusal
-names or at the next one, until the caller's deadline. When that passes, an operation that was never sent
-failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
+names or at the next one, until the caller's deadline. When that passes, an operation that was
+never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
 when a group answers `WrongShard`; until then the trivial map holds: one group a kind.
