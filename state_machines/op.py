@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -30,6 +31,7 @@ from state_machines.errors import Invalid
 from state_machines.limits import REPLY_BYTES_MAX
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 COMMANDS: Final[dict[str, type]] = {}
 QUERIES: Final[dict[str, type]] = {}
@@ -143,6 +145,14 @@ def join(operation: Any, parts: Sequence[Any], replies: Sequence[Any]) -> Any:
     if hasattr(operation, "join"):
         return operation.join(parts, replies)
     return join_pages(operation, replies)
+
+
+def in_order(wanted: Sequence[K], answers: Iterable[tuple[K, T]]) -> tuple[T, ...]:
+    """The answers in the order asked; what was asked twice is answered twice, in its order."""
+    waiting: defaultdict[K, deque[T]] = defaultdict(deque)
+    for key, answer in answers:
+        waiting[key].append(answer)
+    return tuple([waiting[each].popleft() for each in wanted])
 
 
 # -- pages over several groups ------------------------------------------------------------------

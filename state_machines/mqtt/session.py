@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from state_machines import names
+from state_machines import names, op
 from state_machines.errors import Invalid
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, subscription, will
@@ -179,8 +179,10 @@ class SaveSessions:
         self, parts: Sequence[Self], replies: Sequence[tuple[OpenedSession, ...]]
     ) -> tuple[OpenedSession, ...]:
         """One reply for sessions that went to several groups, in the order asked."""
-        found = {each.client_id: each for reply in replies for each in reply}
-        return tuple([found[each.client_id] for each in self.sessions])
+        return op.in_order(
+            [each.client_id for each in self.sessions],
+            [(each.client_id, each) for reply in replies for each in reply],
+        )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
         """One outcome for each, in order."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
-from state_machines import names
+from state_machines import names, op
 from state_machines.errors import Invalid
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.op import Stamp, command, query
@@ -67,12 +67,14 @@ class CreateTopics:
 
     def join(self, parts: Sequence[Self], replies: Sequence[tuple[bool, ...]]) -> tuple[bool, ...]:
         """One reply for topics that went to several groups, in the order asked."""
-        found = {
-            name: new
-            for part, reply in zip(parts, replies, strict=True)
-            for name, new in zip(part.names, reply, strict=True)
-        }
-        return tuple([found[each] for each in self.names])
+        return op.in_order(
+            self.names,
+            [
+                answer
+                for part, reply in zip(parts, replies, strict=True)
+                for answer in zip(part.names, reply, strict=True)
+            ],
+        )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[bool, ...]:
         """One outcome for each, in order."""
