@@ -11,6 +11,7 @@ rest were prepared: whoever is vacant beside it has lost its disk and must join 
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,13 @@ from actors.seat import SeatSpec
 from state_machines.errors import Conflict, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
 
-SEAT_SECONDS = 60.0  #: until every seat of a group has answered once
+SEAT_SECONDS = 60.0  #: until every seat of a new group has answered once
+ABSENT_SECONDS = 10.0  #: after this long a founded group starts without those that do not answer
 LEADER_SECONDS = 60.0  #: until a group has a leader
 POLL_SECONDS = 0.05  #: between two looks at something only polling can see
 CALL_SECONDS = 10.0  #: our own deadline for one round of calls
+
+log = logging.getLogger(__name__)
 
 
 def specs(config: ClusterConfig) -> list[SeatSpec]:
@@ -51,48 +55,82 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
             remote.create_seat(spec, reserved, number, placement.BUNDLE_CPUS)
     names = [spec.seat for spec in seats]
     hellos = wait_for_seats(names)
-    cluster = agree_on_cluster(hellos, cluster)
-    found_group(names, hellos, cluster)
+    try:
+        cluster = agree_on_cluster(hellos, cluster)
+    except Conflict as error:
+        if living.isdisjoint(names):
+            placement.remove([group])  # nothing was here before; the directories stay
+        raise Conflict(f"{error.detail} ({_places(hellos)})") from None
+    found_group(hellos, cluster)
     # Each group's first candidate is another one, so that leaders spread over the nodes.
     wait_for_leader(names, candidate=names[config.groups.index(group) % len(names)])
     return cluster
 
 
 def wait_for_seats(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What each seat says of itself, once all have answered. Raises Stopped naming who did not."""
-    deadline = time.monotonic() + SEAT_SECONDS
+    """What each seat says of itself, once all have answered. Raises Stopped naming who did not.
+
+    A group that was founded serves with a majority, so there the absence of the others is only
+    logged: a lost node or a broken disk does not keep a cluster from starting.
+    """
+    begun = time.monotonic()
     while True:
         answers = remote.each_call(names, "hello", seconds=CALL_SECONDS)
-        silent = {name: each for name, each in answers.items() if not isinstance(each, dict)}
+        well = {
+            name: each
+            for name, each in answers.items()
+            if isinstance(each, dict) and not each["fault"]
+        }
+        if len(well) == len(names):
+            return well
+        waited = time.monotonic() - begun
+        silent = [name for name, each in answers.items() if not isinstance(each, dict)]
+        wrong = "; ".join(
+            f"{name}: {each['fault'] if isinstance(each, dict) else each}"
+            for name, each in sorted(answers.items())
+            if name not in well
+        )
+        if _is_majority(well, names) and (not silent or waited > ABSENT_SECONDS):
+            log.warning("starting without %s", wrong)
+            return well
         if not silent:
-            break
-        if time.monotonic() > deadline:
-            said = "; ".join(f"{name}: {each}" for name, each in sorted(silent.items()))
-            raise Stopped(f"no answer within {SEAT_SECONDS:.0f} s from {said}")
+            raise Stopped(wrong)
+        if waited > SEAT_SECONDS:
+            raise Stopped(f"no answer within {SEAT_SECONDS:.0f} s from {wrong}")
         time.sleep(POLL_SECONDS)
-    faults = [f"{name}: {each['fault']}" for name, each in answers.items() if each["fault"]]
-    if faults:
-        raise Stopped("; ".join(faults))
-    return answers
+
+
+def _is_majority(well: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> bool:
+    active = [name for name, each in well.items() if each["status"] == "active"]
+    return len(active) > len(names) // 2
+
+
+def _places(hellos: Mapping[str, Any]) -> str:
+    """Which node each seat is on, for an error that sends somebody to a directory."""
+    nodes = {node.id: node.name for node in placement.observe().nodes}
+    where = remote.each_call(list(hellos), "node", seconds=CALL_SECONDS)
+    return ", ".join(f"{name} is on {nodes.get(str(each), each)}" for name, each in where.items())
 
 
 def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> str:
     """The one cluster that all directories belong to. Raises Conflict when there are two."""
-    known = {str(each["cluster"]): name for name, each in hellos.items() if each["cluster"]}
+    known: dict[str, list[str]] = {}
+    for name, each in hellos.items():
+        if each["cluster"]:
+            known.setdefault(str(each["cluster"]), []).append(name)
     if cluster:
-        known.setdefault(cluster, "this cluster")
+        known.setdefault(cluster, ["the group before"])
     if len(known) > 1:
-        shown = ", ".join(f"{name} belongs to {each}" for each, name in sorted(known.items()))
+        shown = ", ".join(f"{' and '.join(who)}: {each}" for each, who in sorted(known.items()))
         raise Conflict(
             f"data directories of different clusters: {shown}; start each cluster on its own data"
         )
     return next(iter(known), "") or uuid.uuid4().hex
 
 
-def found_group(
-    names: Sequence[str], hellos: Mapping[str, Mapping[str, Any]], cluster: str
-) -> None:
+def found_group(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> None:
     """Found the group unless it has been; finish a founding that was interrupted."""
+    names = list(hellos)
     active = [name for name in names if hellos[name]["status"] == "active"]
     if active:
         # Prepared together, so activated together; anyone else is the controller's to repair.
@@ -133,7 +171,13 @@ def wait_for_leader(
             remote.each_call([candidate], "campaign", seconds=2.0)
             candidate = ""  # if it fails, the timeouts elect
         time.sleep(POLL_SECONDS)
-    raise NoQuorum(f"{names[0].rpartition('/')[0]}: no leader within {seconds:.0f} s")
+    said = remote.each_call(names, "status", seconds=2.0)
+    roles = ", ".join(
+        f"{name} is {each['role'] if isinstance(each, dict) else 'silent'}"
+        for name, each in said.items()
+    )
+    group = names[0].rpartition("/")[0]
+    raise NoQuorum(f"{group}: no leader within {seconds:.0f} s; {roles}")
 
 
 def wait_for_controller(leader_seat: str, seconds: float = LEADER_SECONDS) -> dict[str, Any]:

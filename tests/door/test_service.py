@@ -1,0 +1,161 @@
+"""Starting the service: what it makes, what a second start changes, what it refuses."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from actors import bootstrap, placement, remote
+from actors.config import KINDS, ClusterConfig
+from actors.placement import NotEnoughNodes
+from metaray import connect_sync
+from metaray.cli.cluster import status as status_command
+from metaray.local import LocalCluster
+from metaray.overview import overview
+from metaray.service import start_service
+from state_machines.errors import Conflict, NotFound, Stopped
+from tests.door.seats import ask, leader, seats, statuses, wait_until_whole
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("service")]
+
+GROUPS = ("metadata-0", "offset-0", "mqtt-0")
+COLOCATED = "offset-1"
+
+
+def test_every_group_stands_on_three_nodes_with_a_leader_and_a_controller() -> None:
+    for group in GROUPS:
+        assert seats(group) == [f"{group}/{number}" for number in range(3)]
+        assert len({ask(seat, "node") for seat in seats(group)}) == 3
+        wait_until_whole(group)
+    leads = leader("metadata-0")["seat"]
+    controller = bootstrap.wait_for_controller(leads)
+    assert controller["node"] == ask(leads, "node")
+    assert placement.alarms(placement.observe()) == ()
+
+
+def test_a_second_start_changes_nothing(tenant: str) -> None:
+    def ids() -> dict[str, tuple[int, int]]:
+        known = [each for group in GROUPS for each in statuses(group).values()]
+        return {each["seat"]: (each["replica"], each["boot"]) for each in known}
+
+    with connect_sync() as client:
+        client.put("kept", b"before", tenant=tenant)
+        before, terms = ids(), {group: leader(group)["term"] for group in GROUPS}
+        begun = time.monotonic()
+        started = list(start_service(ClusterConfig()))
+        assert time.monotonic() - begun < 10
+        assert [name for name, _, _ in started[:3]] == list(GROUPS)
+        assert started[3][0].startswith("controller-")
+        assert ids() == before
+        assert len(before) == 9
+        assert all(leader(group)["term"] >= terms[group] for group in GROUPS)
+        kept = client.get("kept", tenant=tenant)
+        assert kept is not None
+        assert kept.value == b"before"
+
+
+def test_more_replicas_than_nodes_is_refused_with_both_numbers_and_leaves_nothing() -> None:
+    actors, places = remote.named_actors(), placement.states()
+    config = ClusterConfig(groups=(*GROUPS, COLOCATED), replicas=5)
+    with pytest.raises(NotEnoughNodes) as refused:
+        bootstrap.start_group(config, COLOCATED, "")
+    assert re.search(r"wants 5 replicas .* 3 of 3 nodes", refused.value.detail)
+    assert "--allow-colocated" in refused.value.detail
+    assert remote.named_actors() == actors
+    assert placement.states() == places
+
+
+def test_a_running_group_keeps_its_number_of_replicas() -> None:
+    with pytest.raises(Exception, match="replicas is 1, but metadata-0 was placed with 3"):
+        next(start_service(ClusterConfig(replicas=1)))
+
+
+def test_replicas_may_share_a_node_when_asked_to_and_are_taken_off_again() -> None:
+    config = ClusterConfig(groups=(*GROUPS, COLOCATED), replicas=5, allow_colocated=True)
+    cluster = str(leader("metadata-0")["cluster"])
+    try:
+        assert bootstrap.start_group(config, COLOCATED, cluster) == cluster
+        assert len(seats(COLOCATED)) == 5
+        wait_until_whole(COLOCATED)
+        assert len({each["replica"] for each in statuses(COLOCATED).values()}) == 5
+        nodes = [ask(seat, "node") for seat in seats(COLOCATED)]
+        assert sorted(nodes.count(node) for node in set(nodes)) == [1, 2, 2]
+    finally:
+        placement.remove([COLOCATED])
+    assert seats(COLOCATED) == []
+    assert COLOCATED not in placement.states()
+
+
+def test_the_overview_is_whole_and_without_alarms(service: LocalCluster) -> None:
+    for group in GROUPS:
+        wait_until_whole(group)
+    bootstrap.wait_for_controller(leader("metadata-0")["seat"])
+    seen = overview()
+    assert seen["alarms"] == []
+    assert set(seen["groups"]) == set(GROUPS)
+    for name, group in seen["groups"].items():
+        assert group["placement"] == "CREATED"
+        assert group["leader"] in seats(name)
+        assert [each["seat"] for each in group["replicas"]] == seats(name)
+    assert sum(node["alive"] for node in seen["nodes"]) == len(service.nodes)
+    assert callable(status_command)
+
+
+# -- what needs no cluster ---------------------------------------------------------------------
+
+
+def hello(cluster: str, fault: str = "", status: str = "active") -> dict[str, object]:
+    return {"cluster": cluster, "fault": fault, "status": status, "replica": 1, "founding": None}
+
+
+def test_directories_of_two_clusters_are_named() -> None:
+    said = {"metadata-0/0": hello("aa"), "metadata-0/1": hello("bb"), "metadata-0/2": hello("aa")}
+    with pytest.raises(Conflict) as refused:
+        bootstrap.agree_on_cluster(said, "")
+    assert "metadata-0/0 and metadata-0/2: aa, metadata-0/1: bb" in refused.value.detail
+    with pytest.raises(Conflict, match=r"offset-0/0: bb.*the group before: cc|the group before"):
+        bootstrap.agree_on_cluster({"offset-0/0": hello("bb")}, "cc")
+
+
+def test_the_directories_name_the_cluster_and_a_new_one_gets_a_name() -> None:
+    assert bootstrap.agree_on_cluster({"a/0": hello("aa"), "a/1": hello("")}, "") == "aa"
+    assert bootstrap.agree_on_cluster({"a/0": hello("")}, "cc") == "cc"
+    assert len(bootstrap.agree_on_cluster({"a/0": hello("")}, "")) == 32
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What seats would say."""
+    said: dict[str, object] = {}
+    monkeypatch.setattr(remote, "each_call", lambda *_, **__: said)
+    monkeypatch.setattr(bootstrap, "ABSENT_SECONDS", 0.0)
+    monkeypatch.setattr(bootstrap, "SEAT_SECONDS", 0.1)
+    return said
+
+
+def test_a_founded_group_starts_without_a_broken_or_a_silent_seat(
+    answers: dict[str, object],
+) -> None:
+    names = ["g-0/0", "g-0/1", "g-0/2"]
+    answers |= dict.fromkeys(names, hello("aa"))
+    answers["g-0/1"] = hello("aa", fault="CorruptRecord: log")
+    assert list(bootstrap.wait_for_seats(names)) == ["g-0/0", "g-0/2"]
+    answers["g-0/1"] = NotFound("no actor")
+    assert list(bootstrap.wait_for_seats(names)) == ["g-0/0", "g-0/2"]
+
+
+def test_a_new_group_needs_every_seat_and_says_who_is_missing(answers: dict[str, object]) -> None:
+    names = ["g-0/0", "g-0/1", "g-0/2"]
+    answers |= dict.fromkeys(names, hello("", status="vacant"))
+    answers["g-0/1"] = hello("", fault="METARAY_DATA is not set", status="stopped")
+    with pytest.raises(Stopped, match="g-0/1: METARAY_DATA is not set"):
+        bootstrap.wait_for_seats(names)
+    answers["g-0/1"] = NotFound("no actor")
+    with pytest.raises(Stopped, match=r"no answer within .* from g-0/1: no actor"):
+        bootstrap.wait_for_seats(names)
+
+
+def test_kinds_start_in_the_order_of_the_guide() -> None:
+    assert tuple(group.rpartition("-")[0] for group in ClusterConfig().groups) == KINDS
