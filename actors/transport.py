@@ -33,6 +33,7 @@ from state_machines.raft.messages import (
 from state_machines.wire import codec
 
 CALLS_MAX = 2  #: envelopes under way to one peer; a third waits and grows
+HEARTBEATS_MAX = 8  #: heartbeats that may overtake them at once
 BUFFER_MAX = 512  #: messages waiting for one peer; the oldest go first
 ENVELOPE_BYTES_MAX = 512 * 1024  #: soft: an envelope closes once its entries pass this
 CALL_SECONDS = 2.0  #: our own deadline for one envelope
@@ -100,11 +101,12 @@ class Calls(Protocol):
 class _Lane:
     """What waits and what is under way for one peer."""
 
-    __slots__ = ("calls", "waiting")
+    __slots__ = ("beats", "calls", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Message] = deque()
         self.calls = 0
+        self.beats = 0
 
 
 class ActorTransport:
@@ -143,17 +145,24 @@ class ActorTransport:
 
     def send(self, messages: Iterable[Message]) -> None:
         """Send each message to its receiver: on an open call's return, or on a call of ours."""
+        if self._closed:
+            return
         by_peer: dict[int, list[Message]] = {}
         for message in messages:
             by_peer.setdefault(message.receiver, []).append(message)
         for peer, batch in by_peer.items():
             if self._answer(peer, batch):
                 continue
-            if type(batch[0]) is Heartbeat and len(batch) == 1 and self._lanes[peer].calls:
-                # A heartbeat does not queue behind a long append (law 15).
-                self._start(self._call(peer, batch))
-                continue
             lane = self._lanes[peer]
+            if type(batch[0]) is Heartbeat and len(batch) == 1 and lane.calls:
+                # A heartbeat does not queue behind a long append (law 15). Beyond the bound it is
+                # lost: the peer has not answered the ones before either.
+                if lane.beats < HEARTBEATS_MAX:
+                    lane.beats += 1
+                    self._start(self._beat(peer, batch, lane))
+                else:
+                    self.dropped += 1
+                continue
             lane.waiting.extend(batch)
             while len(lane.waiting) > BUFFER_MAX:
                 lane.waiting.popleft()
@@ -180,35 +189,46 @@ class ActorTransport:
             lane.calls += 1
             self._start(self._call(peer, batch, lane))
 
-    async def _call(self, peer: int, batch: list[Message], lane: _Lane | None = None) -> None:
+    async def _beat(self, peer: int, batch: list[Message], lane: _Lane) -> None:
         try:
-            seat = self._book.get(peer)
-            if seat is None:
-                self.dropped += len(batch)
-                self._look_for_peers()
-                return
-            try:
-                answer = await asyncio.wait_for(
-                    self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS
-                )
-            except TimeoutError:
-                return
-            except Exception as error:  # noqa: BLE001 - whatever the carrier raises, the messages are lost
-                self._failed(peer, error)
-                return
-            if answer and not self._closed:
-                self._take(answer)
+            await self._deliver(peer, batch)
         finally:
-            if lane is not None:
-                lane.calls -= 1
-                if not self._closed:
-                    self._pump(peer, lane)
+            lane.beats -= 1
+
+    async def _call(self, peer: int, batch: list[Message], lane: _Lane) -> None:
+        try:
+            await self._deliver(peer, batch)
+        finally:
+            lane.calls -= 1
+            if not self._closed:
+                self._pump(peer, lane)
+
+    async def _deliver(self, peer: int, batch: list[Message]) -> None:
+        seat = self._book.get(peer)
+        if seat is None:
+            self.dropped += len(batch)
+            self._look_for_peers()
+            return
+        try:
+            answer = await asyncio.wait_for(
+                self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS
+            )
+        except TimeoutError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever the carrier raises, the messages are lost
+            self._failed(peer, error)
+            return
+        if answer and not self._closed:
+            try:
+                self._take(answer)
+            except Invalid as error:
+                log.warning("%s: the answer of %s: %s", self._seat, seat, error.detail)
 
     def _failed(self, peer: int, error: BaseException) -> None:
         if self._calls.died(error):
-            # Whoever sits there next may be another replica.
-            self._book.pop(peer, None)
-            self._died(peer)
+            # Whoever sits there next may be another replica. Several calls may learn of one death.
+            if self._book.pop(peer, None) is not None:
+                self._died(peer)
         else:
             log.info("%s: call to %s failed: %s", self._seat, self._book.get(peer), error)
 
@@ -250,6 +270,13 @@ class ActorTransport:
             return await future
         finally:
             timer.cancel()
+            if future in (waiting := self._open[sender]):
+                waiting.remove(future)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls of peers that wait for something to carry back."""
+        return sum(len(each) for each in self._open.values())
 
     def _expire(self, future: asyncio.Future[bytes]) -> None:
         if not future.done():

@@ -1,0 +1,496 @@
+"""The transport over scripted calls: bounds, overtaking, open calls, who sits where, a death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from actors import transport as transport_module
+from actors.transport import ANSWER_SECONDS, BUFFER_MAX, CALLS_MAX, ActorTransport
+from state_machines.errors import Invalid
+from state_machines.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    VoteReply,
+)
+from state_machines.wire import codec
+from tests.actors.virtual_time import in_virtual_time, settled
+
+ME, PEER, OTHER = 1, 2, 3
+SEATS = ("g-0/0", "g-0/1", "g-0/2")
+
+
+class Died(Exception):
+    """The process at the other end has ended."""
+
+
+@dataclass
+class Carrier:
+    """`transport.Calls`: answers by default with nothing, at once."""
+
+    delivered: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)  #: bytes, an exception, or a gate to wait at
+    frozen: asyncio.Event | None = None
+    ids: dict[str, Any] = field(default_factory=lambda: {"g-0/1": PEER, "g-0/2": OTHER})
+    helloed: list[str] = field(default_factory=list)
+    life: asyncio.Event | None = None
+    attended: list[tuple[str, int]] = field(default_factory=list)
+    under_way: int = 0
+    most_under_way: int = 0
+
+    async def deliver(self, seat: str, envelope: bytes) -> bytes:
+        self.delivered.append((seat, codec.decode_envelope(envelope).messages))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            if self.frozen is not None:
+                await self.frozen.wait()
+            answer = self.answers.pop(0) if self.answers else b""
+            if isinstance(answer, BaseException):
+                raise answer
+            assert isinstance(answer, bytes)
+            return answer
+        finally:
+            self.under_way -= 1
+
+    async def chunk(self, seat: str, chunk: bytes) -> bool:
+        if self.frozen is not None:
+            await self.frozen.wait()
+        answer = self.answers.pop(0) if self.answers else True
+        if isinstance(answer, BaseException):
+            raise answer
+        return bool(answer)
+
+    async def attend(self, seat: str, replica: int) -> bool:
+        self.attended.append((seat, replica))
+        if self.life is None:
+            await asyncio.sleep(transport_module.ATTEND_SECONDS)
+            return True
+        await self.life.wait()
+        raise Died(seat)
+
+    async def hello(self, seat: str) -> dict[str, Any]:
+        self.helloed.append(seat)
+        await asyncio.sleep(0.01)
+        found = self.ids[seat]
+        if isinstance(found, BaseException):
+            raise found
+        return {"replica": found}
+
+    def died(self, error: BaseException) -> bool:
+        return isinstance(error, Died)
+
+
+@dataclass
+class Made:
+    transport: ActorTransport
+    carrier: Carrier
+    received: list[Message]
+    died: list[int]
+
+
+@asynccontextmanager
+async def transporting(knows: bool = True) -> AsyncIterator[Made]:
+    carrier, received, died = Carrier(), [], []  # type: ignore[var-annotated]
+    transport = ActorTransport(
+        cluster="c",
+        group="g-0",
+        replica=ME,
+        seat=SEATS[0],
+        seats=SEATS,
+        calls=carrier,
+        received=received.extend,
+        died=died.append,
+    )
+    if knows:
+        transport.learn(PEER, SEATS[1])
+        transport.learn(OTHER, SEATS[2])
+    try:
+        yield Made(transport, carrier, received, died)
+    finally:
+        transport.close()
+        await settled()
+
+
+def append(number: int = 1, size: int = 1, receiver: int = PEER) -> Append:
+    entry = Entry(1, number, b"x" * size)
+    return Append(ME, receiver, 1, number - 1, min(1, number - 1), 0, (entry,))
+
+
+def beat(receiver: int = PEER) -> Heartbeat:
+    return Heartbeat(ME, receiver, 1, 0)
+
+
+def envelope(*messages: Message, sender: int = PEER, seat: str = SEATS[1], **other: str) -> bytes:
+    return codec.encode_envelope(
+        cluster=other.get("cluster", "c"),
+        group=other.get("group", "g-0"),
+        sender=sender,
+        seat=seat,
+        messages=messages,
+    )
+
+
+def numbers(messages: Sequence[Message]) -> list[int]:
+    return [each.entries[0].index for each in messages if isinstance(each, Append)]
+
+
+# -- bounds -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_frozen_peer_has_few_calls_under_way_and_a_buffer_that_drops_its_oldest() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        for number in range(1, 1_001):
+            made.transport.send([append(number)])
+            await asyncio.sleep(0)
+        assert made.carrier.under_way == CALLS_MAX
+        assert made.transport.dropped == 1_000 - CALLS_MAX - BUFFER_MAX
+        made.carrier.frozen.set()
+        await settled()
+        sent = [number for _, each in made.carrier.delivered for number in numbers(each)]
+        assert sent == [*range(1, CALLS_MAX + 1), *range(1_001 - BUFFER_MAX, 1_001)]
+
+
+@in_virtual_time
+async def test_a_frozen_peer_costs_the_others_nothing() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        for number in range(1, 100):
+            made.transport.send([append(number), append(number, receiver=OTHER)])
+        await settled()
+        assert {seat for seat, _ in made.carrier.delivered} == {SEATS[1], SEATS[2]}
+
+
+@in_virtual_time
+async def test_every_call_has_our_own_deadline() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        made.transport.send([append(1)])
+        await asyncio.sleep(transport_module.CALL_SECONDS + 0.1)
+        assert made.carrier.under_way == 0
+        made.carrier.frozen = None
+        made.transport.send([append(2)])
+        await settled()
+        assert len(made.carrier.delivered) == 2
+
+
+@in_virtual_time
+async def test_what_waits_for_a_peer_goes_together_up_to_a_size() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        size = transport_module.ENVELOPE_BYTES_MAX // 4
+        for number in range(1, 12):
+            made.transport.send([append(number, size)])
+            await asyncio.sleep(0)
+        made.carrier.frozen.set()
+        await settled()
+        assert [len(each) for _, each in made.carrier.delivered] == [1, 1, 4, 4, 1]
+
+
+@in_virtual_time
+async def test_a_heartbeat_does_not_queue_behind_an_append() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        for number in range(1, 10):
+            made.transport.send([append(number)])
+        made.transport.send([beat()])
+        await settled()
+        assert made.carrier.delivered[-1] == (SEATS[1], (beat(),))
+
+
+@in_virtual_time
+async def test_heartbeats_to_a_frozen_peer_do_not_pile_up() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        made.transport.send([append(1)])
+        for _ in range(500):
+            made.transport.send([beat()])
+            await asyncio.sleep(0.01)
+        assert made.carrier.most_under_way <= CALLS_MAX + transport_module.HEARTBEATS_MAX
+        assert len(made.carrier.delivered) > 10  # but they go on
+
+
+@in_virtual_time
+async def test_no_messages_are_no_calls() -> None:
+    async with transporting() as made:
+        made.transport.send([])
+        await settled()
+        assert made.carrier.delivered == []
+
+
+# -- open calls ---------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_an_answer_travels_on_the_open_call() -> None:
+    async with transporting() as made:
+        call = asyncio.create_task(made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))))
+        await settled()
+        assert made.received == [Heartbeat(PEER, ME, 1, 0)]
+        made.transport.send([HeartbeatReply(ME, PEER, 1)])
+        answer = codec.decode_envelope(await call)
+        assert answer.messages == (HeartbeatReply(ME, PEER, 1),)
+        assert made.carrier.delivered == []
+        made.transport.send([HeartbeatReply(ME, PEER, 1)])  # no call is open any more
+        await settled()
+        assert len(made.carrier.delivered) == 1
+
+
+@in_virtual_time
+async def test_what_comes_back_is_taken_and_learned_from() -> None:
+    async with transporting(knows=False) as made:
+        made.transport.learn(PEER, SEATS[2])
+        made.carrier.answers = [envelope(AppendReply(PEER, ME, 1, 1), seat=SEATS[2])]
+        made.transport.send([append(1)])
+        await settled()
+        assert made.received == [AppendReply(PEER, ME, 1, 1)]
+
+
+@in_virtual_time
+async def test_an_open_call_ends_after_a_moment_and_leaves_nothing() -> None:
+    async with transporting() as made:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        calls = [
+            asyncio.create_task(made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))))
+            for _ in range(100)
+        ]
+        assert await asyncio.gather(*calls) == [b""] * 100
+        assert loop.time() - begun == pytest.approx(ANSWER_SECONDS, abs=0.01)
+        assert made.transport.open_calls == 0
+
+
+@in_virtual_time
+async def test_a_cancelled_call_is_not_answered_on() -> None:
+    async with transporting() as made:
+        call = asyncio.create_task(made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))))
+        await settled()
+        call.cancel()
+        await settled()
+        made.transport.send([HeartbeatReply(ME, PEER, 1)])
+        await settled()
+        assert len(made.carrier.delivered) == 1
+        assert made.transport.open_calls == 0
+
+
+@in_virtual_time
+async def test_replies_alone_are_not_waited_for() -> None:
+    async with transporting() as made:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for reply in (
+            VoteReply(PEER, ME, 1, True),
+            AppendReply(PEER, ME, 1, 1),
+            HeartbeatReply(PEER, ME, 1),
+        ):
+            assert await made.transport.deliver(envelope(reply)) == b""
+        assert loop.time() == begun
+
+
+# -- who sits where -----------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_an_unknown_peer_is_asked_for_and_learned() -> None:
+    async with transporting(knows=False) as made:
+        made.transport.send([append(1)])
+        made.transport.send([append(2)])
+        await asyncio.sleep(0.1)
+        assert made.carrier.delivered == []
+        assert made.transport.dropped == 2
+        assert sorted(made.carrier.helloed) == list(SEATS[1:])  # once, not for each message
+        assert made.transport.seat_of(PEER) == SEATS[1]
+        made.transport.send([append(3)])
+        await settled()
+        assert [seat for seat, _ in made.carrier.delivered] == [SEATS[1]]
+
+
+@in_virtual_time
+async def test_a_seat_that_does_not_answer_does_not_spoil_the_search() -> None:
+    async with transporting(knows=False) as made:
+        made.carrier.ids[SEATS[1]] = RuntimeError("away")
+        made.carrier.ids[SEATS[2]] = OTHER
+        made.transport.meet([ME, PEER, OTHER])
+        await asyncio.sleep(0.1)
+        assert made.transport.seat_of(OTHER) == SEATS[2]
+        assert made.transport.seat_of(PEER) == ""
+        made.carrier.ids[SEATS[1]] = 0  # vacant
+        made.transport.meet([PEER])
+        await asyncio.sleep(0.1)
+        assert made.transport.seat_of(PEER) == ""
+
+
+@in_virtual_time
+async def test_all_met_is_nothing_to_ask() -> None:
+    async with transporting() as made:
+        made.transport.meet([ME, PEER, OTHER])
+        await asyncio.sleep(0.1)
+        assert made.carrier.helloed == []
+        assert made.transport.seat_of(ME) == SEATS[0]
+
+
+@in_virtual_time
+async def test_an_envelope_teaches_where_its_sender_sits_but_only_a_seat_of_the_group() -> None:
+    async with transporting() as made:
+        await made.transport.deliver(envelope(HeartbeatReply(PEER, ME, 1), seat=SEATS[2]))
+        assert made.transport.seat_of(PEER) == SEATS[2]
+        for foreign in ("elsewhere/1", SEATS[0], ""):
+            await made.transport.deliver(envelope(HeartbeatReply(PEER, ME, 1), seat=foreign))
+            assert made.transport.seat_of(PEER) == SEATS[2]
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        envelope(Heartbeat(PEER, ME, 1, 0), cluster="another"),
+        envelope(Heartbeat(PEER, ME, 1, 0), group="h-0"),
+        b"\xff\xff",
+    ],
+    ids=["cluster", "group", "rubbish"],
+)
+def test_a_strangers_envelope_is_refused_both_ways(bad: bytes) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with transporting() as made:
+            with pytest.raises(Invalid):
+                await made.transport.deliver(bad)
+            made.carrier.answers = [bad]
+            made.transport.send([append(1)])
+            await settled()
+            assert made.received == []
+            made.carrier.answers = [envelope(AppendReply(PEER, ME, 1, 1))]
+            made.transport.send([append(2)])
+            await settled()
+            assert made.received == [AppendReply(PEER, ME, 1, 1)]
+            assert made.transport.open_calls == 0
+
+    run()
+
+
+# -- a death ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_the_death_of_the_leaders_process_is_told_once() -> None:
+    async with transporting() as made:
+        made.carrier.life = asyncio.Event()
+        for _ in range(5):
+            made.transport.attend(PEER)
+            await settled()
+        assert made.carrier.attended == [(SEATS[1], PEER)]
+        made.carrier.life.set()
+        await settled()
+        assert made.died == [PEER]
+        made.transport.attend(0)  # it leads no more
+        await asyncio.sleep(1)
+        assert made.died == [PEER]
+        assert made.transport.seat_of(PEER) == ""  # whoever sits there next may be another
+
+
+@in_virtual_time
+async def test_calls_that_fail_with_a_death_tell_it_once() -> None:
+    async with transporting() as made:
+        made.carrier.answers = [Died(), Died()]
+        made.transport.send([append(1)])
+        made.transport.send([append(2)])
+        await settled()
+        assert made.died == [PEER]
+
+
+@in_virtual_time
+async def test_any_other_failure_is_a_lost_message() -> None:
+    async with transporting() as made:
+        made.carrier.answers = [RuntimeError("a bad moment")]
+        made.transport.send([append(1)])
+        await settled()
+        assert made.died == []
+        assert made.transport.seat_of(PEER) == SEATS[1]
+
+
+@in_virtual_time
+async def test_attending_another_leader_or_nobody_ends_the_watch() -> None:
+    async with transporting() as made:
+        made.carrier.life = asyncio.Event()
+        made.transport.attend(PEER)
+        await settled()
+        made.transport.attend(OTHER)
+        await settled()
+        made.transport.attend(ME)
+        await settled()
+        assert [replica for _, replica in made.carrier.attended] == [PEER, OTHER]
+        made.carrier.life.set()
+        await settled()
+        assert made.died == []
+
+
+@in_virtual_time
+async def test_the_watch_is_renewed() -> None:
+    async with transporting() as made:
+        made.transport.attend(PEER)
+        await asyncio.sleep(3 * transport_module.ATTEND_SECONDS + 1)
+        assert len(made.carrier.attended) == 4
+        assert made.died == []
+
+
+@in_virtual_time
+async def test_a_leader_whose_seat_is_not_known_is_found_first() -> None:
+    async with transporting(knows=False) as made:
+        made.transport.attend(PEER)
+        await asyncio.sleep(1)
+        assert made.carrier.attended == [(SEATS[1], PEER)]
+
+
+# -- chunks and the end -------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_chunk_is_taken_refused_or_lost() -> None:
+    async with transporting() as made:
+        assert await made.transport.chunk(PEER, b"data")
+        made.carrier.answers = [False, RuntimeError("lost"), Died()]
+        for _ in range(3):
+            assert not await made.transport.chunk(PEER, b"data")
+        assert made.died == [PEER]
+        assert not await made.transport.chunk(PEER, b"data")  # not known any more
+        made.transport.learn(PEER, SEATS[1])
+        made.carrier.frozen = asyncio.Event()
+        begun = asyncio.get_running_loop().time()
+        assert not await made.transport.chunk(PEER, b"data")
+        took = asyncio.get_running_loop().time() - begun
+        assert took == pytest.approx(transport_module.CHUNK_SECONDS, abs=0.1)
+
+
+@in_virtual_time
+async def test_close_cancels_all_that_is_under_way() -> None:
+    async with transporting() as made:
+        made.carrier.frozen, made.carrier.life = asyncio.Event(), asyncio.Event()
+        for number in range(1, 10):
+            made.transport.send([append(number)])
+        made.transport.attend(OTHER)
+        await settled()
+        made.transport.close()
+        await settled()
+        assert made.carrier.under_way == 0
+        made.carrier.frozen.set()
+        made.transport.send([append(99)])
+        made.transport.attend(PEER)
+        made.transport.meet([4])
+        await asyncio.sleep(5)
+        assert len(made.carrier.delivered) == CALLS_MAX
+        assert made.died == []
+        assert made.carrier.helloed == []
