@@ -27,6 +27,7 @@ from state_machines.limits import (
     DEPTH_MAX,
     INT_MAX,
     INT_MIN,
+    PARTS_MAX,
     REQUEST_BYTES_MAX,
 )
 
@@ -71,12 +72,28 @@ def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any
     """Plain values from msgpack, within limits that are checked before anything large is made."""
     if len(data) > limit:
         raise Invalid(f"{what}: {len(data)} bytes, the limit is {limit}")
+    parts = 0
+
+    def some(items: list[Any]) -> list[Any]:
+        nonlocal parts
+        parts += 1
+        if parts > PARTS_MAX:
+            raise ValueError("too many lists and maps")
+        return items
+
+    def once(pairs: list[Any]) -> dict[str | bytes, Any]:
+        found = dict(some(pairs))
+        if len(found) != len(pairs):
+            raise ValueError("a name comes twice")
+        return found
+
     try:
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_once,
+            list_hook=some,
+            object_pairs_hook=once,
             max_array_len=BATCH_ITEMS_MAX,
             max_map_len=BATCH_ITEMS_MAX,
             max_ext_len=0,
@@ -84,18 +101,11 @@ def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any
     except (ValueError, TypeError, msgpack.UnpackException):
         raise Invalid(
             f"{what}: not msgpack within the limits ({BATCH_ITEMS_MAX} items a list, "
-            "each name once, text in UTF-8)"
+            f"{PARTS_MAX} lists and maps, each name once, text in UTF-8)"
         ) from None
     if _deeper(value, DEPTH_MAX):
         raise Invalid(f"{what}: nested deeper than {DEPTH_MAX}")
     return value
-
-
-def _once(pairs: list[tuple[str | bytes, Any]]) -> dict[str | bytes, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name comes twice")
-    return found
 
 
 _NESTED: Final = frozenset({list, dict})

@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from state_machines import op
+from state_machines import op, packing
 from state_machines.errors import Invalid
-from state_machines.limits import DEPTH_MAX
+from state_machines.limits import DEPTH_MAX, PARTS_MAX
 from state_machines.machine import Machine
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
@@ -162,3 +162,14 @@ def test_bodies_that_are_no_body(tag: str) -> None:
     ):
         target.tell(body)
     assert target.taken == 0
+
+
+def test_a_body_of_nothing_but_lists_is_refused_while_it_is_small() -> None:
+    """Each costs a byte to say and an object to make: 4 MiB of them took seconds and 300 MiB."""
+
+    def lists(count: int) -> bytes:
+        return bytes(msgpack.packb([[[]] * 1_000] * (count // 1_000)))
+
+    packing.load(lists(PARTS_MAX - 1_000))
+    with pytest.raises(Invalid, match="65536 lists and maps"):
+        packing.load(lists(PARTS_MAX + 1_000))
