@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 DEADLINE_S = 10.0
 WILL_DELAY_S = 20  #: by the service's clock, which stands unless a test moves it
-TIMEOUT_S = 0.5  #: the brokers' patience with the service
+PATIENCE_S = 5.0  #: of brokers with the service, unless a test has them wait for nothing
 
 
 class Service:
@@ -101,6 +101,7 @@ class House:
 
     def __init__(self) -> None:
         self.service = Service()
+        self.patience_s = PATIENCE_S  #: of brokers that are started from now on
         self.changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brokers")
@@ -118,7 +119,7 @@ class House:
 
     def caller(self) -> InProcess:
         """A client of the service, with the brokers' patience."""
-        return InProcess(self.service, timeout_ms=int(TIMEOUT_S * 1000), rng=Random(1))
+        return InProcess(self.service, timeout_ms=int(self.patience_s * 1000), rng=Random(1))
 
     def call(self, operation: Any) -> Any:
         """One command or query, as anyone may ask it."""
@@ -174,7 +175,7 @@ class House:
                 "session_expiry_s": 3_600,
                 "name": name,
                 "caller": self.caller,
-                "timeout_s": TIMEOUT_S,
+                "timeout_s": self.patience_s,
                 "will_delay_s": WILL_DELAY_S,
                 "heartbeat_s": 0.1,
                 "outbox_s": 0.02,

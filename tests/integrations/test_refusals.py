@@ -18,6 +18,7 @@ SERVER_UNAVAILABLE = "Server unavailable"
 
 
 def test_nobody_connects_while_the_service_is_down_and_again_after(house: House) -> None:
+    house.patience_s = 0.5
     broker = house.start("b1")
     ann = house.client("ann", broker)
     ann.subscribe("to/ann")
@@ -42,6 +43,7 @@ def test_a_broker_that_starts_without_the_service_lets_clients_in_when_it_answer
 ) -> None:
     house.client("ann", house.start("b1")).subscribe("to/ann")
     house.stop("b1")
+    house.patience_s = 0.5
     house.service.down = True
     broker = house.start("b1")
     ann = house.stranger("ann", broker)
@@ -57,6 +59,7 @@ def test_a_broker_that_starts_without_the_service_lets_clients_in_when_it_answer
 
 
 def test_a_session_is_closed_once_the_service_answers_again(house: House) -> None:
+    house.patience_s = 0.5
     broker = house.start("b1")
     ann = house.client("ann", broker)
     house.service.down = True
@@ -67,7 +70,7 @@ def test_a_session_is_closed_once_the_service_answers_again(house: House) -> Non
 
 
 def test_a_retained_message_is_acknowledged_only_when_it_is_kept(house: House) -> None:
-    broker = house.start("b1", timeout_s=5)
+    broker = house.start("b1")
     ann = house.client("ann", broker)
     ann.subscribe("a")
     house.hold()
@@ -98,6 +101,7 @@ def test_a_retained_message_survives_its_publishers_hurry(house: House) -> None:
 
 
 def test_a_retained_message_that_is_not_kept_ends_the_connection(house: House) -> None:
+    house.patience_s = 0.5
     broker = house.start("b1")
     ann = house.client("ann", broker)
     house.service.down = True
