@@ -76,7 +76,8 @@ class Replica:
         clock: Clock,
         hooks: Hooks,
     ) -> None:
-        assert __debug__, "assertions carry the laws: a replica does not start under python -O"
+        if not __debug__:  # not an assertion: -O is just what takes those away
+            raise RuntimeError("assertions carry the laws: no replica starts under python -O")
         self.group = group
         self.seat = seat
         self.core = core
@@ -425,7 +426,11 @@ class Replica:
                 if not read.reply.done():
                     read.reply.set_result(reply)
 
-        self.storage.hand(job, done, self._storage_failed)
+        def failed(error: BaseException) -> None:
+            self._storage_failed(error)
+            pending.refuse([read.reply for read in due], Stopped(f"{self.seat}: {error}"))
+
+        self.storage.hand(job, done, failed)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         if self.stopped_because:

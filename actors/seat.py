@@ -94,6 +94,7 @@ class Seat:
         self._metrics = Metrics(spec.group, spec.seat)
         self._metrics_timer: asyncio.TimerHandle | None = None
         self._fault = ""
+        self._changing = asyncio.Lock()  # what is asked twice at once is done once
 
     def __repr__(self) -> str:
         return f"{self.spec.seat} {self.replica.role if self.replica else self.status_word}"
@@ -130,15 +131,16 @@ class Seat:
 
     async def reserve(self, cluster: str) -> int:
         """Make a directory with a new replica id here, or tell the id of one that waits already."""
-        self._check_cluster(cluster)
-        if self._directory is None:
-            self._directory = await asyncio.to_thread(
-                identity.Directory.create,
-                self._root,
-                cluster,
-                self.spec.group,
-                status="founding",
-            )
+        async with self._changing:
+            self._check_cluster(cluster)
+            if self._directory is None:
+                self._directory = await asyncio.to_thread(
+                    identity.Directory.create,
+                    self._root,
+                    cluster,
+                    self.spec.group,
+                    status="founding",
+                )
         return self._directory.identity.replica
 
     async def found(self, configuration: Configuration) -> None:
@@ -152,11 +154,12 @@ class Seat:
 
     async def activate(self) -> None:
         """Let the replica take part. Harmless when it does already."""
-        directory = self._must_have_directory()
-        if directory.identity.status == "active":
-            return
-        await asyncio.to_thread(directory.update, status="active")
-        await self._resume()
+        async with self._changing:
+            directory = self._must_have_directory()
+            if directory.identity.status == "active":
+                return
+            await asyncio.to_thread(directory.update, status="active")
+            await self._resume()
 
     async def _resume(self) -> None:
         """Open what the directory holds and start the replica."""

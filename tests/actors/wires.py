@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from state_machines.raft.messages import Configuration
 
 DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.005
+TROUBLED = frozenset({"deliver", "chunk", "propose"})
 
 QUICK = RaftSettings(
     heartbeat_interval_ms=50,
@@ -46,6 +47,10 @@ class Wires:
         self.living: dict[str, Seat] = {}
         self.frozen: set[str] = set()
         self.cut: set[tuple[str, str]] = set()  #: (from, to) seats that do not hear each other
+        self.trouble: Random | None = None  #: makes calls late, so overtaken, doubled, or lost
+        self.doubled = 0
+        self.lost = 0
+        self._strays: set[asyncio.Task[Any]] = set()
         self._under_way: dict[str, set[asyncio.Task[Any]]] = {}
 
     def from_seat(self, seat: str) -> FromSeat:
@@ -57,6 +62,35 @@ class Wires:
         await asyncio.sleep(0)
         if seat in self.frozen or (source, seat) in self.cut:
             await asyncio.Event().wait()  # for ever: the caller has a deadline of its own
+        if self.trouble is not None and method in TROUBLED:
+            return await self._troubled(self.trouble, seat, method, args)
+        return await self._carry(seat, method, args)
+
+    async def _troubled(self, rng: Random, seat: str, method: str, args: tuple[Any, ...]) -> Any:
+        """A call over a bad network; the same seed has the same troubles in store."""
+        fate = rng.random()
+        if fate < 0.1:
+            self.doubled += 1
+            stray = asyncio.create_task(self._stray(rng.random() / 10, seat, method, args))
+            self._strays.add(stray)
+            stray.add_done_callback(self._strays.discard)
+        if fate > 0.5:
+            await asyncio.sleep(rng.random() / 50)
+        if fate > 0.95:
+            self.lost += 1
+            raise ConnectionResetError("the call was lost")
+        answer = await self._carry(seat, method, args)
+        if fate > 0.9:
+            self.lost += 1
+            raise ConnectionResetError("the answer was lost")
+        return answer
+
+    async def _stray(self, late: float, seat: str, method: str, args: tuple[Any, ...]) -> None:
+        await asyncio.sleep(late)
+        with suppress(Gone, asyncio.CancelledError):
+            await self._carry(seat, method, args)
+
+    async def _carry(self, seat: str, method: str, args: tuple[Any, ...]) -> Any:
         if seat not in self.living:
             raise Gone(seat)
         answer = getattr(self.living[seat], method)(*args)
@@ -212,6 +246,8 @@ class Group:
         for seat in list(self.wires.living.values()):
             await seat.close()
         self.wires.living.clear()
+        for stray in tuple(self.wires._strays):
+            stray.cancel()
 
 
 async def eventually(look: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
