@@ -313,15 +313,14 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         store = self._store
         while store is not None and await store.has_wills():
             claimed = await store.claim_wills(WILLS)
+            if not claimed:
+                return  # other brokers are at it, or another tenant's are to come
             for will in claimed:
                 if will.retain:
                     await store.retain(will.topic, will.payload, will.qos)
                     self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
-            if claimed:
-                await store.ack_wills(claimed)
-            if len(claimed) < WILLS:
-                return
+            await store.ack_wills(claimed)
 
     async def _check_owners(self) -> None:
         """End connections whose session another broker has opened."""

@@ -300,8 +300,10 @@ class Store:
 
     async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
         """Take wills to publish: those of our clients, and those that no other broker has taken."""
-        rows: tuple[Outbox, ...] = await self._call(ClaimOutbox(broker=self._name, limit=limit))
-        return tuple(row for row in rows if row.tenant == self._tenant)
+        rows: tuple[Outbox, ...] = await self._call(
+            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit)
+        )
+        return rows
 
     async def ack_wills(self, claimed: Sequence[Outbox]) -> None:
         """They are published."""
