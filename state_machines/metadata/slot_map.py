@@ -45,6 +45,8 @@ class AssignSlots:
             raise Invalid(f"ranges: {covered} slots have an owner, there are {SLOTS}")
         for each in self.ranges:
             names.name(each.group, "ranges.group")
+            if not each.group.startswith(f"{self.kind}-"):
+                raise Invalid(f"ranges.group: {each.group!r} is not a group of {self.kind!r}")
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the kind's map is at the expected version (0: there is none).

@@ -29,7 +29,11 @@ class PulseReply:
 
 @command("mqtt.pulse")
 class Pulse:
-    """Fire what has come due by the group's time, at most `limit` timers."""
+    """Fire what has come due by the group's time: at most `limit` timers.
+
+    A session's subscriptions go with it and count as much, so that one pulse is never long. What
+    is left is due still, and the reply says so.
+    """
 
     every_group: ClassVar[bool] = True
     controller_epoch: int
@@ -45,36 +49,42 @@ class Pulse:
         """Fenced with an epoch below the highest one seen."""
         pass_fence(db, self.controller_epoch)
         fired = dict.fromkeys((due.WILL, due.SESSION, due.RETAINED), 0)
+        left = self.limit
         for timer in list(itertools.islice(due.due(db, at.now_ms), self.limit)):
+            if left <= 0:
+                break
             due.disarm(db, timer.due_ms, timer.kind, timer.tenant, timer.name)
-            fired[timer.kind] += _fire(db, at, timer)
+            cost = _fire(db, at, timer)
+            fired[timer.kind] += cost > 0
+            left -= max(cost, 1)
         return PulseReply(
             fired[due.WILL], fired[due.SESSION], fired[due.RETAINED], due.next_due_ms(db)
         )
 
 
-def _fire(db: Tables, at: Stamp, timer: due.Due) -> bool:
-    """Whether there was still something to do: an earlier timer of this pulse may have done it."""
+def _fire(db: Tables, at: Stamp, timer: due.Due) -> int:
+    """What it cost; 0 if an earlier timer of this pulse has done it already."""
     match timer.kind:
         case due.WILL:
             pending = db.get(will.WILLS, timer.tenant, timer.name)
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if pending is None or pending.due_ms != timer.due_ms:
-                return False
+                return 0
             will.fire(db, at, pending, owner.broker if owner is not None else "")
         case due.SESSION:
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if owner is None or owner.expires_ms != timer.due_ms:
-                return False
+                return 0
             session.end(db, at, owner)
+            return 1 + owner.subscriptions
         case due.RETAINED:
             message = db.get(retained.RETAINED, timer.tenant, timer.name)
             if message is None or message.expires_ms != timer.due_ms:
-                return False
+                return 0
             retained.remove(db, message)
         case _:
             raise AssertionError(f"no such timer: {timer}")
-    return True
+    return 1
 
 
 @query("mqtt.due")

@@ -190,6 +190,20 @@ def test_a_storm_is_one_command(group: Group) -> None:
     assert group.rows("mqtt.session") == group.rows("mqtt.due") == 0
 
 
+def test_a_pulse_is_never_long(group: Group) -> None:
+    """What ends with a session counts as well: those with many filters come a few at a time."""
+    for client_id in ("a", "b", "c", "d"):
+        epoch = group.run(OpenSession(client_id=client_id, broker="b", expiry_s=1)).epoch
+        filters = tuple([TopicFilter(filter=f"t/{number}") for number in range(50)])
+        group.run(PutSubscriptions(client_id=client_id, epoch=epoch, filters=filters))
+        group.run(CloseSession(client_id=client_id, epoch=epoch))
+    group.later(1)
+    replies = [group.run(Pulse(controller_epoch=1, limit=60)) for _ in range(3)]
+    assert [each.sessions for each in replies] == [2, 2, 0]
+    assert [each.next_due_ms for each in replies] == [NOW_MS + 1_000, 0, 0]
+    assert group.rows("mqtt.subscription") == group.rows("mqtt.session") == 0
+
+
 C: dict[str, Any] = {"client_id": "c", "epoch": 1}
 
 
