@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Sequence
 
+from state_machines.errors import Unknown
 from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.session import GetSession
+from state_machines.mqtt.will import Outbox
 from tests.integrations.harness import WILL_DELAY_S, Client, House
 
 WILL = ("wills/ann", b"ann is gone")
@@ -131,6 +135,26 @@ def test_no_will_for_a_client_that_is_back_soon_after_its_broker_was_killed(hous
     house.client("ann", broker, will=WILL)
     house.later(10 * WILL_DELAY_S)
     assert wills(house, watcher) == []
+
+
+def test_a_will_whose_acknowledgement_was_lost_is_not_said_again(house: House) -> None:
+    (watcher,) = watch(house, "b1")
+    store = house.plugin("b1")._store
+    assert store is not None
+    acknowledge, lost = store.ack_wills, threading.Event()
+
+    async def lose(_claimed: Sequence[Outbox]) -> None:
+        lost.set()
+        store.ack_wills = acknowledge  # type: ignore[method-assign]
+        raise Unknown("the answer was lost")
+
+    store.ack_wills = lose  # type: ignore[method-assign]
+    house.client("ann", watcher.broker, will=WILL).drop()
+    house.until_closed("ann")
+    house.later(WILL_DELAY_S)
+    house.until(lost.is_set)
+    house.later(10)  # the claim runs out
+    assert wills(house, watcher) == [WILL]
 
 
 def test_a_client_that_falls_silent_is_given_up(house: House) -> None:

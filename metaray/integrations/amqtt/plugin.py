@@ -72,6 +72,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         self._store: Store | None = None
         self._stopping = asyncio.Event()
         self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
+        self._said: set[tuple[int, str, int]] = set()  #: wills published and not yet acknowledged
         self._loops: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -309,18 +310,26 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
     # -- what is done again and again --------------------------------------------------------
 
     async def _publish_wills(self) -> None:
-        """Publish what the outbox holds, then acknowledge it: once, unless we die in between."""
+        """Publish what the outbox holds, then acknowledge it: once, unless we die in between.
+
+        An acknowledgement that failed leaves the will to be claimed again: it is not said again.
+        """
         store = self._store
         while store is not None and await store.has_wills():
             claimed = await store.claim_wills(WILLS)
             if not claimed:
                 return  # other brokers are at it, or another tenant's are to come
-            for will in claimed:
+            said = {(each.outbox_id, each.client_id, each.fired_ms): each for each in claimed}
+            for key, will in said.items():
+                if key in self._said:
+                    continue
                 if will.retain:
                     await store.retain(will.topic, will.payload, will.qos)
                     self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
+                self._said.add(key)
             await store.ack_wills(claimed)
+            self._said.difference_update(said)
 
     async def _check_owners(self) -> None:
         """End connections whose session another broker has opened."""
