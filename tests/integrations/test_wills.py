@@ -143,7 +143,7 @@ def test_a_will_whose_acknowledgement_was_lost_is_not_said_again(house: House) -
     assert store is not None
     acknowledge, lost = store.ack_wills, threading.Event()
 
-    async def lose(_claimed: Sequence[Outbox]) -> None:
+    async def lose(claimed: Sequence[Outbox]) -> None:
         lost.set()
         store.ack_wills = acknowledge  # type: ignore[method-assign]
         raise Unknown("the answer was lost")
