@@ -40,6 +40,7 @@ class Exports:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._cuts: dict[str, _Cut] = {}
+        self._opening = 0
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="export")
 
     async def open(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -50,9 +51,17 @@ class Exports:
         for name in names:
             if name not in tables.TABLES:
                 raise NotFound(f"tables: there is no table {name!r}")
-        if len(self._cuts) >= CUTS_MAX:
+            try:
+                columns.schema_of(tables.TABLES[name].row)
+            except TypeError as error:
+                raise Invalid(f"tables: {name!r} cannot be exported: {error}") from None
+        if len(self._cuts) + self._opening >= CUTS_MAX:
             raise Overloaded(f"{CUTS_MAX} cuts are open at this replica already", 1_000)
-        view = await self._replica.cut()
+        self._opening += 1
+        try:
+            view = await self._replica.cut()
+        finally:
+            self._opening -= 1
         name = uuid.uuid4().hex
         expiry = asyncio.get_running_loop().call_later(CUT_SECONDS, self.close, name)
         self._cuts[name] = _Cut(view, names, expiry)

@@ -66,6 +66,10 @@ def status(seat: Seat) -> dict[str, Any]:
     return seat.replica.status()
 
 
+def has_applied(seat: Seat, index: int) -> bool:
+    return bool(status(seat)["applied"] >= index)
+
+
 async def time_passes(seat: Seat, ticks: int) -> None:
     """Wait until this replica's core was told of so many ticks."""
     assert seat.replica is not None
@@ -446,9 +450,12 @@ async def test_doubled_late_and_lost_calls_and_crashes_count_every_commit_once(
                 await commit(caller, rng.randrange(5))
                 done += 1
 
+        def reached(part: int) -> bool:
+            return done >= part
+
         consumers = [asyncio.create_task(consumer()) for _ in range(8)]
         for part in (50, 100):
-            await eventually(lambda part=part: done >= part)
+            await eventually(functools.partial(reached, part))
             name = rng.choice(group.seat_names)
             await group.crash(name)
             await commit(caller, 0)
@@ -463,5 +470,5 @@ async def test_doubled_late_and_lost_calls_and_crashes_count_every_commit_once(
         leader = await group.leader()
         last = status(leader)["commit"]
         for seat in group.wires.living.values():
-            await eventually(lambda seat=seat: status(seat)["applied"] >= last)
+            await eventually(functools.partial(has_applied, seat, last))
         assert {status(seat)["stopped"] for seat in group.wires.living.values()} == {""}

@@ -1,0 +1,316 @@
+"""Snapshot streams: what the receiver refuses, and how the sender ends in every case."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from actors.snapshots import CHUNK_MESSAGE_BYTES_MAX, SnapshotReceiver, SnapshotSender
+from actors.storage_thread import StorageThread
+from actors.transport import Transport
+from state_machines.errors import Invalid
+from state_machines.metadata.kv import PutKv
+from state_machines.raft.messages import Configuration, InstallSnapshot, SnapshotMeta
+from state_machines.wire import raft_pb2
+from storage.stores import MemoryDisk, Stores, memory_stores
+from tests.actors.wires import Group, eventually, running
+
+SENDER, RECEIVER, TERM = 1, 2, 5
+VOTERS = Configuration(voters=(SENDER, RECEIVER))
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@dataclass
+class Peers:
+    """The one method of a transport that a sender uses. Keeps what was sent."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    refuse_after: int = 10**9
+    gate: asyncio.Event | None = None
+
+    async def chunk(self, peer: int, chunk: bytes) -> bool:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.chunks.append(chunk)
+        return len(self.chunks) <= self.refuse_after
+
+
+@dataclass
+class Pair:
+    """A sender over a filled state, a receiver over an empty one."""
+
+    sender: SnapshotSender
+    receiver: SnapshotReceiver
+    peers: Peers
+    stores: Stores
+    ended: list[tuple[int, bool]] = field(default_factory=list)
+
+    async def stream(self, term: int = TERM) -> list[bytes]:
+        """All chunks of one stream."""
+        self.peers.chunks.clear()
+        before = len(self.ended)
+        self.sender.start(RECEIVER, term, lambda peer, whole: self.ended.append((peer, whole)))
+        await eventually(lambda: len(self.ended) > before)
+        return list(self.peers.chunks)
+
+    async def take_all(self, chunks: list[bytes]) -> list[tuple[bool, InstallSnapshot | None]]:
+        return [await self.receiver.take(each, TERM) for each in chunks]
+
+
+@asynccontextmanager
+async def pair(index: int = 9) -> AsyncIterator[Pair]:
+    full, empty = memory_stores(founding=VOTERS), memory_stores(MemoryDisk(), founding=VOTERS)
+    for number in range(400):
+        full.state.put("t", ("k", number), bytes([number % 256]) * 1_000)
+    full.state.set_applied(SnapshotMeta(index, 4, VOTERS))
+    sending, receiving = StorageThread("sender"), StorageThread("receiver")
+    peers = Peers()
+    sender = SnapshotSender(
+        cluster="c",
+        group="g-0",
+        replica=SENDER,
+        transport=cast(Transport, peers),
+        storage=sending,
+        state=full.state,
+    )
+    receiver = SnapshotReceiver(
+        cluster="c", group="g-0", replica=RECEIVER, storage=receiving, state=empty.state
+    )
+    try:
+        yield Pair(sender, receiver, peers, empty)
+    finally:
+        sender.close()
+        sending.close()
+        receiving.close()
+
+
+def changed(chunk: bytes, **fields: Any) -> bytes:
+    message = raft_pb2.SnapshotChunk.FromString(chunk)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message.SerializeToString()
+
+
+# -- the receiver -------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_whole_stream_is_a_question_for_the_core_and_then_the_state() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        assert both.ended == [(RECEIVER, True)]
+        assert len(chunks) > 5
+        assert max(len(each) for each in chunks) < 64 * 1024  # law 14
+        answers = await both.take_all(chunks)
+        assert answers[:-1] == [(True, None)] * (len(chunks) - 1)
+        meta = SnapshotMeta(9, 4, VOTERS)
+        assert answers[-1] == (True, InstallSnapshot(SENDER, RECEIVER, TERM, meta))
+        assert both.receiver.holds
+        both.stores.state.install(both.receiver.claim(meta), meta)
+        both.receiver.release()
+        assert both.stores.state.applied == meta
+        assert both.stores.state.get("t", ("k", 399)) == bytes([399 % 256]) * 1_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"receiver": 3}, "receiver"),
+        ({"cluster": "another"}, "cluster"),
+        ({"group": "h-0"}, "group"),
+    ],
+)
+def test_what_is_for_somebody_else_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
+    @in_loop
+    async def run() -> None:
+        async with pair() as both:
+            chunks = await both.stream()
+            with pytest.raises(Invalid, match=named):
+                await both.receiver.take(changed(chunks[0], **fields), TERM)
+            assert (await both.take_all(chunks))[-1][1] is not None
+
+    run()
+
+
+@in_loop
+async def test_what_is_no_chunk_is_refused() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        for bad in (b"\xff\xff\xff", b"", b"x" * (CHUNK_MESSAGE_BYTES_MAX + 1)):
+            with pytest.raises(Invalid):
+                await both.receiver.take(bad, TERM)
+        large = changed(chunks[0], data=b"x" * CHUNK_MESSAGE_BYTES_MAX)
+        with pytest.raises(Invalid, match="limit"):
+            await both.receiver.take(large, TERM)
+
+
+@in_loop
+async def test_a_stream_that_does_not_begin_at_the_beginning_is_not_taken() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        assert await both.receiver.take(chunks[1], TERM) == (False, None)
+        assert await both.receiver.take(chunks[-1], TERM) == (False, None)
+
+
+@in_loop
+async def test_a_gap_or_a_flipped_bit_breaks_the_stream_and_a_new_one_is_taken() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        data = bytearray(raft_pb2.SnapshotChunk.FromString(chunks[2]).data)
+        data[7] ^= 1
+        flipped = changed(chunks[2], data=bytes(data))
+        digest = changed(chunks[-1], digest=b"\0" * 32)
+        fewer = changed(chunks[-1], records=3)
+        for broken in (
+            [chunks[0], chunks[2]],
+            [chunks[0], chunks[1], flipped],
+            [*chunks[:-1], digest],
+            [*chunks[:-1], fewer],
+        ):
+            answers = await both.take_all(broken)
+            assert answers[-1] == (False, None)
+            assert await both.receiver.take(chunks[1], TERM) == (False, None)  # thrown away
+            assert not both.receiver.holds
+        assert (await both.take_all(chunks))[-1][1] is not None
+
+
+@in_loop
+async def test_a_chunk_that_comes_twice_does_no_harm() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        doubled = [each for chunk in chunks[1:-1] for each in (chunk, chunk)]
+        answers = await both.take_all([chunks[0], *doubled, chunks[-1]])
+        assert all(taken for taken, _ in answers)
+        assert answers[-1][1] is not None
+
+
+@in_loop
+async def test_an_older_term_and_another_sender_are_not_taken() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        assert await both.receiver.take(chunks[0], TERM + 1) == (False, None)
+        assert (await both.receiver.take(chunks[0], TERM))[0]
+        assert await both.receiver.take(changed(chunks[1], sender=7), TERM) == (False, None)
+        assert await both.receiver.take(changed(chunks[1], term=TERM + 1), TERM) == (False, None)
+        assert (await both.receiver.take(chunks[1], TERM))[0]
+
+
+@in_loop
+async def test_a_new_stream_takes_the_place_of_one_that_broke_off() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        await both.take_all(chunks[:3])
+        newer = await both.stream(TERM + 1)
+        answers = await both.take_all(newer)
+        assert answers[-1][1] == InstallSnapshot(
+            SENDER, RECEIVER, TERM + 1, SnapshotMeta(9, 4, VOTERS)
+        )
+
+
+@in_loop
+async def test_while_one_is_verified_another_waits() -> None:
+    async with pair() as both:
+        chunks = await both.stream()
+        await both.take_all(chunks)
+        assert both.receiver.holds
+        for chunk in chunks:
+            assert await both.receiver.take(chunk, TERM) == (False, None)
+        staging = both.receiver.claim(SnapshotMeta(9, 4, VOTERS))
+        assert staging.ready  # nothing has touched it
+        with pytest.raises(AssertionError):
+            both.receiver.claim(SnapshotMeta(10, 4, VOTERS))
+        both.receiver.release()
+        assert (await both.take_all(chunks))[-1][1] is not None
+
+
+# -- the sender ---------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_peer_that_refuses_ends_the_stream() -> None:
+    async with pair() as both:
+        both.peers.refuse_after = 2
+        await both.stream()
+        assert len(both.peers.chunks) == 3
+        assert both.ended == [(RECEIVER, False)]
+        assert both.sender.sent == 0
+        both.peers.refuse_after = 10**9
+        await both.stream()
+        assert both.ended[-1] == (RECEIVER, True)
+        assert both.sender.sent == 1
+
+
+@in_loop
+async def test_there_is_one_stream_a_peer() -> None:
+    async with pair() as both:
+        both.peers.gate = asyncio.Event()
+        for _ in range(5):
+            both.sender.start(RECEIVER, TERM, lambda peer, whole: both.ended.append((peer, whole)))
+        both.sender.start(7, TERM, lambda peer, whole: both.ended.append((peer, whole)))
+        await asyncio.sleep(0)
+        both.peers.gate.set()
+        await eventually(lambda: len(both.ended) == 2)
+        assert sorted(both.ended) == [(RECEIVER, True), (7, True)]
+
+
+@in_loop
+async def test_a_peer_that_dies_in_mid_stream_is_told_to_the_core_and_served_when_back(
+    tmp_path: Path,
+) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="first", value=b"v"))
+        leader = await group.leader()
+        away = group.followers()[0].spec.seat
+        await group.crash(away)
+        for number in range(100):
+            await caller.call(PutKv(key=f"k{number:03}", value=b"v" * 5_000))
+        assert leader.replica is not None
+        replica = leader.replica
+        await eventually(lambda: replica.core.first_index > 30)
+        failed: list[int] = []
+        plain = replica.core.snapshot_failed
+
+        def noted(peer: int) -> None:
+            failed.append(peer)
+            plain(peer)
+
+        replica.core.snapshot_failed = noted  # type: ignore[method-assign]
+        back = await group.sit(away)
+        chunks, third = 0, asyncio.Event()
+        taken = back.chunk
+
+        async def dying(chunk: bytes) -> bool:
+            nonlocal chunks
+            chunks += 1
+            if chunks == 3:
+                third.set()
+                await asyncio.Event().wait()
+            return await taken(chunk)
+
+        back.chunk = dying  # type: ignore[method-assign]
+        await asyncio.wait_for(third.wait(), 20)
+        await group.crash(away)
+        await eventually(lambda: failed)
+        assert replica.snapshots.sent == 0
+        again = await group.sit(away)
+        await eventually(
+            lambda: again.replica and again.replica.status()["applied"] >= replica.core.commit
+        )
+        assert replica.snapshots.sent == 1
+        assert (await group.leader()) is leader
