@@ -277,7 +277,7 @@ async def test_a_record_that_lies_stops_its_replica_alone(tmp_path: Path) -> Non
         reply = api.Reply.FromString(await liar.propose(put_request("x", 1, 1)))
         assert reply.code == api.STOPPED
         with pytest.raises(Stopped):
-            await liar.export_open(("metadata.kv",))
+            await liar.export_open(("metadata.node",))
         await caller.call(PutKv(key="after", value=b"v"))
         assert (await caller.call(GetKv(key="k07"))).value == b"right"
         await group.crash(name)

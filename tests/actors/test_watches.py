@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
+
 from actors.watches import BYTES_MAX, CHANGES_MAX, History
 from state_machines.errors import Compacted, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
