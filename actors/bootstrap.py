@@ -58,9 +58,10 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     try:
         cluster = agree_on_cluster(hellos, cluster)
     except Conflict as error:
+        places = _places(hellos)
         if living.isdisjoint(names):
             placement.remove([group])  # nothing was here before; the directories stay
-        raise Conflict(f"{error.detail} ({_places(hellos)})") from None
+        raise Conflict(f"{error.detail} ({places})") from None
     found_group(hellos, cluster)
     # Each group's first candidate is another one, so that leaders spread over the nodes.
     wait_for_leader(names, candidate=names[config.groups.index(group) % len(names)])

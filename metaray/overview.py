@@ -49,6 +49,7 @@ def overview() -> dict[str, Any]:
         "nodes": [
             {
                 "node": node["NodeID"],
+                "name": node.get("NodeName", ""),
                 "address": node["NodeManagerAddress"],
                 "alive": node["Alive"],
                 "resources": node.get("Resources", {}),

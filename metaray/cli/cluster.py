@@ -79,7 +79,7 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
     if as_json:
         print_json(seen)
         return
-    nodes = sorted(seen["nodes"], key=lambda node: not node["alive"])
+    nodes = sorted(seen["nodes"], key=lambda node: (not node["alive"], node["name"]))
     numbers = {node["node"]: str(number) for number, node in enumerate(nodes)}
     if not seen["groups"]:
         console.print("no groups here: start them with `metaray up --address ...`")
@@ -90,7 +90,10 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
             _controller(each, numbers)
     for node in nodes:
         word = "alive" if node["alive"] else "[red]dead[/]"
-        console.print(f"node {numbers[node['node']]} {node['address']} {word}", highlight=False)
+        console.print(
+            f"node {numbers[node['node']]} {node['name']} at {node['address']} {word}",
+            highlight=False,
+        )
     for alarm in seen["alarms"]:
         console.print(Text.assemble(("alarm", "bold red"), ": ", alarm), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""A cluster of its own, with foreign data on one node, then served, then ended and started again."""
+"""A cluster of its own: served, ended, met by another cluster's data on a node, started again."""
 
 from __future__ import annotations
 
@@ -59,6 +59,17 @@ def foreign(root: Path) -> Path:
         return directory.path
 
 
+def refused_for_foreign_data(path: Path, cluster: str) -> None:
+    """Nobody serves, both clusters and the node are named, and nothing is left behind."""
+    with pytest.raises(Conflict) as refused:
+        start()
+    for named in (FOREIGN, cluster, "/node-1", "start each cluster on its own data"):
+        assert named in refused.value.detail
+    assert remote.named_actors() == set()
+    assert placement.states() == {}
+    assert identity.read(path).cluster == FOREIGN
+
+
 def start() -> list[Any]:
     return list(start_service(ClusterConfig()))
 
@@ -69,14 +80,6 @@ def test_everything_is_there_again_after_everything_was_ended(
     data = tmp_path_factory.mktemp("restart")
     cluster = make_cluster(data)
     with driver(cluster):
-        path = foreign(cluster.nodes[1].data)
-        with pytest.raises(Conflict) as refused:
-            start()
-        assert FOREIGN in refused.value.detail or "different clusters" in refused.value.detail
-        assert remote.named_actors() == set()
-        assert placement.states() == {}
-        assert identity.read(path).cluster == FOREIGN
-        shutil.rmtree(path)
         start()
         before = identities()
         assert len(before) == 9
@@ -90,8 +93,14 @@ def test_everything_is_there_again_after_everything_was_ended(
             opened = client.call(OpenSession(client_id="c", broker="b", expiry_s=3600))
             rows = client.list_keys().entries
     local.down(cluster)
+    home = cluster.nodes[1].data / "metadata-0"
+    away = home.rename(data / "away")
+    path = foreign(cluster.nodes[1].data)
     cluster = make_cluster(data)
     with driver(cluster):
+        refused_for_foreign_data(path, str(before["metadata-0/0"][0]))
+        shutil.rmtree(home)
+        away.rename(home)
         start()
         for group in ("metadata-0", "offset-0", "mqtt-0"):
             wait_until_whole(group)
