@@ -69,18 +69,18 @@ class Wires:
     async def _troubled(self, rng: Random, seat: str, method: str, args: tuple[Any, ...]) -> Any:
         """A call over a bad network; the same seed has the same troubles in store."""
         fate = rng.random()
-        if fate < 0.1:
+        if fate < 0.3:
             self.doubled += 1
             stray = asyncio.create_task(self._stray(rng.random() / 10, seat, method, args))
             self._strays.add(stray)
             stray.add_done_callback(self._strays.discard)
         if fate > 0.5:
             await asyncio.sleep(rng.random() / 50)
-        if fate > 0.95:
+        if fate > 0.9:
             self.lost += 1
             raise ConnectionResetError("the call was lost")
         answer = await self._carry(seat, method, args)
-        if fate > 0.9:
+        if fate > 0.8:
             self.lost += 1
             raise ConnectionResetError("the answer was lost")
         return answer
