@@ -281,8 +281,10 @@ def test_every_group_has_its_fence(kind: str) -> None:
         group.run(own(4, 2))
     group.run(own(5, 2))
     group.run(own(9, 3))
-    with group.refuses(Fenced):
-        group.run(own(5, 4))
+    group.run(own(10, 4))
+    for old in (9, 5):
+        with group.refuses(Fenced, f"^controller_epoch: {old}, in force is 10"):
+            group.run(own(old, 5))
 
 
 def test_a_client_twice_in_a_batch_over_two_groups_gets_two_outcomes() -> None:

@@ -112,8 +112,9 @@ def test_the_old_broker_changes_nothing(group: Fleet) -> None:
     new = group.open("c1", "b2")
     with group.refuses(Fenced, f"^epoch: {old}, in force is {new}"):
         group.run(PutSubscriptions(client_id="c1", epoch=old, filters=(TopicFilter(filter="b"),)))
-    with group.refuses(Fenced):
-        group.run(DeleteSubscriptions(client_id="c1", epoch=old, filters=("a",)))
+    for wrong in (old, new + 1, 0, -1):
+        with group.refuses(Fenced):
+            group.run(DeleteSubscriptions(client_id="c1", epoch=wrong, filters=("a",)))
     assert group.filters("c1") == ["a"], "they outlive a takeover"
 
 

@@ -203,6 +203,7 @@ WRONG: list[tuple[str, Message, Callable[[pb.RaftMessage], object], str]] = [
     ("outgoing unsorted", APPEND, lambda found: configure(found, [1], [3, 2], []), "outgoing: "),
     ("voter 0", APPEND, lambda found: configure(found, [0, 1], [], []), "voters: 0"),
     ("a voting learner", APPEND, lambda found: configure(found, [1], [], [1]), "learners: a vo"),
+    ("a leaving learner", APPEND, lambda found: configure(found, [1], [2], [2]), "learners: a vo"),
     ("too many", APPEND, lambda found: configure(found, [*range(1, 66)], [], []), "voters: 65, t"),
     ("match index", REPLY, assign("append_reply.match_index", 2**63), "match_index: "),
     ("conflict index", REPLY, assign("append_reply.conflict_index", 2**63), "conflict_index: "),
