@@ -285,8 +285,11 @@ class RayGroups:
         return tuple(sorted(self._seats))
 
     async def refresh(self) -> None:
-        """Read the namespace's names again."""
-        names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
+        """Read the namespace's names again. Raises Stopped when Ray does not answer."""
+        try:
+            names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
+        except TimeoutError:
+            raise Stopped("Ray's control service does not answer; is the head alive?") from None
         seats: dict[str, list[str]] = {}
         for name in sorted(names):
             group, slash, _ = name.rpartition("/")
