@@ -25,7 +25,7 @@ run: setup
 	@.venv/bin/metaray demo $(ARGS)
 
 test: setup
-	@$(PYTHON) -m pytest $(ARGS)
+	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m pytest $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .

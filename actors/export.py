@@ -18,8 +18,8 @@ from typing import Any
 from actors import columns
 from actors.replica import Replica
 from state_machines import tables
-from state_machines.errors import Invalid, NotFound, Overloaded
-from storage.errors import ViewLost
+from state_machines.errors import Invalid, NotFound, Overloaded, Stopped
+from storage.errors import CorruptRecord, ViewLost
 from storage.state_view import StateView
 
 CUT_SECONDS = 120.0  #: the longest life of a cut
@@ -81,6 +81,9 @@ class Exports:
             return await loop.run_in_executor(
                 self._reader, read_page, found.view, table, after, rows
             )
+        except CorruptRecord as error:
+            self._replica.storage_failed(error)  # law 16: it serves no more
+            raise Stopped(f"{self._replica.seat}: {error}") from None
         except ViewLost:
             self.close(cut)
             raise NotFound(f"cut: {cut!r} was lost; take a new one") from None

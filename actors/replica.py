@@ -116,7 +116,7 @@ class Replica:
             storage=storage,
             settings=settings,
             clock=clock,
-            failed=self._storage_failed,
+            failed=self.storage_failed,
         )
         self.snapshots = SnapshotSender(
             cluster=cluster,
@@ -125,6 +125,7 @@ class Replica:
             transport=transport,
             storage=storage,
             state=stores.state,
+            failed=self.storage_failed,
         )
         self._receiver = SnapshotReceiver(
             cluster=cluster, group=group, replica=core.id, storage=storage, state=stores.state
@@ -289,7 +290,7 @@ class Replica:
             self._take_proposals()
             while (ready := core.ready()) is not None:
                 self._handle(ready)
-            if self._receiver.holds and not self._saving and core.durable_index:
+            if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
             self._notice_leadership()
         except Exception as error:
@@ -375,7 +376,7 @@ class Replica:
             self._saved.append(ready)
             self._wake()
 
-        self.storage.hand(job, done, self._storage_failed)
+        self.storage.hand(job, done, self.storage_failed)
 
     def _after_save(self, ready: Ready) -> None:
         self.core.advance(ready)
@@ -410,7 +411,7 @@ class Replica:
             self._note_removal()
             self._wake()
 
-        self.storage.hand(job, done, self._storage_failed)
+        self.storage.hand(job, done, self.storage_failed)
 
     def _serve_reads(self) -> None:
         """Hand every read whose index is applied to the storage thread, in one job."""
@@ -427,7 +428,7 @@ class Replica:
                     read.reply.set_result(reply)
 
         def failed(error: BaseException) -> None:
-            self._storage_failed(error)
+            self.storage_failed(error)
             pending.refuse([read.reply for read in due], Stopped(f"{self.seat}: {error}"))
 
         self.storage.hand(job, done, failed)
@@ -459,7 +460,8 @@ class Replica:
 
     # -- the end ----------------------------------------------------------------------------
 
-    def _storage_failed(self, error: BaseException) -> None:
+    def storage_failed(self, error: BaseException) -> None:
+        """The disk did not take, or did not give back, what it should: serve no more."""
         if isinstance(error, StorageFailed):
             log.critical("%s: a commit failed, the process ends: %s", self.seat, error)
             logging.shutdown()

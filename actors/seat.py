@@ -43,7 +43,7 @@ from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from state_machines.wire import api_pb2 as api
 from storage import identity
-from storage.errors import StorageError
+from storage.errors import DirectoryInUse, StorageError
 from storage.stores import Stores, open_stores
 
 METRICS_SECONDS = 1.0  #: how often the gauges are set
@@ -115,19 +115,24 @@ class Seat:
         try:
             found = await asyncio.to_thread(identity.find, self._root, None, self.spec.group)
             for each in found:
-                if each.identity.status != "retired":
-                    self._directory = await asyncio.to_thread(
-                        identity.Directory.open,
-                        each.path,
-                        each.identity.cluster,
-                        each.identity.group,
-                    )
-                    break
+                if each.identity.status != "retired" and self._directory is None:
+                    self._directory = await self._take(each)
             if self._directory is not None and self._directory.identity.status == "active":
                 await self._resume()
         except (StorageError, OSError) as error:
             self._fault = f"{type(error).__name__}: {error}"
             log.error("%s: %s", self.spec.seat, self._fault)
+
+    async def _take(self, found: identity.Found) -> identity.Directory | None:
+        """Open a directory, unless another seat of this node was quicker."""
+        who = found.identity
+        try:
+            return await asyncio.to_thread(
+                identity.Directory.open, found.path, who.cluster, who.group
+            )
+        except DirectoryInUse as error:
+            log.info("%s: %s", self.spec.seat, error)
+            return None
 
     async def reserve(self, cluster: str) -> int:
         """Make a directory with a new replica id here, or tell the id of one that waits already."""

@@ -21,7 +21,7 @@ from state_machines.errors import Invalid
 from state_machines.raft.messages import InstallSnapshot, SnapshotMeta
 from state_machines.wire import raft_pb2
 from storage import records
-from storage.errors import BadSnapshot, StorageError
+from storage.errors import BadSnapshot, CorruptRecord, StorageError
 from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
 
@@ -42,7 +42,9 @@ class SnapshotSender:
         transport: Transport,
         storage: StorageThread,
         state: State,
+        failed: Callable[[BaseException], None],
     ) -> None:
+        self._failed = failed
         self._cluster = cluster
         self._group = group
         self._replica = replica
@@ -61,6 +63,8 @@ class SnapshotSender:
             whole = False
             try:
                 whole = await self._stream(peer, term)
+            except CorruptRecord as error:
+                self._failed(error)  # law 16: a replica that cannot read its rows serves none
             except StorageError as error:
                 log.warning("%s: snapshot for %x: %s", self._group, peer, error)
             finally:

@@ -7,10 +7,16 @@ under `--data`. Errors are one line that says what is wrong and what to do, and 
 
 import os
 
+from metaray import plain
+
 # Ray tells every driver of every worker that dies, in the middle of whatever it prints. Replicas
 # that die are shown by `status`; Ray reads this setting when it is imported.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed while executing")
 
-from metaray.cli.app import app
 
-__all__ = ["app"]
+def main() -> None:
+    """The command `metaray`."""
+    plain.again("metaray.cli")
+    from metaray.cli.app import app
+
+    app()

@@ -124,6 +124,11 @@ class RaftState:
         return self._log.last_term
 
     @property
+    def installing(self) -> bool:
+        """Whether a snapshot that was accepted waits for its save."""
+        return self._log.installing
+
+    @property
     def durable_index(self) -> int:
         """How far finished saves cover the log as it is; 0 while a snapshot waits for its save."""
         return self._log.durable

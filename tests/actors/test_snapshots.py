@@ -19,6 +19,7 @@ from state_machines.errors import Invalid
 from state_machines.metadata.kv import PutKv
 from state_machines.raft.messages import Configuration, InstallSnapshot, SnapshotMeta
 from state_machines.wire import raft_pb2
+from storage.errors import CorruptRecord
 from storage.stores import MemoryDisk, Stores, memory_stores
 from tests.actors.wires import Group, eventually, running
 
@@ -59,6 +60,8 @@ class Pair:
     receiver: SnapshotReceiver
     peers: Peers
     stores: Stores
+    faults: list[BaseException]
+    source: Stores
     ended: list[tuple[int, bool]] = field(default_factory=list)
 
     async def stream(self, term: int = TERM) -> list[bytes]:
@@ -81,6 +84,7 @@ async def pair(index: int = 9) -> AsyncIterator[Pair]:
     full.state.set_applied(SnapshotMeta(index, 4, VOTERS))
     sending, receiving = StorageThread("sender"), StorageThread("receiver")
     peers = Peers()
+    faults: list[BaseException] = []
     sender = SnapshotSender(
         cluster="c",
         group="g-0",
@@ -88,12 +92,13 @@ async def pair(index: int = 9) -> AsyncIterator[Pair]:
         transport=cast(Transport, peers),
         storage=sending,
         state=full.state,
+        failed=faults.append,
     )
     receiver = SnapshotReceiver(
         cluster="c", group="g-0", replica=RECEIVER, storage=receiving, state=empty.state
     )
     try:
-        yield Pair(sender, receiver, peers, empty)
+        yield Pair(sender, receiver, peers, empty, faults, full)
     finally:
         sender.close()
         sending.close()
@@ -314,3 +319,15 @@ async def test_a_peer_that_dies_in_mid_stream_is_told_to_the_core_and_served_whe
         )
         assert replica.snapshots.sent == 1
         assert (await group.leader()) is leader
+
+
+@in_loop
+async def test_a_sender_that_cannot_read_its_own_rows_serves_no_more() -> None:
+    async with pair() as both:
+        state = both.source.state
+        state.flush()
+        key, sealed = next(iter(state.engine.scan("t")))
+        state.engine.write([("t", key, sealed[:-1] + bytes([sealed[-1] ^ 1]))])
+        await both.stream()
+        assert both.ended == [(RECEIVER, False)]
+        assert [type(each) for each in both.faults] == [CorruptRecord]

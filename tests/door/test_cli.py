@@ -16,7 +16,7 @@ import ray
 from typer.testing import CliRunner, Result
 
 from metaray import connect_sync
-from metaray.cli import app
+from metaray.cli.app import app
 from metaray.join import ask_head
 from metaray.local import LocalCluster
 from metaray.local.start import free_port
@@ -168,7 +168,7 @@ def metaray(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     names = ("METARAY_ADDRESS", "RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     base = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.run(
-        [sys.executable, "-c", "from metaray.cli import app; app()", *arguments],
+        [sys.executable, "-c", "from metaray.cli.app import app; app()", *arguments],
         env={**base, "HOME": str(cwd), "COLUMNS": str(COLUMNS), **environment},
         cwd=cwd,
         capture_output=True,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from actors import remote
 from metaray import Client, connect, connect_sync
-from metaray.cli import app
+from metaray.cli.app import app
 from metaray.local import LocalCluster
 from metaray.overview import overview
 from state_machines.errors import Fenced

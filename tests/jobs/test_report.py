@@ -61,7 +61,7 @@ def test_a_report_is_whole_and_comes_out_the_same(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "20 of 60 groups" in text
     assert made.groups[0]["group"] in text
-    assert "2027-01-15 0" in text  # the last commits, in UTC
+    assert "01-15 0" in text  # the last commits, in UTC
     assert "up to 1 hour" in text
 
 
@@ -119,7 +119,7 @@ def test_counts_are_short(value: float, text: str) -> None:
 def test_hostile_names_do_not_reach_the_terminal() -> None:
     row = {
         "tenant": "[bold]t",
-        "group": "g\x1b[2J",
+        "group": "[bold]g\x1b[2J",
         "topics": 1,
         "partitions": 1,
         "commits": 1,
@@ -144,7 +144,7 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     console = Console(file=io.StringIO(), width=160)
     console.print(tables.progress_table(made))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[bold]t" in text
+    assert "[bold]g" in text
     assert "\x1b" not in text
     assert "unknown" in text
     assert isinstance(made.groups[0], dict)
