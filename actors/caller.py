@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from actors.lanes import CommandLane, Groups, Lane, QueryLane, WatchLane, error_of
+from actors.lanes import (
+    CommandLane,
+    Groups,
+    Lane,
+    QueryLane,
+    QueueLane,
+    WatchLane,
+    error_of,
+)
 from state_machines import op, slots
 from state_machines.errors import NoQuorum, WrongShard
 from state_machines.metadata.slot_map import GetSlots
@@ -119,6 +127,7 @@ class Caller:
         if lane is None:
             make = QueryLane if kind == "query" else CommandLane
             lane = self._lanes[group, kind] = make(group, self._groups, self._rng)
+        assert isinstance(lane, QueueLane), "watches have a lane of their own"
         return lane.submit(operation, deadline, stale, min_revision)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -88,66 +89,23 @@ class _Trace:
 
 
 class Lane:
-    """One group, one kind of call: coalesce, send, follow the leader, retry."""
+    """One group, one kind of call: send, follow the leader, retry, give up in time."""
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         self._group = group
         self._groups = groups
         self._rng = rng
-        self._waiting: deque[_Waiting] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leader = ""
         self._turn = 0
         self._last = ""  # what the last attempt in vain came to, for the operator
         self._closed = False
 
-    def submit(
-        self, operation: Any, deadline: float, stale: bool, min_revision: int
-    ) -> asyncio.Future[Any]:
-        """Queue an operation; the future carries its typed reply."""
-        if len(self._waiting) >= WAITING_MAX:
-            raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", 100)
-        body = op.encode(operation)
-        if len(body) > REQUEST_BYTES_MAX:
-            raise BY_CODE["INVALID"](
-                f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
-            )
-        command = api.Command(tag=op.tag(operation), body=body)
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(
-            command,
-            len(body) + len(command.tag),
-            operation,
-            loop.create_future(),
-            deadline,
-            stale,
-            min_revision,
-        )
-        waiting.timer = loop.call_at(deadline, self._late, waiting)
-        self._waiting.append(waiting)
-        self._pump()
-        return waiting.result
-
-    def _late(self, waiting: _Waiting) -> None:
-        _fail(waiting, self._too_late(waiting.trace))
-
     def _too_late(self, trace: _Trace | None) -> MetarayError:
         said = f"; last: {self._last}" if self._last else ""
         if trace is not None and trace.command and trace.attempts:
             return Unknown(f"{self._group}: no outcome before the deadline{said}")
         return NoQuorum(f"{self._group}: no answer before the deadline{said}")
-
-    def _pump(self) -> None:
-        if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
-            task = asyncio.get_running_loop().create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s: a client task failed", self._group, exc_info=task.exception())
-        self._pump()
 
     async def close(self) -> None:
         """End the calls under way; whoever waits is told."""
@@ -156,43 +114,6 @@ class Lane:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._waiting:
-            _fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
-
-    def _take(self) -> list[_Waiting]:
-        """Everything that waits, up to a request's limits."""
-        taken: list[_Waiting] = []
-        size = 0
-        while self._waiting and len(taken) < BATCH_ITEMS_MAX:
-            head = self._waiting[0]
-            if taken and size + head.size > REQUEST_BYTES_MAX * 3 // 4:
-                break
-            if taken and (head.stale, head.min_revision) != (taken[0].stale, taken[0].min_revision):
-                break
-            self._waiting.popleft()
-            if not head.result.done():  # its caller may have given up
-                taken.append(head)
-                size += head.size
-        return taken
-
-    async def _work(self) -> None:
-        batch = self._take()
-        if not batch:
-            return
-        try:
-            await self._carry_out(batch)
-        except asyncio.CancelledError:
-            for each in batch:
-                _fail(each, Unknown(f"{self._group}: the client was closed"))
-            raise
-        except Exception as error:
-            for each in batch:
-                _fail(each, error)
-            if not isinstance(error, MetarayError):
-                raise
-
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
-        raise NotImplementedError
 
     async def _attempts(
         self,
@@ -267,7 +188,99 @@ class Lane:
         return min(seconds * 2, RETRY_SECONDS_MAX)
 
 
-class CommandLane(Lane):
+class QueueLane(Lane, ABC):
+    """Operations that wait for a call of this lane and then share one."""
+
+    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
+        super().__init__(group, groups, rng)
+        self._waiting: deque[_Waiting] = deque()
+
+    def submit(
+        self, operation: Any, deadline: float, stale: bool, min_revision: int
+    ) -> asyncio.Future[Any]:
+        """Queue an operation; the future carries its typed reply."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", 100)
+        body = op.encode(operation)
+        if len(body) > REQUEST_BYTES_MAX:
+            raise BY_CODE["INVALID"](
+                f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
+            )
+        command = api.Command(tag=op.tag(operation), body=body)
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(
+            command,
+            len(body) + len(command.tag),
+            operation,
+            loop.create_future(),
+            deadline,
+            stale,
+            min_revision,
+        )
+        waiting.timer = loop.call_at(deadline, self._late, waiting)
+        self._waiting.append(waiting)
+        self._pump()
+        return waiting.result
+
+    def _late(self, waiting: _Waiting) -> None:
+        _fail(waiting, self._too_late(waiting.trace))
+
+    def _pump(self) -> None:
+        if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
+            task = asyncio.get_running_loop().create_task(self._work())
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: a client task failed", self._group, exc_info=task.exception())
+        self._pump()
+
+    async def close(self) -> None:
+        """End the calls under way; whoever waits is told."""
+        await super().close()
+        for each in self._waiting:
+            _fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
+
+    def _take(self) -> list[_Waiting]:
+        """Everything that waits, up to a request's limits."""
+        taken: list[_Waiting] = []
+        size = 0
+        while self._waiting and len(taken) < BATCH_ITEMS_MAX:
+            head = self._waiting[0]
+            if taken and size + head.size > REQUEST_BYTES_MAX * 3 // 4:
+                break
+            if taken and (head.stale, head.min_revision) != (taken[0].stale, taken[0].min_revision):
+                break
+            self._waiting.popleft()
+            if not head.result.done():  # its caller may have given up
+                taken.append(head)
+                size += head.size
+        return taken
+
+    async def _work(self) -> None:
+        batch = self._take()
+        if not batch:
+            return
+        try:
+            await self._carry_out(batch)
+        except asyncio.CancelledError:
+            for each in batch:
+                _fail(each, Unknown(f"{self._group}: the client was closed"))
+            raise
+        except Exception as error:
+            for each in batch:
+                _fail(each, error)
+            if not isinstance(error, MetarayError):
+                raise
+
+    @abstractmethod
+    async def _carry_out(self, batch: list[_Waiting]) -> None:
+        """Make one call for the batch and settle every operation in it."""
+
+
+class CommandLane(QueueLane):
     """Proposals with (client, sequence), several under way."""
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
@@ -347,7 +360,7 @@ class CommandLane(Lane):
             return self._client
 
 
-class QueryLane(Lane):
+class QueryLane(QueueLane):
     """Queries: nothing to remember, so a retry is a new query."""
 
     async def _carry_out(self, batch: list[_Waiting]) -> None:
