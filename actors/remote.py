@@ -15,12 +15,14 @@ import asyncio
 import functools
 import logging
 import os
+import sys
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
 import ray
+from ray._private.ray_constants import LOG_PREFIX_ACTOR_NAME
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import (
@@ -84,6 +86,9 @@ class SeatActor(Seat):
         return os.getpid()
 
     def _on_leadership(self, term: int, leads: bool) -> None:
+        # Ray takes an actor's name for its logs from such lines; it asks for `repr` only once.
+        for stream in (sys.stdout, sys.stderr):
+            print(f"{LOG_PREFIX_ACTOR_NAME}{self!r}", file=stream, flush=True)
         if self._keeper is not None:
             self._keeper.leadership(term if leads else 0)
 

@@ -132,7 +132,7 @@ class Replica:
         )
 
     def __repr__(self) -> str:
-        return f"{self.seat} {self.role}"
+        return f"{self.seat} {self.core.id:016x} {self.role}"
 
     @property
     def role(self) -> str:

@@ -97,7 +97,7 @@ class Seat:
         self._changing = asyncio.Lock()  # what is asked twice at once is done once
 
     def __repr__(self) -> str:
-        return f"{self.spec.seat} {self.replica.role if self.replica else self.status_word}"
+        return repr(self.replica) if self.replica else f"{self.spec.seat} {self.status_word}"
 
     @property
     def status_word(self) -> str:

@@ -31,8 +31,10 @@ def in_loop(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path
 
 @in_loop
 async def test_write_then_read(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (_, caller):
+    async with running(Group(tmp_path)) as (group, caller):
         revision = await caller.call(PutKv(key="a/b", value=b"1"))
+        leader = await group.leader()
+        assert repr(leader) == f"{leader.spec.seat} {leader.hello()['replica']:016x} leader"
         entry = await caller.call(GetKv(key="a/b"))
         assert (entry.value, entry.revision) == (b"1", revision)
 

@@ -1,0 +1,51 @@
+"""What Ray's metrics port of each node says of the replicas on it."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from metaray.local import LocalCluster
+
+SECONDS = 30.0
+LINE = re.compile(r'^ray_metaray_(\w+)\{.*\bgroup="([^"]+)".*\bseat="([^"]+)".*\} (\S+)$', re.M)
+WANTED = {
+    *("term", "leads", "commit_index", "applied_index", "queue", "elections_total"),
+    *("append_seconds_total", "apply_seconds_total", "slow_writes_total"),
+}
+
+
+def scrape() -> dict[tuple[str, str], float]:
+    """Every value of ours on every node, by (name, seat)."""
+    import ray
+
+    found = {}
+    for node in ray.nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text = answer.read().decode()
+        for name, group, seat, value in LINE.findall(text):
+            assert seat.startswith(f"{group}/")
+            found[name, seat] = float(value)
+    return found
+
+
+@pytest.mark.ray
+def test_every_replica_shows_its_numbers(service: LocalCluster) -> None:
+    seats = {f"{group}/{n}" for group in ("metadata-0", "offset-0", "mqtt-0") for n in range(3)}
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = scrape()
+        missing = {(name, seat) for name in WANTED for seat in seats} - found.keys()
+        leaders = [seat for seat in seats if found.get(("leads", seat)) == 1]
+        if not missing and len(leaders) == 3:
+            break
+        assert time.monotonic() < deadline, (sorted(missing)[:5], leaders)
+        time.sleep(0.2)  # the agents report once a second; nothing says when
+    assert all(found["term", seat] >= 1 for seat in seats)
+    assert service.nodes
