@@ -328,10 +328,11 @@ class Raft(RaftState):
         )
         granted = free and theirs >= mine
         if message.pre:
-            if granted and isinstance(self._role, PreCandidate) and theirs == mine:
-                # Both have seen the leader go and neither is ahead. Were both granted, both would
-                # stand and split the votes, so the one with the larger id goes first.
-                granted = sender > self.id
+            if isinstance(self._role, PreCandidate):
+                if theirs == mine:
+                    # Both have seen the leader go and neither is ahead. Were both granted, both
+                    # would stand and split the votes, so the one with the larger id goes first.
+                    granted = granted and sender > self.id
                 if not granted:
                     # It may have refused before it had seen so itself: ask again.
                     self._request_vote(sender, pre=True)

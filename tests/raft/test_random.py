@@ -22,7 +22,7 @@ def test_a_group_survives_everything(first: int) -> None:
     for seed in range(first, first + BATCH):
         cluster = Cluster(seed)
         try:
-            cluster.run(steps=150)
+            cluster.run(steps=200)
             cluster.heal()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
@@ -34,7 +34,7 @@ def test_the_trouble_was_real() -> None:
     terms = 0
     for seed in range(SEEDS, SEEDS + 20):
         cluster = Cluster(seed)
-        cluster.run(steps=150)
+        cluster.run(steps=200)
         cluster.heal()
         seen.update(cluster.counts)
         terms += len(cluster.leaders)
