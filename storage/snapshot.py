@@ -126,11 +126,6 @@ class Staging:
         self._finished = False
 
     @property
-    def next_number(self) -> int:
-        """The chunk that is waited for."""
-        return len(self._crcs)
-
-    @property
     def ready(self) -> bool:
         """Whether the whole snapshot is staged, verified, and was not replaced by another."""
         return self._finished and self._shelf.staged is self._engine

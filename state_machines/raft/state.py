@@ -23,7 +23,7 @@ from state_machines.raft.messages import (
     SnapshotMeta,
 )
 from state_machines.raft.progress import Progress
-from state_machines.raft.roles import Candidate, Follower, Leader, PreCandidate, Role, Transfer
+from state_machines.raft.roles import Candidate, Follower, Leader, PreCandidate, Role
 
 
 class RaftState:
@@ -142,15 +142,6 @@ class RaftState:
     def configuration_index(self) -> int:
         """Where the configuration in force stands in the log."""
         return self._log.configuration_index
-
-    @property
-    def pending_transfer(self) -> int:
-        """Whom this leader is handing over to, 0 for nobody."""
-        match self._role:
-            case Leader(transfer=Transfer(target=target)):
-                return target
-            case _:
-                return 0
 
     @property
     def progress(self) -> Mapping[int, Progress]:
