@@ -30,7 +30,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         source = self._rewrite(fullname, self.get_data(path).decode())
-        return self.source_to_code(source.encode(), path)  # type: ignore[no-any-return]
+        return self.source_to_code(source.encode(), path)
 
 
 class _Finder(MetaPathFinder):

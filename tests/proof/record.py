@@ -38,7 +38,7 @@ class Record:
     """`build/proof/<part>.json`. `figures` holds what the part has counted and measured."""
 
     def __init__(self, part: str, *, tests: str = "", **wanted: Any) -> None:
-        """`wanted` is how long the proof is to be; `tests` the folder it lives in (tests/<part>)."""
+        """`wanted`: how long the proof is to be. `tests`: the folder it lives in, tests/<part>."""
         self.path = RECORDS / f"{part}.json"
         self.figures: dict[str, Any] = {}
         self.done = 0  #: units of work, whatever the part counts in
