@@ -33,11 +33,14 @@ from ray.util.scheduling_strategies import (
 from actors.caller import Caller
 from actors.clock import SystemClock
 from actors.controller import Controller
+from actors.metrics import Metrics
 from actors.ray_env import DATA_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
 from state_machines.errors import MetarayError, Stopped
+from storage.home import DiskHome
 
 LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
+METRICS_SECONDS = 1.0  #: how often the gauges are set
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 CONTROLLER_PREFIX = "controller-"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -64,7 +67,7 @@ class SeatActor(Seat):
         self._keeper: ControllerKeeper | None = None
         super().__init__(
             spec,
-            root=Path(data),
+            home=DiskHome(Path(data)),
             calls=RayCalls(),
             clock=SystemClock(),
             rng=SystemRandom(),
@@ -75,7 +78,14 @@ class SeatActor(Seat):
         if not data:
             self._fault = f"{DATA_VARIABLE} is not set on this node; set it before `ray start`"
             return
+        self._metrics = Metrics(spec.group, spec.seat)
+        self._gauge()
         await self.start()
+
+    def _gauge(self) -> None:
+        if self.replica is not None:
+            self._metrics.set(self.replica)
+        asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
     def node(self) -> str:
         """The Ray node this seat's actor runs on (hex id)."""

@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,7 +29,6 @@ from google.protobuf.message import DecodeError
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.export import Exports
-from actors.metrics import Metrics
 from actors.pending import refusal
 from actors.replica import Replica
 from actors.storage_thread import StorageThread
@@ -42,11 +40,10 @@ from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from state_machines.wire import api_pb2 as api
-from storage import identity
 from storage.errors import DirectoryInUse, StorageError
-from storage.stores import Stores, open_stores
-
-METRICS_SECONDS = 1.0  #: how often the gauges are set
+from storage.home import Held, Home
+from storage.identity import Found
+from storage.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -73,26 +70,26 @@ class Seat:
         self,
         spec: SeatSpec,
         *,
-        root: Path,
+        home: Home,
         calls: Calls,
         clock: Clock,
         rng: Random,
         leadership: Callable[[int, bool], None],
+        storage_thread: Callable[[str], StorageThread] = StorageThread,
     ) -> None:
         self.spec = spec
         self.replica: Replica | None = None
-        self._root = root
+        self._home = home
         self._calls = calls
         self._clock = clock
         self._rng = rng
         self._leadership = leadership
-        self._directory: identity.Directory | None = None
+        self._storage_thread = storage_thread
+        self._directory: Held | None = None
         self._transport: ActorTransport | None = None
         self._storage: StorageThread | None = None
         self._stores: Stores | None = None
         self._exports: Exports | None = None
-        self._metrics = Metrics(spec.group, spec.seat)
-        self._metrics_timer: asyncio.TimerHandle | None = None
         self._fault = ""
         self._changing = asyncio.Lock()  # what is asked twice at once is done once
 
@@ -113,7 +110,7 @@ class Seat:
     async def start(self) -> None:
         """Look for a directory of this group on this node, and resume its replica."""
         try:
-            found = await asyncio.to_thread(identity.find, self._root, None, self.spec.group)
+            found = await asyncio.to_thread(self._home.find, self.spec.group)
             for each in found:
                 if each.identity.status != "retired" and self._directory is None:
                     self._directory = await self._take(each)
@@ -123,13 +120,10 @@ class Seat:
             self._fault = f"{type(error).__name__}: {error}"
             log.error("%s: %s", self.spec.seat, self._fault)
 
-    async def _take(self, found: identity.Found) -> identity.Directory | None:
+    async def _take(self, found: Found) -> Held | None:
         """Open a directory, unless another seat of this node was quicker."""
-        who = found.identity
         try:
-            return await asyncio.to_thread(
-                identity.Directory.open, found.path, who.cluster, who.group
-            )
+            return await asyncio.to_thread(self._home.open, found)
         except DirectoryInUse as error:
             log.info("%s: %s", self.spec.seat, error)
             return None
@@ -140,11 +134,7 @@ class Seat:
             self._check_cluster(cluster)
             if self._directory is None:
                 self._directory = await asyncio.to_thread(
-                    identity.Directory.create,
-                    self._root,
-                    cluster,
-                    self.spec.group,
-                    status="founding",
+                    self._home.create, cluster, self.spec.group
                 )
         return self._directory.identity.replica
 
@@ -170,10 +160,10 @@ class Seat:
         """Open what the directory holds and start the replica."""
         directory = self._must_have_directory()
         settings, who = self.spec.settings, directory.identity
-        storage = self._storage = StorageThread(self.spec.seat)
+        storage = self._storage = self._storage_thread(self.spec.seat)
 
         stores = self._stores = await storage.run(
-            lambda: open_stores(
+            lambda: self._home.stores(
                 directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
             )
         )
@@ -215,7 +205,6 @@ class Seat:
         )
         self._exports = Exports(replica)
         replica.start()
-        self._gauge()
         log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
 
     async def close(self) -> None:
@@ -226,8 +215,6 @@ class Seat:
 
     async def abandon(self) -> None:
         """Let go of everything without a flush, as a process that is killed does."""
-        if self._metrics_timer is not None:
-            self._metrics_timer.cancel()
         if self.replica is not None:
             self.replica.abandon()
         if self._exports is not None:
@@ -253,11 +240,6 @@ class Seat:
         log.warning("%s: its replica was removed from the group", self.spec.seat)
         if self._directory is not None:
             self._directory.update(status="retired")
-
-    def _gauge(self) -> None:
-        if self.replica is not None:
-            self._metrics.set(self.replica)
-        self._metrics_timer = asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
     # -- what peers call --------------------------------------------------------------------
 
@@ -376,7 +358,7 @@ class Seat:
         if self._exports is not None:
             self._exports.close(cut)
 
-    def _must_have_directory(self) -> identity.Directory:
+    def _must_have_directory(self) -> Held:
         if self._directory is None:
             raise Stopped(f"{self.spec.seat} is vacant{': ' + self._fault if self._fault else ''}")
         return self._directory

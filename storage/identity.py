@@ -202,7 +202,7 @@ def find(root: Path, cluster: str | None, group: str) -> list[Found]:
         if cluster is not None:
             _expect(path, "cluster", identity.cluster, cluster)
         found.append(Found(path, identity))
-    return sorted(found, key=_preference)
+    return sorted(found, key=preference)
 
 
 def read(path: Path) -> Identity:
@@ -244,7 +244,8 @@ def _canonical(body: Any) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _preference(found: Found) -> tuple[bool, int, str]:
+def preference(found: Found) -> tuple[bool, int, str]:
+    """The order of `find`."""
     who = found.identity
     return who.status == "retired", -who.boot, found.path.name
 

@@ -20,6 +20,7 @@ from actors.clock import SystemClock
 from actors.config import RaftSettings
 from actors.seat import Seat, SeatSpec
 from state_machines.raft.messages import Configuration
+from storage.home import DiskHome
 
 DEADLINE_SECONDS = 30.0
 POLL_SECONDS = 0.005
@@ -194,7 +195,7 @@ class Group:
         root.mkdir(parents=True, exist_ok=True)
         made = Seat(
             SeatSpec(self.name, seat, self.seat_names, self.settings),
-            root=root,
+            home=DiskHome(root),
             calls=self.wires.from_seat(seat),
             clock=SystemClock(),
             rng=Random(self.rng.randrange(0, 2**32)),
