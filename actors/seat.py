@@ -34,16 +34,21 @@ from actors.replica import Replica
 from actors.storage_thread import StorageThread
 from actors.transport import ActorTransport, Calls
 from state_machines.errors import Conflict, Invalid, Stopped
-from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.machine import Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from state_machines.wire import api_pb2 as api
+from state_machines.wire.bounds import Inside, too_many_fields
 from storage.errors import DirectoryInUse, StorageError
 from storage.home import Held, Home
 from storage.identity import Found
 from storage.stores import Stores
+
+REQUEST_FIELDS_MAX = BATCH_ITEMS_MAX + 100  #: of a request and its proposal
+
+_REQUEST: Inside = {2: {}}  # a proposal, for its commands
 
 log = logging.getLogger(__name__)
 
@@ -292,12 +297,14 @@ class Seat:
             raise Invalid(f"request: bytes are wanted, not {type(request).__name__}")
         if len(request) > REQUEST_BYTES_MAX:
             raise Invalid(f"request: {len(request)} bytes, the limit is {REQUEST_BYTES_MAX}")
+        if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):
+            raise Invalid(f"request: more fields than {REQUEST_FIELDS_MAX}, the limit")
         try:
             message = kind.FromString(request)
         except DecodeError:
             raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
         if message.group != self.spec.group:
-            raise Invalid(f"group: {message.group!r} does not live at {self.spec.seat}")
+            raise Invalid(f"group: {message.group[:80]!r} does not live at {self.spec.seat}")
         return self.replica, message
 
     # -- what operators and the controller call ---------------------------------------------

@@ -33,12 +33,15 @@ from state_machines.raft.messages import (
     VoteReply,
 )
 from state_machines.wire import raft_pb2 as pb
+from state_machines.wire.bounds import Inside, too_many_fields
 
 ENVELOPE_BYTES_MAX: Final = 16 << 20  #: some appends of one entry each, of the largest there is
 MESSAGES_MAX: Final = 4_096
 INDEX_MAX: Final = 2**62
 ID_MAX: Final = 2**63 - 1
 MEMBERS_MAX: Final = 64
+CONFIGURATION_BYTES_MAX: Final = 4 << 10  #: thrice as many members, each of ten bytes, and more
+FIELDS_MAX: Final = 1 << 16  #: of an envelope, its messages, and their entries
 NAME_MAX: Final = 256
 
 
@@ -74,6 +77,8 @@ def decode_envelope(data: bytes) -> Envelope:
     """The envelope in `data`. Raises WireError."""
     if len(data) > ENVELOPE_BYTES_MAX:
         raise WireError(f"envelope: {len(data)} bytes, the limit is {ENVELOPE_BYTES_MAX}")
+    if too_many_fields(data, _ENVELOPE, FIELDS_MAX):
+        raise WireError(f"envelope: more fields than {FIELDS_MAX}, the limit")
     try:
         found = pb.Envelope.FromString(data)
     except DecodeError:
@@ -90,6 +95,10 @@ def decode_envelope(data: bytes) -> Envelope:
     return Envelope(found.cluster, found.group, sender, found.seat, messages)
 
 
+_MESSAGE: Final[Inside] = {6: {}, 11: None}  # append, for its entries; install_snapshot
+_ENVELOPE: Final[Inside] = {5: _MESSAGE}
+
+
 def encode_message(message: Message) -> bytes:
     """One message as bytes."""
     return _message_to(message).SerializeToString()
@@ -99,6 +108,8 @@ def decode_message(data: bytes) -> Message:
     """The message in `data`. Raises WireError."""
     if len(data) > ENVELOPE_BYTES_MAX:
         raise WireError(f"message: {len(data)} bytes, the limit is {ENVELOPE_BYTES_MAX}")
+    if too_many_fields(data, _MESSAGE, FIELDS_MAX):
+        raise WireError(f"message: more fields than {FIELDS_MAX}, the limit")
     try:
         found = pb.RaftMessage.FromString(data)
     except DecodeError:
@@ -239,6 +250,10 @@ def _entry_from(found: pb.Entry) -> Entry:
         return Entry(term, index, found.data)
     if found.kind != pb.CONFIGURATION:
         raise WireError(f"entry.kind: {found.kind} is not known")
+    if len(found.data) > CONFIGURATION_BYTES_MAX:
+        raise WireError(
+            f"entry.data: {len(found.data)} bytes, the limit is {CONFIGURATION_BYTES_MAX}"
+        )
     try:
         members = pb.Configuration.FromString(found.data)
     except DecodeError:

@@ -1,0 +1,48 @@
+"""What the battery has found, one test each: the smallest input that once did harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.seat import REQUEST_FIELDS_MAX
+from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.raft.messages import Append, Entry
+from state_machines.wire import api_pb2 as api
+from state_machines.wire import bounds, codec
+from tests.bad_input.area_codec import bombs
+from tests.bad_input.values import delimited
+
+
+@pytest.mark.parametrize(("what", "data"), bombs(), ids=[what for what, _ in bombs()])
+def test_an_envelope_of_many_small_parts_is_refused_before_it_is_made(
+    what: str, data: bytes
+) -> None:
+    """16 MiB of empty messages were 512 MiB once decoded."""
+    with pytest.raises(codec.WireError):
+        codec.decode_envelope(data)
+
+
+def test_the_largest_honest_frames_are_let_through() -> None:
+    entries = tuple([Entry(1, index, bytes(40)) for index in range(1, 20_001)])
+    append = Append(1, 2, 1, prev_index=0, prev_term=0, commit=0, entries=entries)
+    data = codec.encode_envelope(
+        cluster="c", group="g-0", sender=1, seat="g-0/1", messages=[append]
+    )
+    assert codec.decode_envelope(data).messages == (append,)
+    commands = [api.Command(tag="metadata.kv.put", body=bytes(40))] * BATCH_ITEMS_MAX
+    proposal = api.Proposal(client=1, sequence=2, acked=1, commands=commands)
+    request = api.ProposeRequest(group="metadata-0", timeout_ms=1, proposal=proposal)
+    assert len(request.SerializeToString()) > bounds.SMALL_BYTES
+    assert not bounds.too_many_fields(request.SerializeToString(), {2: {}}, REQUEST_FIELDS_MAX)
+
+
+def test_fields_are_counted_where_they_make_something() -> None:
+    small = bounds.SMALL_BYTES // 2
+    many = b"\x22\x00" * (small + 1)
+    assert bounds.too_many_fields(many, {}, small)
+    assert not bounds.too_many_fields(many, {}, small + 1)
+    assert not bounds.too_many_fields(delimited(2, many), {}, 1)
+    assert bounds.too_many_fields(delimited(2, many), {2: {}}, small)
+    assert bounds.too_many_fields(delimited(2, many), {2: None}, small)
+    assert bounds.too_many_fields(b"\x3b\x3c" * small + b"\x00", {}, 10 * small), "groups"
+    assert not bounds.too_many_fields(many[:-1] + b"\x22\xff", {}, small + 1), "cut short"
