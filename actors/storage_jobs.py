@@ -24,6 +24,7 @@ def save(stores: Stores, ready: Ready, staged: Staging | None) -> None:
         # The state first: opening accepts a state that is newer than its log, not the reverse.
         assert staged is not None, "the core installs what was received"
         stores.state.install(staged, ready.snapshot)
+        # failpoint: install.before_log
     stores.log.save(ready.snapshot, ready.entries, ready.hard_state)
 
 
@@ -36,6 +37,7 @@ def apply(
         for entry in entries
         if entry.kind is EntryKind.NORMAL and entry.data
     ]
+    # failpoint: apply.before_point
     last = entries[-1]
     state.set_applied(SnapshotMeta(last.index, last.term, configuration))
     return outcomes

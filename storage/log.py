@@ -152,7 +152,9 @@ class RaftLog:
             changes.append(sealed(META, TAIL, last.to_bytes(8, "big")))
         if not changes:
             return
+        # failpoint: log.before_save
         self.engine.write(changes)
+        # failpoint: log.after_save
         self.base, self.last_index = base, last
         if snapshot is not None:
             self._purge()  # what lies below is out of reach already, and may be left by a crash
@@ -169,7 +171,9 @@ class RaftLog:
         key = keys.entry_key(point.index)
         entry = self._entry(key, self._read(ENTRIES, key, stored))
         assert entry.term == point.term, f"compact {point}, but the entry is of term {entry.term}"
+        # failpoint: compact.before_base
         self.engine.write([sealed(META, BASE, records.meta_to(point))])
+        # failpoint: compact.after_base
         self.base = point
         self._purge()
 

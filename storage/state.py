@@ -183,7 +183,9 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self.applied == self.flushed and not self._layers:
             return
+        # failpoint: flush.before_write
         self._engine.write(self._changes())
+        # failpoint: flush.after_write
         self.flushed, self.installed = self.applied, False
         self._flushed_rows = {table: layer.rows for table, layer in self._layers.items()}
         self._layers = {}

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from actors.caller import Caller
-from actors.clock import SystemClock
+from actors.clock import Clock, SystemClock
 from actors.config import RaftSettings
 from actors.seat import Seat, SeatSpec
 from state_machines.raft.messages import Configuration
@@ -183,6 +183,7 @@ class Group:
     settings: RaftSettings = QUICK
     wires: Wires = field(default_factory=Wires)
     rng: Random = field(default_factory=lambda: Random(7))
+    clock: Clock = field(default_factory=SystemClock)
 
     @property
     def seat_names(self) -> tuple[str, ...]:
@@ -197,7 +198,7 @@ class Group:
             SeatSpec(self.name, seat, self.seat_names, self.settings),
             home=DiskHome(root),
             calls=self.wires.from_seat(seat),
-            clock=SystemClock(),
+            clock=self.clock,
             rng=Random(self.rng.randrange(0, 2**32)),
             leadership=lambda term, leads: None,
         )
