@@ -392,16 +392,17 @@ class Replica:
                 self._configuration = entry.configuration
         configuration = self._configuration
 
-        def job() -> tuple[float, list[Outcome]]:
-            begun = self._clock.monotonic()
-            return begun, apply(self._machine, self.stores.state, entries, configuration)
+        def job() -> tuple[float, list[Outcome], SnapshotMeta]:
+            begun, state = self._clock.monotonic(), self.stores.state
+            return begun, apply(self._machine, state, entries, configuration), state.applied
 
-        def done(result: tuple[float, list[Outcome]]) -> None:
-            begun, outcomes = result
+        def done(result: tuple[float, list[Outcome], SnapshotMeta]) -> None:
+            # Where this job came to, not where the thread is by now: watches would be told of
+            # revisions whose changes are still on their way.
+            begun, outcomes, self.applied = result
             self._applying -= 1
             self.counters.applies += 1
             self.counters.apply_seconds += self._clock.monotonic() - begun
-            self.applied = self.stores.state.applied
             now = self._clock.monotonic()
             for index, term, replies, changes in outcomes:
                 self.writes.applied(index, term, replies, now)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
 
+from actors import storage_jobs
 from actors.watches import BYTES_MAX, CHANGES_MAX, History
 from state_machines.errors import Compacted, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
+from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
-from tests.actors.wires import Group, running
+from tests.actors.wires import Group, eventually, running
+from tests.machine.alone import wire
 
 
 def revisions(found: list[api.Change]) -> list[int]:
@@ -118,3 +123,61 @@ def test_a_watcher_sees_every_change_through_a_failover(tmp_path: Path) -> None:
             assert seen == wanted
 
     asyncio.run(story())
+
+
+def test_a_revision_is_not_passed_over_while_the_storage_thread_is_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state may be further than the loop has heard: a watch goes by what the loop has heard."""
+    first, second, ahead = threading.Event(), threading.Event(), threading.Event()
+    jobs: list[str] = []
+
+    def held_up(*args: Any) -> list[storage_jobs.Outcome]:
+        jobs.append("begun")
+        outcomes = storage_jobs.apply(*args)
+        if len(jobs) == 1:
+            first.wait(20)
+        else:
+            ahead.set()
+            second.wait(20)
+        return outcomes
+
+    async def story() -> None:
+        async with running(Group(tmp_path, replicas=1)) as (group, caller):
+            leader = (await group.leader()).replica
+            assert leader is not None
+            await caller.call(PutKv(key="registers the client", value=b""))
+            begin = leader.applied.index
+            seen: list[str] = []
+
+            async def watch() -> None:
+                revision = begin
+                while len(seen) < 2:
+                    reply = await caller.watch("metadata-0", ("metadata.kv",), revision)
+                    seen.extend(msgpack.unpackb(each.key)[1] for each in reply.changes)
+                    revision = reply.revision
+
+            watching = asyncio.create_task(watch())
+            monkeypatch.setattr("actors.replica.apply", held_up)
+            for index, key in ((begin + 1, "a"), (begin + 2, "b")):
+                # Two commits in a row: entries that were saved before, and now have a majority.
+                batch = api.Batch(proposals=[proposal(begin, index - begin, key)])
+                leader._apply([Entry(leader.core.term, index, batch.SerializeToString())])
+            first.set()
+            assert ahead.wait(20), "the loop stands still until the state is at the second put"
+            await eventually(lambda: seen)
+            second.set()
+            await asyncio.wait_for(watching, 5)
+            assert seen == ["a", "b"]
+
+    def proposal(begin: int, number: int, key: str) -> api.Proposal:
+        client = (begin - 1) << 16  # its registration was the entry before the last
+        return api.Proposal(
+            client=client, sequence=1 + number, commands=[wire(PutKv(key=key, value=b""))]
+        )
+
+    try:
+        asyncio.run(story())
+    finally:
+        first.set()
+        second.set()
