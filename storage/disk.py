@@ -59,6 +59,7 @@ READERS = 512
 """The most read transactions at a time, over all processes."""
 
 PAGE_BYTES = 4096
+DATA = "data.mdb"
 
 
 class DiskEngine:
@@ -71,6 +72,7 @@ class DiskEngine:
         self.limit_bytes = limit_bytes
         filesystem.check(path)
         filesystem.make(path)
+        _begin(path)
         self._failure: str | None = None
         self._lock = threading.Lock()  # guards _views: views are closed on other threads
         self._views: set[DiskView] = set()
@@ -326,6 +328,26 @@ class DiskEngine:
             views = tuple(self._views)
         for view in views:
             view.close()
+
+
+def _begin(path: Path) -> None:
+    """Give a new environment its first pages, whole or not at all.
+
+    LMDB writes them in place and leaves them to the first commit to sync, and does not open what a
+    crash has left of them: made that way, a replica could be one that never starts again.
+    """
+    if (path / DATA).exists():
+        return
+    fresh, lock = path / f"{DATA}.new", path / f"{DATA}.new-lock"
+    fresh.unlink(missing_ok=True)
+    try:
+        with lmdb.open(str(fresh), subdir=False, mode=0o700) as environment:
+            environment.sync(True)
+        lock.unlink()
+        fresh.rename(path / DATA)
+        filesystem.sync(path)
+    except (lmdb.Error, OSError) as error:
+        raise StorageFailed(str(path), f"it cannot be made: {error}") from error
 
 
 def _place_before(cursor: Any, end: bytes | None) -> bool:

@@ -210,3 +210,16 @@ def test_an_environment_removed_and_made_again_is_another_one(tmp_path: Path) ->
     engine = DiskEngine(tmp_path / "e")
     assert engine.get("t", b"a") is None
     engine.close()
+
+
+def test_an_environment_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    """LMDB's first pages, written in place, could be found torn after a power failure, and the
+    replica never started again (crash images of its first start show it)."""
+    path = tmp_path / "e"
+    path.mkdir()
+    (path / "data.mdb.new").write_bytes(bytes(5000))
+    (path / "data.mdb.new-lock").write_bytes(b"half a lock")
+    engine = DiskEngine(path)
+    engine.write([("t", b"a", b"1")])
+    engine.close()
+    assert sorted(each.name for each in path.iterdir()) == ["data.mdb", "lock.mdb"]

@@ -1,0 +1,108 @@
+"""Stores that break a law, made by rewriting one line: the checker of crash images must see each.
+
+A checker that finds nothing in a sound store has shown little until it finds something here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """`changes`: (module, old text, new text)."""
+
+    why: str
+    changes: tuple[tuple[str, str, str], ...]
+
+    def rewrite(self, module: str, source: str) -> str:
+        """The source of a module of this store."""
+        for where, old, new in self.changes:
+            if where == module:
+                assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module}"
+                source = source.replace(old, new)
+        return source
+
+
+_DISK = "storage.disk"
+_FILES = "storage.filesystem"
+
+BROKEN = {
+    "no sync": Broken(
+        "commits are not synced",
+        (
+            (_DISK, "                sync=True,\n", "                sync=False,\n"),
+            (_DISK, 'assert flags["sync"]', 'assert not flags["sync"]'),
+        ),
+    ),
+    "no metasync": Broken(
+        "the last commit of an environment is durable only with the next one",
+        (
+            (_DISK, "                metasync=True,\n", "                metasync=False,\n"),
+            (_DISK, 'assert flags["metasync"]', 'assert not flags["metasync"]'),
+        ),
+    ),
+    "writemap": Broken(
+        "pages reach the disk whenever the kernel likes",
+        (
+            (_DISK, "                writemap=False,\n", "                writemap=True,\n"),
+            (_DISK, "map_async=False", "map_async=True"),
+            (_DISK, 'assert not flags["writemap"]', 'assert flags["writemap"]'),
+        ),
+    ),
+    "log before state": Broken(
+        "an installed snapshot is in the log before it is in the state",
+        (
+            (
+                "actors.storage_jobs",
+                "        stores.state.install(staged, ready.snapshot)\n",
+                "        stores.log.save(ready.snapshot, (), ready.hard_state)\n"
+                "        stores.state.install(staged, ready.snapshot)\n",
+            ),
+        ),
+    ),
+    "names not synced": Broken(
+        "renamed and removed names are not durable",
+        (
+            (
+                _FILES,
+                "        os.fsync(handle)\n    finally:\n        os.close(handle)\n\n\ndef replace",
+                "        pass\n    finally:\n        os.close(handle)\n\n\ndef replace",
+            ),
+        ),
+    ),
+    "content not synced": Broken(
+        "a small file is renamed into place before its content is durable",
+        (
+            (
+                _FILES,
+                "            view = view[os.write(handle, view) :]\n        os.fsync(handle)\n",
+                "            view = view[os.write(handle, view) :]\n",
+            ),
+        ),
+    ),
+    "compact before flush": Broken(
+        "the log lets go of entries that the state has only in memory",
+        ((_DISK.replace("disk", "state"), "        self._engine.write(self._changes())\n", ""),),
+    ),
+    "vote not saved": Broken(
+        "a term is saved without the vote given in it",
+        (
+            (
+                "storage.log",
+                "records.hard_state_to(hard_state)",
+                "records.hard_state_to(HardState(hard_state.term, 0, hard_state.commit))",
+            ),
+        ),
+    ),
+    "kept tail": Broken(
+        "entries that a new leader replaced stay behind the new ones",
+        (
+            (
+                "storage.log",
+                "for i in range(end + 1, last + 1)]",
+                "for i in range(last + 1, last + 1)]",
+            ),
+        ),
+    ),
+}
