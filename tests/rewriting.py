@@ -21,21 +21,26 @@ Rewrite = Callable[[str, str], str]
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles what `rewrite` makes of a file. Never reads or writes the cache of compiled code."""
+    """Compiles what the rewrites make of a file. What they leave alone is loaded as ever; what
+    they change never comes from the cache of compiled code, nor goes into it."""
 
-    def __init__(self, fullname: str, path: str, rewrite: Rewrite) -> None:
+    def __init__(self, fullname: str, path: str, rewrites: Sequence[Rewrite]) -> None:
         super().__init__(fullname, path)
-        self._rewrite = rewrite
+        self._rewrites = rewrites
 
-    def get_code(self, fullname: str) -> CodeType:
+    def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)
-        source = self._rewrite(fullname, self.get_data(path).decode())
+        was = source = self.get_data(path).decode()
+        for rewrite in self._rewrites:
+            source = rewrite(fullname, source)
+        if source == was:
+            return super().get_code(fullname)
         return self.source_to_code(source.encode(), path)
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, rewrite: Rewrite) -> None:
-        self._rewrite = rewrite
+    def __init__(self) -> None:
+        self.rewrites: list[Rewrite] = []
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -44,14 +49,19 @@ class _Finder(MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
-            spec.loader = _Loader(fullname, spec.loader.path, self._rewrite)
+            spec.loader = _Loader(fullname, spec.loader.path, self.rewrites)
         return spec
 
 
+_finder = _Finder()
+
+
 def install(rewrite: Rewrite) -> None:
-    """From now on every module of ours is imported as `rewrite` leaves it. Only once a process,
-    and before the first of our modules is imported."""
+    """From now on every module of ours is imported as `rewrite` leaves it, after those that were
+    installed before. Has to come before the first of our modules is imported."""
     loaded = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
     if loaded:
         raise RuntimeError(f"too late to rewrite what is imported already: {', '.join(loaded)}")
-    sys.meta_path.insert(0, _Finder(rewrite))
+    _finder.rewrites.append(rewrite)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)

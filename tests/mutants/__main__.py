@@ -1,0 +1,159 @@
+"""`python -m tests.mutants`: ask every kind of test about every bug; `quick`: the fastest only.
+
+The long run goes on where it was stopped, as long as the sources are the same. It ends with 1 if a
+bug survives everything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.mutants import table, trial
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.killers import killers
+from tests.mutants.mutant import Mutant
+from tests.proof.record import Record
+
+KILLERS: Final = Path(__file__).parent / "killers.json"
+QUICK_SECONDS: Final = 60.0
+
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
+def long(
+    context: typer.Context,
+    only: Annotated[str, typer.Option(help="bugs whose name contains this")] = "",
+    by: Annotated[str, typer.Option(help="kinds of tests, with commas between")] = "",
+    write: Annotated[bool, typer.Option(help="write the table and the killers")] = True,
+) -> None:
+    """Every bug against every kind of test."""
+    if context.invoked_subcommand is not None:
+        return
+    console = Console()
+    trial.warm()
+    asked = [each for each in killers() if not by or each.name in by.split(",")]
+    mutants = [each for name, each in MUTANTS.items() if only in name]
+    record = Record("mutants", bugs=len(MUTANTS))
+    verdicts: dict[str, dict[str, Any]] = record.figures.setdefault("verdicts", {})
+    modules: dict[str, list[str]] = record.figures.setdefault("modules", {})
+    for killer in asked:
+        if killer.name not in modules:
+            healthy = trial.attempt(None, killer.tests, killer.seconds)
+            if healthy.verdict != "passed":
+                console.print(f"{killer.name} fails without any bug: {healthy}")
+                raise typer.Exit(1)
+            modules[killer.name] = list(healthy.modules)
+            console.print(f"{killer.name}: {healthy.tests} tests in {healthy.seconds:.1f} s")
+            record.save()
+    # No thread of its own: a process that forks should not have one.
+    with Progress(
+        TextColumn("{task.description:60}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=False,
+    ) as progress:
+        task = progress.add_task("bugs", total=len(mutants) * len(asked))
+        for killer in asked:
+            for mutant in mutants:
+                found = verdicts.setdefault(mutant.name, {})
+                if killer.name not in found:
+                    progress.update(task, description=f"{killer.name}: {mutant.name}"[:60])
+                    progress.refresh()
+                    found[killer.name] = _ask(
+                        mutant, killer.name, modules, killer.tests, killer.seconds
+                    )
+                    record.advance(1)
+                progress.advance(task)
+                progress.refresh()
+    _finish(console, record, verdicts, write and not only)
+
+
+def _ask(
+    mutant: Mutant, name: str, modules: dict[str, list[str]], tests: tuple[str, ...], seconds: float
+) -> dict[str, Any]:
+    if mutant.module not in modules[name]:
+        return {"verdict": "unseen"}
+    came = trial.attempt(mutant, tests, seconds)
+    if came.verdict == "passed":
+        return {"verdict": "survives", "tests": came.tests}
+    verdict = "kills" if came.verdict == "failed" else "broken"
+    return {"verdict": verdict, "test": came.node, "why": came.why, "seconds": came.seconds}
+
+
+def _finish(
+    console: Console, record: Record, verdicts: dict[str, dict[str, Any]], write: bool
+) -> None:
+    killed: dict[str, dict[str, Any]] = {}
+    for name, found in verdicts.items():
+        kills = [
+            (each["seconds"], by, each["test"])
+            for by, each in found.items()
+            if each["verdict"] == "kills"
+        ]
+        if kills:
+            seconds, by, test = min(kills)
+            killed[name] = {"by": by, "seconds": round(seconds, 3), "test": test}
+    broken = [
+        f"{name} by {by}: {each['why']}"
+        for name, found in verdicts.items()
+        for by, each in found.items()
+        if each["verdict"] == "broken"
+    ]
+    survived = sorted(set(verdicts) - set(killed))
+    record.figures |= {
+        "bugs": len(MUTANTS),
+        "killed": len(killed),
+        "survived": survived,
+        "broken": broken,
+    }
+    asked = [each.name for each in killers()]
+    whole = all(by in verdicts.get(name, {}) for name in MUTANTS for by in asked)
+    if write:
+        table.write(verdicts, asked)
+        KILLERS.write_text(json.dumps(killed, indent=1, sort_keys=True) + "\n")
+    if whole and not survived and not broken:
+        record.finish()
+    else:
+        record.save()
+    console.print(f"{len(killed)} of {len(MUTANTS)} bugs are killed")
+    for name in survived:
+        console.print(f"  survives: {name}")
+    for each in broken:
+        console.print(f"  broken: {each}")
+    if survived or broken:
+        raise typer.Exit(1)
+
+
+@app.command()
+def quick() -> None:
+    """Every bug against the one test that finds it fastest; and that test without any bug."""
+    trial.warm()
+    killed = json.loads(KILLERS.read_text())
+    missing = sorted(set(MUTANTS) - set(killed))
+    said = [f"{name}: no test is recorded that finds it" for name in missing]
+    tests = sorted({each["test"] for each in killed.values()})
+    healthy = trial.attempt(None, tests, QUICK_SECONDS)
+    if healthy.verdict != "passed":
+        said.append(f"without any bug: {healthy}")
+    for name, mutant in MUTANTS.items():
+        if name in killed:
+            came = trial.attempt(mutant, [killed[name]["test"]], QUICK_SECONDS)
+            if came.verdict != "failed":
+                said.append(f"{name}: {killed[name]['test']}: {came.verdict} {came.why}")
+    sys.stdout.write("".join(f"{line}\n" for line in said))
+    sys.stdout.write(f"{len(MUTANTS)} bugs, {len(tests)} tests, {len(said)} complaints\n")
+    raise typer.Exit(1 if said else 0)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,150 @@
+"""Bugs of the replica's shell: callers left waiting or told wrongly, and a loop that waits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+REPLICA: Final = "actors.replica"
+PENDING: Final = "actors.pending"
+TRANSPORT: Final = "actors.transport"
+
+ACTORS: Final = (
+    Mutant(
+        "writes-wait-on-when-the-lead-is-lost",
+        "design 3",
+        REPLICA,
+        "            self.writes.fail(error)\n            self.reads.fail(error, safe_too=False)",
+        "            self.reads.fail(error, safe_too=False)",
+    ),
+    Mutant(
+        "reads-wait-on-when-the-lead-is-lost",
+        "design 3",
+        REPLICA,
+        "            self.reads.fail(error, safe_too=False)",
+        "            pass",
+    ),
+    Mutant(
+        "another-leaders-entry-answers-a-write",
+        "design 5.11",
+        PENDING,
+        "        if slot.term != term:\n",
+        "        if len(replies) != len(slot.writes):\n",
+    ),
+    Mutant(
+        "who-does-not-lead-says-ok",
+        "design 5.11",
+        PENDING,
+        "reply = api.Reply(code=error.code, detail=error.detail)",
+        "code = api.OK if isinstance(error, NotLeader) else error.code\n"
+        "    reply = api.Reply(code=code, detail=error.detail)",
+    ),
+    Mutant(
+        "a-write-is-answered-when-it-is-saved-here",
+        "law 4",
+        PENDING,
+        "                slot.saved_at = now\n",
+        "                slot.saved_at = now\n"
+        "                for write in slot.writes:\n"
+        "                    if not write.reply.done():\n"
+        "                        write.reply.set_result(api.Reply().SerializeToString())\n",
+    ),
+    Mutant(
+        "a-caller-has-no-deadline",
+        "law 13",
+        PENDING,
+        "return await asyncio.wait_for(reply, limit_ms / 1000)",
+        "return await reply",
+    ),
+    Mutant(
+        "a-call-to-a-peer-has-no-deadline",
+        "law 13",
+        TRANSPORT,
+        "            answer = await asyncio.wait_for(\n"
+        "                self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS\n"
+        "            )\n",
+        "            answer = await self._calls.deliver(seat, self._envelope(batch))\n",
+    ),
+    Mutant(
+        "messages-for-a-frozen-peer-have-no-limit",
+        "design 6",
+        TRANSPORT,
+        "            while len(lane.waiting) > BUFFER_MAX:\n",
+        "            while len(lane.waiting) < 0:\n",
+    ),
+    Mutant(
+        "waiting-proposals-have-no-limit",
+        "design 6",
+        PENDING,
+        "        if len(self._queue) >= PROPOSALS_MAX or self._bytes + write.size > "
+        "PROPOSAL_BYTES_MAX:\n",
+        "        if self._bytes < 0:\n",
+    ),
+    Mutant(
+        "waiting-reads-have-no-limit",
+        "design 6",
+        PENDING,
+        "        if len(self._waiting) >= READS_MAX:\n",
+        "        if len(self._waiting) < 0:\n",
+    ),
+    Mutant(
+        "the-loop-waits-for-the-disk",
+        "law 15",
+        "actors.storage_thread",
+        "        future = self._executor.submit(job)\n"
+        "        future.add_done_callback(lambda each: self._call_back(back, each))\n",
+        "        future = self._executor.submit(job)\n"
+        "        future.exception()\n"
+        "        future.add_done_callback(lambda each: self._call_back(back, each))\n",
+    ),
+    Mutant(
+        "heartbeats-queue-behind-a-long-append",
+        "law 15",
+        TRANSPORT,
+        "            if type(batch[0]) is Heartbeat and len(batch) == 1 and lane.calls:\n",
+        "            if type(batch[0]) is Heartbeat and len(batch) == 0 and lane.calls:\n",
+    ),
+    Mutant(
+        "an-envelope-of-another-cluster-is-taken",
+        "law 12",
+        TRANSPORT,
+        "        if envelope.cluster != self._cluster:\n",
+        "        if not envelope.cluster:\n",
+    ),
+    Mutant(
+        "an-envelope-of-another-group-is-taken",
+        "law 12",
+        TRANSPORT,
+        "        if envelope.group != self._group:\n",
+        "        if not envelope.group:\n",
+    ),
+    Mutant(
+        "a-removed-replica-goes-on-speaking",
+        "law 1",
+        REPLICA,
+        '            self._stop("removed from its group")\n',
+        "",
+    ),
+    Mutant(
+        "a-stopped-replica-answers-peers",
+        "law 8",
+        "actors.seat",
+        "if self._transport is None or self.replica is None or self.replica.stopped_because:",
+        "if self._transport is None or self.replica is None:",
+    ),
+    Mutant(
+        "a-replica-whose-apply-failed-serves-on",
+        "law 8",
+        REPLICA,
+        '        self._stop(f"{type(error).__name__}: {error}")\n',
+        "",
+    ),
+    Mutant(
+        "a-replica-starts-without-assertions",
+        "law 8",
+        REPLICA,
+        "        if not __debug__:",
+        "        if __debug__ is None:",
+    ),
+)

@@ -1,0 +1,42 @@
+"""All the bugs, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants import (
+    actors,
+    clients,
+    commit,
+    controller,
+    disk,
+    elections,
+    entries,
+    membership,
+    promises,
+    reads,
+    snapshots,
+    state,
+    walls,
+)
+from tests.mutants.mutant import Mutant
+
+AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
+    "Elections": elections.ELECTIONS,
+    "What is promised, and on which disk": promises.PROMISES,
+    "Commit": commit.COMMIT,
+    "Entries": entries.ENTRIES,
+    "Membership and transfer": membership.MEMBERSHIP,
+    "Reads and watches": reads.READS,
+    "Snapshots": snapshots.SNAPSHOTS,
+    "The disk": disk.DISK,
+    "The state": state.STATE,
+    "Exactly once": clients.CLIENTS,
+    "The replica": actors.ACTORS,
+    "The walls": walls.WALLS,
+    "The controller": controller.CONTROLLER,
+}
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant for area in AREAS.values() for mutant in area
+}

@@ -1,0 +1,143 @@
+"""Bugs of exactly-once: a write applied twice, answered wrongly, or forgotten too soon."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+MACHINE: Final = "state_machines.machine"
+TABLE: Final = "state_machines.clients"
+LANES: Final = "actors.lanes"
+
+CLIENTS: Final = (
+    Mutant(
+        "what-was-answered-before-is-applied-again",
+        "law 9",
+        MACHINE,
+        "            kept = clients.kept_reply(db, proposal)\n",
+        "            clients.kept_reply(db, proposal)\n",
+    ),
+    Mutant(
+        "a-kept-reply-answers-another-body",
+        "law 9",
+        TABLE,
+        'if int.from_bytes(kept[:CRC_BYTES], "big") != checksum(proposal):',
+        "if not kept:",
+    ),
+    Mutant(
+        "an-acknowledged-sequence-is-applied-again",
+        "law 9",
+        TABLE,
+        "    if sequence <= row.acked:\n",
+        "    if sequence <= 0:\n",
+    ),
+    Mutant(
+        "a-proposal-acknowledges-itself",
+        "law 9",
+        TABLE,
+        "return max(row.acked, min(proposal.acked, proposal.sequence - 1))",
+        "return max(row.acked, proposal.acked)",
+    ),
+    Mutant(
+        "the-replies-of-a-client-have-no-limit",
+        "law 9",
+        TABLE,
+        "    if sum(each > _acked(row, proposal) for each in row.kept) >= WINDOW_MAX:\n",
+        "    if not row.client:\n",
+    ),
+    Mutant(
+        "clients-have-no-limit",
+        "law 9",
+        TABLE,
+        "    while count >= CLIENTS_MAX:\n",
+        "    while count < 0:\n",
+    ),
+    Mutant(
+        "the-client-seen-last-is-forgotten",
+        "law 9",
+        TABLE,
+        "_, oldest, _ = next(db.scan(SEEN))",
+        "*_, (_, oldest, _) = db.scan(SEEN)",
+    ),
+    Mutant(
+        "a-client-is-forgotten-though-it-speaks",
+        "law 9",
+        TABLE,
+        "    if index - seen >= TOUCH_ENTRIES:\n",
+        "    if seen == index:\n",
+    ),
+    Mutant(
+        "clients-age-by-the-clock-of-each-replica",
+        "law 7",
+        TABLE,
+        "        seen = index\n",
+        "        db.delete(SEEN, index, client)\n"
+        "        seen = __import__('time').time_ns() >> 20\n"
+        "        db.put(SEEN, Seen(seen, client))\n",
+    ),
+    Mutant(
+        "a-forgotten-client-is-let-in-as-new",
+        "law 9",
+        TABLE,
+        '        raise SessionExpired(f"client: {client} is not registered in this group, or was '
+        'forgotten")\n',
+        "        row = Client(client, db.revision, 0, ())\n"
+        "        db.put(CLIENTS, row)\n"
+        "        db.put(SEEN, Seen(db.revision, client))\n",
+    ),
+    Mutant(
+        "a-retry-has-a-new-sequence",
+        "law 9",
+        LANES,
+        "            if proposal is None:\n",
+        "            if proposal is not None:\n"
+        "                self._sequence += 1\n"
+        "                proposal.sequence = self._sequence\n"
+        "            if proposal is None:\n",
+    ),
+    Mutant(
+        "a-retry-has-another-body",
+        "law 9",
+        LANES,
+        "            if proposal is None:\n",
+        "            if trace.attempts:\n",
+    ),
+    Mutant(
+        "a-forgotten-outcome-is-sent-again-under-a-new-id",
+        "law 9",
+        LANES,
+        "if reply.code == api.SESSION_EXPIRED and trace.attempts == 1:",
+        "if reply.code == api.SESSION_EXPIRED:",
+    ),
+    Mutant(
+        "answers-that-are-awaited-are-acknowledged",
+        "law 9",
+        LANES,
+        "acked=min(self._out, default=sequence) - 1,",
+        "acked=sequence - 1,",
+    ),
+    Mutant(
+        "a-write-is-sent-after-its-deadline",
+        "design 3",
+        LANES,
+        "    live = [each for each in batch if not each.result.done()]\n",
+        "    live = list(batch)\n",
+    ),
+    Mutant(
+        "an-unknown-outcome-is-called-not-accepted",
+        "design 5.11",
+        LANES,
+        "        if trace is not None and trace.command and trace.attempts:\n",
+        "        if trace is not None and trace.command and not trace.attempts:\n",
+    ),
+    Mutant(
+        "a-lost-reply-is-a-failure",
+        "design 3",
+        LANES,
+        "                self._next_seat()\n"
+        "                wait = await self._pause(wait, deadline)\n"
+        "                continue\n",
+        "                raise self._too_late(trace) from error\n",
+    ),
+)

@@ -1,0 +1,112 @@
+"""Bugs of reads and watches: answers older than the question allows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+CORE: Final = "state_machines.raft.core"
+PENDING: Final = "actors.pending"
+WATCHES: Final = "actors.watches"
+
+READS: Final = (
+    Mutant(
+        "a-read-round-has-the-number-of-an-earlier-one",
+        "law 10",
+        CORE,
+        "            self._rounds += 1\n",
+        "            self._rounds = 1\n",
+    ),
+    Mutant(
+        "a-late-answer-counts-for-a-younger-round",
+        "law 10",
+        "state_machines.raft.reads",
+        "if self.round is None or number != self.round.number:",
+        "if self.round is None:",
+    ),
+    Mutant(
+        "a-read-joins-the-round-under-way",
+        "law 10",
+        CORE,
+        "reads.waiting.append(context)",
+        "(reads.round.contexts if reads.round else reads.waiting).append(context)",
+    ),
+    Mutant(
+        "reads-before-the-first-commit-of-the-term",
+        "law 10",
+        CORE,
+        "if reads.round is None and reads.waiting and self._log.commit >= leader.noop_index:",
+        "if reads.round is None and reads.waiting:",
+    ),
+    Mutant(
+        "a-leader-answers-reads-without-asking-anybody",
+        "law 10",
+        CORE,
+        "if reads.round is not None and has_quorum(configuration, reads.round.acks):",
+        "if reads.round is not None:",
+    ),
+    Mutant(
+        "a-read-does-not-wait-until-its-index-is-applied",
+        "law 10",
+        PENDING,
+        "            if index <= applied:\n",
+        "            if index >= 0:\n",
+    ),
+    Mutant(
+        "a-stale-read-does-not-wait-for-its-revision",
+        "design 3",
+        PENDING,
+        "self._safe.append((read.request.min_revision, [read]))",
+        "self._safe.append((0, [read]))",
+    ),
+    Mutant(
+        "a-follower-answers-linearizable-reads",
+        "law 10",
+        "actors.replica",
+        "            if request.stale:\n",
+        "            if request.stale or not self.leads:\n",
+    ),
+    Mutant(
+        "a-read-is-answered-from-what-is-flushed",
+        "law 10",
+        "storage.state",
+        "            found: bytes | None = layer.rows.get(encoded, _ABSENT)\n",
+        "            found: bytes | None = _ABSENT\n",
+    ),
+    Mutant(
+        "a-watch-loses-the-change-after-a-full-page",
+        "design 5.18",
+        WATCHES,
+        "                return found, at - 1",
+        "                return found, at",
+    ),
+    Mutant(
+        "a-watch-gets-the-last-revision-again",
+        "design 5.18",
+        WATCHES,
+        "            if at <= revision:",
+        "            if at < revision:",
+    ),
+    Mutant(
+        "a-compacted-revision-is-answered-by-silence",
+        "design 5.18",
+        WATCHES,
+        "        if revision < self.floor:",
+        "        if revision < 0:",
+    ),
+    Mutant(
+        "a-snapshot-leaves-a-gap-in-the-history-unsaid",
+        "design 5.18",
+        WATCHES,
+        "        self.floor = self.revision = floor\n        self._wake()",
+        "        self.revision = floor\n        self._wake()",
+    ),
+    Mutant(
+        "history-forgets-silently",
+        "design 5.18",
+        WATCHES,
+        "            self.floor, gone, size = self._kept.popleft()",
+        "            _, gone, size = self._kept.popleft()",
+    ),
+)

@@ -1,0 +1,33 @@
+"""Every planted bug still fits its module, and every law has bugs that break it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutants.catalogue import AREAS, MUTANTS
+from tests.mutants.mutant import Mutant
+
+LAWS = 20
+BUGS_MIN = 48
+
+each_bug = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
+
+
+@each_bug
+def test_its_text_stands_where_it_says_once(mutant: Mutant) -> None:
+    source = mutant.path.read_text()
+    planted = mutant.planted(source)
+    assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(source)), "nothing is changed"
+
+
+def test_every_law_is_broken_by_a_bug() -> None:
+    broken = {mutant.law for mutant in MUTANTS.values()}
+    assert {f"law {number}" for number in range(1, LAWS + 1)} <= broken
+
+
+def test_no_two_bugs_are_the_same() -> None:
+    assert sum(map(len, AREAS.values())) == len(MUTANTS) >= BUGS_MIN, "a name for each"
+    planted = {(each.module, each.planted(each.path.read_text())) for each in MUTANTS.values()}
+    assert len(planted) == len(MUTANTS)

@@ -1,0 +1,193 @@
+"""One trial: tests in a process of their own, with a bug planted or without, and what came of it.
+
+The process is forked from one that has imported everything but our own modules, so a trial costs
+little more than its tests. Nothing is drawn and nothing remembered: the same trial ends the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+
+from tests.mutants.mutant import ROOT, Mutant, plant
+from tests.rewriting import OURS
+
+OTHERS: Final = (
+    *("asyncio", "hypothesis.stateful", "lmdb", "msgpack", "numpy", "pyarrow", "pytest_timeout"),
+    *("google.protobuf.descriptor_pool", "google.protobuf.internal.builder", "ray.util.metrics"),
+)
+"""What our modules and their tests import; forked processes have it."""
+
+TEST_SECONDS: Final = 30  #: for one test; the healthy ones take a few
+POLL_SECONDS: Final = 0.005
+
+OPTIONS: Final = (
+    *("-p", "pytest_timeout"),
+    *("-q", "-x", "--no-header", "--tb=short", "-p", "no:cacheprovider"),
+    *(
+        "-m",
+        "not ray and not spark",
+        "-o",
+        f"timeout={TEST_SECONDS}",
+        "-o",
+        "timeout_method=signal",
+    ),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`verdict`: passed, failed, or broken (the tests could not even begin)."""
+
+    verdict: str
+    node: str  #: the test that failed
+    why: str
+    seconds: float  #: of that test, or of all
+    tests: int  #: that were run
+    modules: tuple[str, ...]  #: of ours that were there at the end
+
+
+def warm() -> None:
+    """Import what no bug is planted in. Once, before the first trial."""
+    for name in OTHERS:
+        importlib.import_module(name)
+    gc.freeze()  # a collection in a trial has only the trial's own to look at
+
+
+def attempt(mutant: Mutant | None, tests: Sequence[str], seconds: float) -> Trial:
+    """Run the tests, with the bug if there is one, up to the first failure."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        told, said = Path(place, "told"), Path(place, "said")
+        child = os.fork()
+        if child == 0:
+            _child(mutant, tests, Path(place), told, said)
+        ended = _wait(child, begun + seconds)
+        took = time.monotonic() - begun
+        news = [json.loads(line) for line in told.read_text().splitlines() if line[-1] == "]"]
+        tail = said.read_text(errors="replace")[-4_000:]
+    return _judge(news, ended, took, tail)
+
+
+def _wait(child: int, deadline: float) -> int | None:
+    """How it ended; None if it had to be ended."""
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            _end_group(child)
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(POLL_SECONDS)
+    _end_group(child)
+    os.waitpid(child, 0)
+    return None
+
+
+def _end_group(leader: int) -> None:
+    """The trial and whatever it has started and left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _judge(news: list[list[Any]], ended: int | None, took: float, tail: str) -> Trial:
+    started, tests = "", 0
+    for what, *more in news:
+        match what:
+            case "test":
+                started, tests = more[0], tests + 1
+            case "failed":
+                node, seconds, why = more
+                return Trial("failed", node, why, seconds, tests, ())
+            case "passed":
+                return Trial("passed", "", "", took, tests, tuple(more[0]))
+            case "broken":
+                return Trial("broken", "", more[0], took, tests, ())
+            case _:
+                raise AssertionError(what)
+    if ended is None and started:
+        return Trial("failed", started, "it did not end", took, tests, ())
+    if started:
+        return Trial("failed", started, f"its process ended with {ended}", took, tests, ())
+    return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, ())
+
+
+class _Reporter:
+    """Tells the parent, line by line, so that nothing is lost however the process ends."""
+
+    def __init__(self, told: IO[str]) -> None:
+        self._told = told
+        self.failed = False
+
+    def tell(self, *news: Any) -> None:
+        self._told.write(json.dumps(news) + "\n")
+        self._told.flush()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.tell("test", nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = True
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message if crash is not None else str(report.longrepr)
+            first = next(iter(why.strip().splitlines()), "")
+            self.tell("failed", report.nodeid, round(report.duration, 3), first[:200])
+
+
+def _child(
+    mutant: Mutant | None, tests: Sequence[str], place: Path, told: Path, said: Path
+) -> None:
+    """Never returns."""
+    os.setsid()
+    os.chdir(ROOT)
+    with told.open("w") as news, said.open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        reporter = _Reporter(news)
+        try:
+            if mutant is not None:
+                plant(mutant)
+                importlib.import_module(mutant.module)
+        except BaseException as error:  # noqa: BLE001 - the trial ends here, and says so
+            reporter.tell("broken", f"{mutant}: {error!r}")
+            os._exit(3)
+        _settle_hypothesis()
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of the start
+        code = pytest.main([*OPTIONS, "--basetemp", str(place / "tmp"), *tests], [reporter])
+        modules = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
+        if not reporter.failed:
+            if code == pytest.ExitCode.OK:
+                reporter.tell("passed", modules)
+            else:
+                sys.stdout.flush()
+                reporter.tell("broken", f"pytest {code!r}: {said.read_text()[-2_000:]}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _settle_hypothesis() -> None:
+    from hypothesis import HealthCheck, Phase, settings
+
+    settings.register_profile(
+        "mutants",
+        database=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    settings.load_profile("mutants")

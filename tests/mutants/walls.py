@@ -1,0 +1,85 @@
+"""Bugs of the walls: input that is not checked, or is run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+PACKING: Final = "state_machines.packing"
+
+WALLS: Final = (
+    Mutant(
+        "a-proposal-enters-the-log-unseen",
+        "law 18",
+        "actors.replica",
+        "            self._machine.admit(request.proposal)\n",
+        "",
+    ),
+    Mutant(
+        "a-request-has-no-limit",
+        "law 18",
+        "actors.seat",
+        "        if len(request) > REQUEST_BYTES_MAX:\n",
+        "        if len(request) < 0:\n",
+    ),
+    Mutant(
+        "a-body-has-no-limit",
+        "law 18",
+        PACKING,
+        "    if len(data) > limit:\n",
+        "    if len(data) < 0:\n",
+    ),
+    Mutant(
+        "a-body-nests-without-limit",
+        "law 18",
+        PACKING,
+        "    if _deeper(value, DEPTH_MAX):\n",
+        "    if _deeper(value, 10 * DEPTH_MAX):\n",
+    ),
+    Mutant(
+        "a-name-may-come-twice",
+        "law 18",
+        PACKING,
+        "        if len(found) != len(pairs):\n",
+        "        if len(found) > len(pairs):\n",
+    ),
+    Mutant(
+        "a-chunk-is-decoded-however-long-it-is",
+        "law 18",
+        "actors.snapshots",
+        "        if len(data) > CHUNK_MESSAGE_BYTES_MAX:\n",
+        "        if len(data) < 0:\n",
+    ),
+    Mutant(
+        "what-cannot-be-read-is-unpickled",
+        "law 19",
+        PACKING,
+        "    except (ValueError, TypeError, msgpack.UnpackException):\n        raise Invalid(",
+        "    except (ValueError, TypeError, msgpack.UnpackException):\n"
+        "        if data[:1] == b'\\x80':\n"
+        "            return __import__('pickle').loads(data)\n"
+        "        raise Invalid(",
+    ),
+    Mutant(
+        "an-append-with-a-gap-is-taken",
+        "law 18",
+        "state_machines.wire.codec",
+        "        if entry.index != index + 1:\n",
+        "        if entry.index <= 0:\n",
+    ),
+    Mutant(
+        "a-term-may-be-any-number",
+        "law 18",
+        "state_machines.wire.codec",
+        "    if value > TERM_MAX:\n",
+        "    if value < 0:\n",
+    ),
+    Mutant(
+        "a-chunk-for-another-replica-is-taken",
+        "law 12",
+        "actors.snapshots",
+        "            if getattr(message, name) != wanted:\n",
+        "            if not getattr(message, name):\n",
+    ),
+)
