@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,14 +16,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.mutants import table, trial
+from tests.mutants import reach, table, trial
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.killers import killers
+from tests.mutants.killers import Killer, killers
 from tests.mutants.mutant import Mutant
 from tests.proof.record import Record
 
 KILLERS: Final = Path(__file__).parent / "killers.json"
 QUICK_SECONDS: Final = 60.0
+HEALTHY_SECONDS: Final = 120.0  #: for one test without a bug
+ATTEMPTS: Final = 3
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -43,14 +46,18 @@ def long(
     mutants = [each for name, each in MUTANTS.items() if only in name]
     record = Record("mutants", bugs=len(MUTANTS))
     verdicts: dict[str, dict[str, Any]] = record.figures.setdefault("verdicts", {})
-    modules: dict[str, list[str]] = record.figures.setdefault("modules", {})
+    unseen: dict[str, list[str]] = record.figures.setdefault("unseen", {})
     for killer in asked:
-        if killer.name not in modules:
-            healthy = trial.attempt(None, killer.tests, killer.seconds)
+        if killer.name not in unseen:
+            healthy = trial.attempt(None, killer.tests, 3 * killer.seconds, watched=True)
             if healthy.verdict != "passed":
                 console.print(f"{killer.name} fails without any bug: {healthy}")
                 raise typer.Exit(1)
-            modules[killer.name] = list(healthy.modules)
+            unseen[killer.name] = [
+                name
+                for name, mutant in MUTANTS.items()
+                if not reach.comes_by(mutant, healthy.called)
+            ]
             console.print(f"{killer.name}: {healthy.tests} tests in {healthy.seconds:.1f} s")
             record.save()
     # No thread of its own: a process that forks should not have one.
@@ -69,25 +76,38 @@ def long(
                 if killer.name not in found:
                     progress.update(task, description=f"{killer.name}: {mutant.name}"[:60])
                     progress.refresh()
-                    found[killer.name] = _ask(
-                        mutant, killer.name, modules, killer.tests, killer.seconds
-                    )
+                    if mutant.name in unseen[killer.name]:
+                        found[killer.name] = {"verdict": "unseen"}
+                    else:
+                        found[killer.name] = _ask(mutant, killer)
                     record.advance(1)
                 progress.advance(task)
                 progress.refresh()
     _finish(console, record, verdicts, write and not only)
 
 
-def _ask(
-    mutant: Mutant, name: str, modules: dict[str, list[str]], tests: tuple[str, ...], seconds: float
-) -> dict[str, Any]:
-    if mutant.module not in modules[name]:
-        return {"verdict": "unseen"}
-    came = trial.attempt(mutant, tests, seconds)
-    if came.verdict == "passed":
-        return {"verdict": "survives", "tests": came.tests}
-    verdict = "kills" if came.verdict == "failed" else "broken"
-    return {"verdict": verdict, "test": came.node, "why": came.why, "seconds": came.seconds}
+def _ask(mutant: Mutant, killer: Killer) -> dict[str, Any]:
+    """A kill counts when its test fails again alone, and passes alone without the bug."""
+    for _ in range(ATTEMPTS):
+        came = trial.attempt(mutant, killer.tests, killer.seconds)
+        if came.verdict == "passed":
+            return {"verdict": "survives", "tests": came.tests}
+        if came.verdict == "broken":
+            return {"verdict": "broken", "why": came.why}
+        alone = trial.attempt(mutant, [came.node], killer.seconds)
+        if alone.verdict == "failed" and _healthy(came.node):
+            return {
+                "verdict": "kills",
+                "test": came.node,
+                "why": came.why,
+                "seconds": min(came.seconds, alone.seconds),
+            }
+    return {"verdict": "broken", "why": f"{came.node} fails now and then: {came.why}"}
+
+
+@cache
+def _healthy(test: str) -> bool:
+    return trial.attempt(None, [test], HEALTHY_SECONDS).verdict == "passed"
 
 
 def _finish(

@@ -67,6 +67,12 @@ def plant(mutant: Mutant) -> None:
         return mutant.planted(source) if module == mutant.module else source
 
     rewriting.install(rewrite)
-    os.environ[PLANTED] = mutant.name
-    paths = (str(SITE), str(ROOT), os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    hand_on(PLANTED, mutant.name)
+
+
+def hand_on(variable: str, value: str) -> None:
+    """Let the processes that this one starts know (`site/sitecustomize.py`)."""
+    os.environ[variable] = value
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    here = (str(SITE), str(ROOT))
+    os.environ["PYTHONPATH"] = os.pathsep.join((*here, *(p for p in paths if p not in here)))

@@ -24,7 +24,7 @@ and writes this page. Nothing here is edited by hand.
 
 - **kills**: some test of this kind fails with the bug in place;
 - survives: all tests of this kind pass with it;
-- empty: the tests of this kind never load the module that has the bug.
+- empty: the tests of this kind never call the function that has the bug.
 
 Column by column: {columns}.
 """

@@ -15,15 +15,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pytest
 
-from tests.mutants.mutant import ROOT, Mutant, plant
-from tests.rewriting import OURS
+from tests.mutants import reach
+from tests.mutants.mutant import ROOT, Mutant, hand_on, plant
+from tests.mutants.reach import Function
 
 OTHERS: Final = (
     *("asyncio", "hypothesis.stateful", "lmdb", "msgpack", "numpy", "pyarrow", "pytest_timeout"),
@@ -31,7 +32,7 @@ OTHERS: Final = (
 )
 """What our modules and their tests import; forked processes have it."""
 
-TEST_SECONDS: Final = 30  #: for one test; the healthy ones take a few
+TEST_SECONDS: Final = 60  #: for one test; the healthy ones take a few
 POLL_SECONDS: Final = 0.005
 
 OPTIONS: Final = (
@@ -58,7 +59,7 @@ class Trial:
     why: str
     seconds: float  #: of that test, or of all
     tests: int  #: that were run
-    modules: tuple[str, ...]  #: of ours that were there at the end
+    called: frozenset[Function]  #: the functions of ours that were, if that was wanted
 
 
 def warm() -> None:
@@ -68,19 +69,26 @@ def warm() -> None:
     gc.freeze()  # a collection in a trial has only the trial's own to look at
 
 
-def attempt(mutant: Mutant | None, tests: Sequence[str], seconds: float) -> Trial:
-    """Run the tests, with the bug if there is one, up to the first failure."""
+def attempt(
+    mutant: Mutant | None, tests: Sequence[str], seconds: float, *, watched: bool = False
+) -> Trial:
+    """Run the tests, with the bug if there is one, up to the first failure. `watched`: see which
+    functions they call."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        told, said = Path(place, "told"), Path(place, "said")
+        files = {name: Path(place, name) for name in ("told", "said", "called")}
+        for each in files.values():
+            each.touch()
         child = os.fork()
         if child == 0:
-            _child(mutant, tests, Path(place), told, said)
+            _child(mutant, tests, Path(place), files, watched)
         ended = _wait(child, begun + seconds)
         took = time.monotonic() - begun
-        news = [json.loads(line) for line in told.read_text().splitlines() if line[-1] == "]"]
-        tail = said.read_text(errors="replace")[-4_000:]
-    return _judge(news, ended, took, tail)
+        lines = files["told"].read_text().splitlines()
+        news = [json.loads(line) for line in lines if line.endswith("]")]
+        tail = files["said"].read_text(errors="replace")[-2_000:]
+        called = frozenset(reach.read_back(files["called"]))
+    return _judge(news, ended, took, tail, called)
 
 
 def _wait(child: int, deadline: float) -> int | None:
@@ -102,7 +110,9 @@ def _end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _judge(news: list[list[Any]], ended: int | None, took: float, tail: str) -> Trial:
+def _judge(
+    news: list[list[Any]], ended: int | None, took: float, tail: str, called: frozenset[Function]
+) -> Trial:
     started, tests = "", 0
     for what, *more in news:
         match what:
@@ -110,18 +120,18 @@ def _judge(news: list[list[Any]], ended: int | None, took: float, tail: str) -> 
                 started, tests = more[0], tests + 1
             case "failed":
                 node, seconds, why = more
-                return Trial("failed", node, why, seconds, tests, ())
+                return Trial("failed", node, why, seconds, tests, called)
             case "passed":
-                return Trial("passed", "", "", took, tests, tuple(more[0]))
+                return Trial("passed", "", "", took, tests, called)
             case "broken":
-                return Trial("broken", "", more[0], took, tests, ())
+                return Trial("broken", "", f"{more[0]}: {tail}", took, tests, called)
             case _:
                 raise AssertionError(what)
     if ended is None and started:
-        return Trial("failed", started, "it did not end", took, tests, ())
+        return Trial("failed", started, "it did not end", took, tests, called)
     if started:
-        return Trial("failed", started, f"its process ended with {ended}", took, tests, ())
-    return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, ())
+        return Trial("failed", started, f"its process ended with {ended}", took, tests, called)
+    return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, called)
 
 
 class _Reporter:
@@ -148,12 +158,16 @@ class _Reporter:
 
 
 def _child(
-    mutant: Mutant | None, tests: Sequence[str], place: Path, told: Path, said: Path
+    mutant: Mutant | None,
+    tests: Sequence[str],
+    place: Path,
+    files: Mapping[str, Path],
+    watched: bool,
 ) -> None:
     """Never returns."""
     os.setsid()
     os.chdir(ROOT)
-    with told.open("w") as news, said.open("w") as output:
+    with files["told"].open("w") as news, files["said"].open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         reporter = _Reporter(news)
@@ -162,18 +176,16 @@ def _child(
                 plant(mutant)
                 importlib.import_module(mutant.module)
         except BaseException as error:  # noqa: BLE001 - the trial ends here, and says so
-            reporter.tell("broken", f"{mutant}: {error!r}")
+            reporter.tell("broken", repr(error))
             os._exit(3)
+        if watched:
+            hand_on(reach.REACHED, str(files["called"]))
+            reach.write_down(str(files["called"]))
         _settle_hypothesis()
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of the start
         code = pytest.main([*OPTIONS, "--basetemp", str(place / "tmp"), *tests], [reporter])
-        modules = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
         if not reporter.failed:
-            if code == pytest.ExitCode.OK:
-                reporter.tell("passed", modules)
-            else:
-                sys.stdout.flush()
-                reporter.tell("broken", f"pytest {code!r}: {said.read_text()[-2_000:]}")
+            reporter.tell(*(["passed"] if code == pytest.ExitCode.OK else ["broken", repr(code)]))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Runs at the start of every process that one with a planted bug starts: it gets the bug too."""
+"""Runs at the start of every process that a trial starts: what the trial has, it has too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import PLANTED, plant
+from tests.mutants.reach import REACHED, write_down
 
 if PLANTED in os.environ:
     plant(MUTANTS[os.environ[PLANTED]])
+if REACHED in os.environ:
+    write_down(os.environ[REACHED])
