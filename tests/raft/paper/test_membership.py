@@ -22,8 +22,8 @@ from state_machines.raft.quorum import has_quorum
 from tests.raft.paper.rig import Table, log_of, replica, turn
 
 UNTESTED = {
-    "Thesis 4 ¶1": "what is done without the chapter; the scripts wiped_replica_* show why a server "
-    "that was replaced may not return under its id",
+    "Thesis 4 ¶1": "what is done without the chapter; the scripts wiped_replica_* show why a "
+    "server that was replaced may not return under its id",
     "Thesis 4 ¶2": "announces the chapter",
     "Thesis 4.1 ¶2": "changes of one server at a time; here voters change by joint consensus (4.3)",
     "Thesis 4.2 ¶1": "announces the section",

@@ -28,7 +28,7 @@ from tests.raft.paper.rig import Table, applied, leader, log_of, replica, terms_
 
 UNTESTED = {
     "Paper 5.4.3 ¶1": "says how the proof goes: by contradiction, in the steps below",
-    "Paper 5.4.3 step 7": "an inference: by log matching a log with a later last term has the entry",
+    "Paper 5.4.3 step 7": "an inference: by log matching a later last term means the entry",
 }
 
 
