@@ -12,6 +12,7 @@ REQUEST_BYTES_MAX: Final = 4 << 20  #: one encoded request
 BATCH_ITEMS_MAX: Final = 10_000  #: commands in one proposal, items in one command
 DEPTH_MAX: Final = 16  #: nesting of a body
 PARTS_MAX: Final = 65_536  #: lists and maps in a body: an empty one takes a byte to say, 60 to have
+VALUES_MAX: Final = 130_100  #: values in a body of the largest size, a map counting as two more
 NAME_BYTES_MAX: Final = 256  #: names that no protocol defines otherwise
 MQTT_STRING_BYTES_MAX: Final = 65_535  #: client ids, topic names and filters (MQTT 5, 1.5.4)
 REPLY_BYTES_MAX: Final = 8 << 20  #: results of one reply, softly: the last one may pass it

@@ -27,9 +27,16 @@ from state_machines.limits import (
     DEPTH_MAX,
     INT_MAX,
     INT_MIN,
+    MQTT_STRING_BYTES_MAX,
     PARTS_MAX,
     REQUEST_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    VALUES_MAX,
 )
+
+NAMES_MAX: Final = 256  #: in one map: many more than any class has fields
+TEXT_BYTES_MAX: Final = 2 * MQTT_STRING_BYTES_MAX  #: one text; up to here its field says its limit
+DATA_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
 
 Decoder = Callable[[Any, str], Any]
 """Turns plain msgpack values into the annotated type, or raises Invalid naming the field."""
@@ -69,20 +76,26 @@ def unpack(kind: Any, data: bytes, what: str = "body", limit: int = REQUEST_BYTE
 
 
 def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any:
-    """Plain values from msgpack, within limits that are checked before anything large is made."""
+    """Plain values from msgpack, within limits that are checked before anything large is made.
+
+    A value is a byte or two on the wire and up to sixty as an object, so values are counted too: a
+    body never takes more than twice its size limit, whatever is in it.
+    """
     if len(data) > limit:
         raise Invalid(f"{what}: {len(data)} bytes, the limit is {limit}")
-    parts = 0
+    parts = values = 0
+    values_max = VALUES_MAX * max(1, limit // REQUEST_BYTES_MAX)
 
-    def some(items: list[Any]) -> list[Any]:
-        nonlocal parts
+    def some(items: list[Any], count: int = 0) -> list[Any]:
+        nonlocal parts, values
         parts += 1
-        if parts > PARTS_MAX:
-            raise ValueError("too many lists and maps")
+        values += count or len(items)
+        if parts > PARTS_MAX or values > values_max:
+            raise ValueError("too many lists, maps or values")
         return items
 
     def once(pairs: list[Any]) -> dict[str | bytes, Any]:
-        found = dict(some(pairs))
+        found = dict(some(pairs, 2 + 2 * len(pairs)))
         if len(found) != len(pairs):
             raise ValueError("a name comes twice")
         return found
@@ -95,13 +108,16 @@ def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any
             list_hook=some,
             object_pairs_hook=once,
             max_array_len=BATCH_ITEMS_MAX,
-            max_map_len=BATCH_ITEMS_MAX,
+            max_map_len=NAMES_MAX,
+            max_str_len=TEXT_BYTES_MAX,
+            max_bin_len=DATA_BYTES_MAX,
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException):
         raise Invalid(
             f"{what}: not msgpack within the limits ({BATCH_ITEMS_MAX} items a list, "
-            f"{PARTS_MAX} lists and maps, each name once, text in UTF-8)"
+            f"{NAMES_MAX} names a map, {PARTS_MAX} lists and maps, {values_max} values, each name "
+            f"once, text in UTF-8 of {TEXT_BYTES_MAX} bytes, data of {DATA_BYTES_MAX})"
         ) from None
     if _deeper(value, DEPTH_MAX):
         raise Invalid(f"{what}: nested deeper than {DEPTH_MAX}")

@@ -46,7 +46,7 @@ class AssignSlots:
         for each in self.ranges:
             names.name(each.group, "ranges.group")
             if not each.group.startswith(f"{self.kind}-"):
-                raise Invalid(f"ranges.group: {each.group!r} is not a group of {self.kind!r}")
+                raise Invalid(f"ranges.group: {each.group!r} is not a group of kind {self.kind!r}")
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the kind's map is at the expected version (0: there is none).

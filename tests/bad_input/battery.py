@@ -8,8 +8,9 @@ case and holds it to laws 18 and 19:
   dropped, or it is no bad input after all and is taken;
 - nothing else comes out of it, and it takes no more than `CPU_SECONDS_MAX`;
 - refused, it has changed nothing: the cases of each area look for themselves, and raise `Wrong`;
-- it takes no more memory than twice the frame it could arrive in. Python's own memory is looked at
-  in every sampled case, and what protobuf takes beside it in the ones that are meant as bombs.
+- beside itself it takes no more memory than twice the largest frame of its area (and text up to
+  four bytes a character, as Python has it). Python's own memory is looked at in every sampled case,
+  and what protobuf takes beside it in the ones that are meant as bombs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import gc
 import signal
 import traceback
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,7 +66,8 @@ class Case:
     what: str
     run: Callable[[], Outcome]
     bomb: bool = False  #: small on the wire, large if believed: all memory is measured
-    text_bytes: int = 0  #: text in it; in memory a character may take four bytes
+    size: int = 0  #: in bytes, if that is much: it is there itself, once
+    wide: bool = False  #: text that takes more bytes in memory than on the wire
 
 
 class Area(Protocol):
@@ -97,8 +99,9 @@ class Tally:
             self.finds.append(f"{kind}: {what}")
 
 
-def refused(error: MetarayError, names: str = "", limit: bool = False) -> Outcome:
-    """The outcome of an input that was answered with this error, if it says what it should."""
+def refused(error: MetarayError, names: Sequence[str] = (), limit: bool = False) -> Outcome:
+    """The outcome of an input that was answered with this error, if it says what it should: one of
+    these names, and a limit."""
     detail = error.detail
     if not detail:
         raise Wrong("unnamed", f"{type(error).__name__} says nothing")
@@ -106,7 +109,7 @@ def refused(error: MetarayError, names: str = "", limit: bool = False) -> Outcom
         raise Wrong("forged", f"more than one plain line: {detail[:200]!r}")
     if len(detail) > DETAIL_MAX:
         raise Wrong("unnamed", f"{len(detail)} characters: {detail[:200]!r}")
-    if names and names not in detail:
+    if names and not any(name in detail for name in names):
         raise Wrong("unnamed", f"{names!r} is not named: {detail[:200]!r}")
     if limit and not any(each.isdigit() for each in detail):
         raise Wrong("unnamed", f"no limit is named: {detail[:200]!r}")
@@ -116,7 +119,7 @@ def refused(error: MetarayError, names: str = "", limit: bool = False) -> Outcom
 def judge(area: Area, number: int, tally: Tally, *, measure: bool = False) -> None:
     """Run one case and note what became of it."""
     case = area.case(number)
-    allowed = FRAMES_MAX * area.frame_bytes + 3 * case.text_bytes
+    allowed = FRAMES_MAX * area.frame_bytes + case.size * (4 if case.wide else 1)
     memory = _Memory(case.bomb) if measure or case.bomb else None
     tally.cases += 1
     try:
@@ -141,7 +144,8 @@ def judge(area: Area, number: int, tally: Tally, *, measure: bool = False) -> No
     if memory is not None:
         tally.measured += 1
         took = memory.bytes - SLACK_BYTES
-        tally.frames = max(tally.frames, round(took / (allowed / FRAMES_MAX), 3))
+        beside = max(0, took - (allowed - FRAMES_MAX * area.frame_bytes))
+        tally.frames = max(tally.frames, round(beside / area.frame_bytes, 3))
         if took > allowed:
             tally.find("memory", f"{area.name} {number} ({case.what}): {took >> 10} KiB")
 

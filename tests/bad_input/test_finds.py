@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from actors.seat import REQUEST_FIELDS_MAX
+from state_machines import packing
+from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
 from state_machines.raft.messages import Append, Entry
 from state_machines.wire import api_pb2 as api
 from state_machines.wire import bounds, codec
+from tests.bad_input import area_requests
 from tests.bad_input.area_codec import bombs
 from tests.bad_input.values import delimited
 
@@ -46,3 +50,19 @@ def test_fields_are_counted_where_they_make_something() -> None:
     assert bounds.too_many_fields(delimited(2, many), {2: None}, small)
     assert bounds.too_many_fields(b"\x3b\x3c" * small + b"\x00", {}, 10 * small), "groups"
     assert not bounds.too_many_fields(many[:-1] + b"\x22\xff", {}, small + 1), "cut short"
+
+
+BODIES = [each for each in area_requests.bombs() if each[0] != "wide texts"]  # those are let in
+
+
+@pytest.mark.parametrize("data", [data for _, data in BODIES], ids=[what for what, _ in BODIES])
+def test_a_body_of_many_small_values_is_refused_before_they_are_made(data: bytes) -> None:
+    """4 MiB of short texts were 86 MiB as objects."""
+    with pytest.raises(Invalid, match="body: .* limit"):
+        packing.load(data)
+
+
+def test_the_largest_honest_batch_is_let_through() -> None:
+    filters = tuple([TopicFilter(filter=f"t/{number}") for number in range(BATCH_ITEMS_MAX)])
+    batch = PutSubscriptions(client_id="c", epoch=1, filters=filters)
+    assert packing.unpack(PutSubscriptions, packing.pack(batch)) == batch
