@@ -27,9 +27,11 @@ def follow(before: Growing) -> Growing:
     return before[0] + 1, False, ()
 
 
-def equal(this: Growing, number: int) -> Growing | None:
+def equal(this: Growing, number: object) -> Growing | None:
     """It is this number; None if it cannot be."""
     least, exact, others = this
+    if not isinstance(number, int):
+        return None
     if number == least:
         return number, True, ()
     return None if exact or number < least or number in others else (number, True, ())

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tests.history import growing
 from tests.history.growing import Growing
 from tests.history.linearizable import Model
-from tests.history.operation import Operation, Value, is_refusal, refusal
+from tests.history.operation import Operation, Value, refusal
 
 CONFLICT: Final = refusal("CONFLICT")
 NOT_FOUND: Final = refusal("NOT_FOUND")
@@ -65,8 +65,9 @@ class Register:
         value, revision = state
         if output is None or value is None:
             return state if output is None and value is None else None
-        seen = growing.equal(revision, output[1])
-        return (value, seen) if output[0] == value and seen is not None else None
+        told, at = output if isinstance(output, tuple) and len(output) == 2 else (None, None)
+        seen = growing.equal(revision, at)
+        return (value, seen) if told == value and seen is not None else None
 
     def place(self, operation: Operation) -> int | None:
         """A put by the revision it gave."""
@@ -220,9 +221,10 @@ class Session:
         fresh = (broker, True, expiry_s, session[3] if kept else ())
         if operation.unknown:
             return fresh, growing.follow(epoch)
-        if is_refusal(operation.output) or operation.output[1] != kept:
+        output = operation.output
+        if not isinstance(output, tuple) or output[1:] != (kept,):
             return None
-        given = growing.give(epoch, operation.output[0])
+        given = growing.give(epoch, output[0])
         return None if given is None else (fresh, given)
 
     @staticmethod
@@ -231,7 +233,12 @@ class Session:
         if session is None or output is None:
             return state if session is None and output is None else None
         broker, connected, expiry_s, filters = session
-        if (output[0], *output[2:]) != (broker, connected, expiry_s, len(filters)):
+        if not isinstance(output, tuple) or (output[:1] + output[2:]) != (
+            broker,
+            connected,
+            expiry_s,
+            len(filters),
+        ):
             return None
         seen = growing.equal(epoch, output[1])
         return None if seen is None else (session, seen)
@@ -272,9 +279,9 @@ class Session:
 
     def place(self, operation: Operation) -> int | None:
         """A takeover by the epoch it gave."""
-        if operation.kind == "open" and operation.output and not is_refusal(operation.output):
-            epoch: int = operation.output[0]
-            return epoch
+        output = operation.output
+        if operation.kind == "open" and isinstance(output, tuple):
+            return next((each for each in output[:1] if isinstance(each, int)), None)
         return None
 
 
