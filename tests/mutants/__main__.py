@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.mutants import reach, table, trial
+from tests.mutants import quick, reach, table, trial
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.killers import Killer, killers
 from tests.mutants.mutant import Mutant
 from tests.proof.record import Record
 
-KILLERS: Final = Path(__file__).parent / "killers.json"
-QUICK_SECONDS: Final = 60.0
 HEALTHY_SECONDS: Final = 120.0  #: for one test without a bug
 ATTEMPTS: Final = 3
 
@@ -35,6 +32,7 @@ def long(
     context: typer.Context,
     only: Annotated[str, typer.Option(help="bugs whose name contains this")] = "",
     by: Annotated[str, typer.Option(help="kinds of tests, with commas between")] = "",
+    once: Annotated[bool, typer.Option(help="ask no more about a bug that was killed")] = False,
     write: Annotated[bool, typer.Option(help="write the table and the killers")] = True,
 ) -> None:
     """Every bug against every kind of test."""
@@ -73,7 +71,8 @@ def long(
         for killer in asked:
             for mutant in mutants:
                 found = verdicts.setdefault(mutant.name, {})
-                if killer.name not in found:
+                known = once and any(each["verdict"] == "kills" for each in found.values())
+                if killer.name not in found and not known:
                     progress.update(task, description=f"{killer.name}: {mutant.name}"[:60])
                     progress.refresh()
                     if mutant.name in unseen[killer.name]:
@@ -140,7 +139,7 @@ def _finish(
     whole = all(by in verdicts.get(name, {}) for name in MUTANTS for by in asked)
     if write:
         table.write(verdicts, asked)
-        KILLERS.write_text(json.dumps(killed, indent=1, sort_keys=True) + "\n")
+        quick.KILLERS.write_text(json.dumps(killed, indent=1, sort_keys=True) + "\n")
     if whole and not survived and not broken:
         record.finish()
     else:
@@ -154,25 +153,13 @@ def _finish(
         raise typer.Exit(1)
 
 
-@app.command()
-def quick() -> None:
+@app.command("quick")
+def quickly() -> None:
     """Every bug against the one test that finds it fastest; and that test without any bug."""
-    trial.warm()
-    killed = json.loads(KILLERS.read_text())
-    missing = sorted(set(MUTANTS) - set(killed))
-    said = [f"{name}: no test is recorded that finds it" for name in missing]
-    tests = sorted({each["test"] for each in killed.values()})
-    healthy = trial.attempt(None, tests, QUICK_SECONDS)
-    if healthy.verdict != "passed":
-        said.append(f"without any bug: {healthy}")
-    for name, mutant in MUTANTS.items():
-        if name in killed:
-            came = trial.attempt(mutant, [killed[name]["test"]], QUICK_SECONDS)
-            if came.verdict != "failed":
-                said.append(f"{name}: {killed[name]['test']}: {came.verdict} {came.why}")
-    sys.stdout.write("".join(f"{line}\n" for line in said))
-    sys.stdout.write(f"{len(MUTANTS)} bugs, {len(tests)} tests, {len(said)} complaints\n")
-    raise typer.Exit(1 if said else 0)
+    wrong = list(quick.run())
+    sys.stdout.write("".join(f"{line}\n" for line in wrong))
+    sys.stdout.write(f"{len(MUTANTS)} bugs, {len(wrong)} complaints\n")
+    raise typer.Exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

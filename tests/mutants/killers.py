@@ -22,19 +22,18 @@ class Killer:
 
 def killers() -> list[Killer]:
     """Those whose tests are there."""
-    raft = {
-        path.stem: f"tests/raft/{path.name}" for path in (ROOT / "tests/raft").glob("test_*.py")
-    }
+    files = sorted((ROOT / "tests/raft").rglob("test_*.py"))
+    raft = {path.stem: str(path.relative_to(ROOT)) for path in files}
     scripts, random = raft.pop("test_scripts"), raft.pop("test_random")
     properties = [raft.pop(f"test_{name}") for name in PROPERTIES if f"test_{name}" in raft]
     found = [
         Killer("scripts", (scripts,), 120),
-        Killer("paper", tuple(sorted(raft.values())), 120),
+        Killer("paper", tuple(raft.values()), 120),
         Killer("random", (random,), 180),
         Killer("machine", ("tests/machine", "tests/entities", "tests/wire"), 240),
         Killer("storage", ("tests/storage",), 240),
         Killer("actors", ("tests/actors",), 400),
-        Killer("properties", (*sorted(properties), "tests/properties"), 400),
+        Killer("properties", (*properties, "tests/properties"), 400),
         Killer("crash", ("tests/crash",), 600),
         Killer("simulation", ("tests/simulation",), 600),
     ]

@@ -66,6 +66,7 @@ def warm() -> None:
     """Import what no bug is planted in. Once, before the first trial."""
     for name in OTHERS:
         importlib.import_module(name)
+    _settle_hypothesis()
     gc.freeze()  # a collection in a trial has only the trial's own to look at
 
 
@@ -82,16 +83,13 @@ def attempt(
         child = os.fork()
         if child == 0:
             _child(mutant, tests, Path(place), files, watched)
-        ended = _wait(child, begun + seconds)
+        ended = wait(child, begun + seconds)
         took = time.monotonic() - begun
-        lines = files["told"].read_text().splitlines()
-        news = [json.loads(line) for line in lines if line.endswith("]")]
-        tail = files["said"].read_text(errors="replace")[-2_000:]
         called = frozenset(reach.read_back(files["called"]))
-    return _judge(news, ended, took, tail, called)
+        return judge(files["told"], files["said"], ended, took, called)
 
 
-def _wait(child: int, deadline: float) -> int | None:
+def wait(child: int, deadline: float) -> int | None:
     """How it ended; None if it had to be ended."""
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -110,9 +108,17 @@ def _end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _judge(
-    news: list[list[Any]], ended: int | None, took: float, tail: str, called: frozenset[Function]
+def judge(
+    told: Path,
+    said: Path,
+    ended: int | None,
+    took: float,
+    called: frozenset[Function] = frozenset(),
 ) -> Trial:
+    """What came of it, from what the reporter told."""
+    lines = told.read_text().splitlines()
+    news = [json.loads(line) for line in lines if line.endswith("]")]
+    tail = said.read_text(errors="replace")[-2_000:]
     started, tests = "", 0
     for what, *more in news:
         match what:
@@ -134,7 +140,7 @@ def _judge(
     return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, called)
 
 
-class _Reporter:
+class Reporter:
     """Tells the parent, line by line, so that nothing is lost however the process ends."""
 
     def __init__(self, told: IO[str]) -> None:
@@ -142,8 +148,14 @@ class _Reporter:
         self.failed = False
 
     def tell(self, *news: Any) -> None:
+        """One line."""
         self._told.write(json.dumps(news) + "\n")
         self._told.flush()
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if not self.failed:
+            ended_well = exitstatus == pytest.ExitCode.OK
+            self.tell(*(["passed"] if ended_well else ["broken", repr(exitstatus)]))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.tell("test", nodeid)
@@ -170,25 +182,31 @@ def _child(
     with files["told"].open("w") as news, files["said"].open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        reporter = _Reporter(news)
-        try:
-            if mutant is not None:
-                plant(mutant)
-                importlib.import_module(mutant.module)
-        except BaseException as error:  # noqa: BLE001 - the trial ends here, and says so
-            reporter.tell("broken", repr(error))
-            os._exit(3)
+        reporter = Reporter(news)
+        if mutant is not None:
+            plant_and_import(mutant, reporter)
         if watched:
             hand_on(reach.REACHED, str(files["called"]))
             reach.write_down(str(files["called"]))
-        _settle_hypothesis()
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of the start
-        code = pytest.main([*OPTIONS, "--basetemp", str(place / "tmp"), *tests], [reporter])
-        if not reporter.failed:
-            reporter.tell(*(["passed"] if code == pytest.ExitCode.OK else ["broken", repr(code)]))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        leave(pytest.main([*OPTIONS, "--basetemp", str(place / "tmp"), *tests], [reporter]))
+
+
+def plant_and_import(mutant: Mutant, reporter: Reporter) -> None:
+    """A bug that keeps its module from being imported is none: the trial ends there."""
+    try:
+        plant(mutant)
+        importlib.import_module(mutant.module)
+    except BaseException as error:  # noqa: BLE001 - the process ends here, and says why
+        reporter.tell("broken", repr(error))
+        os._exit(3)
+
+
+def leave(code: int) -> None:
+    """End a trial's process. Never returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _settle_hypothesis() -> None:
