@@ -120,7 +120,7 @@ class Seat:
                 if each.identity.status != "retired" and self._directory is None:
                     self._directory = await self._take(each)
             if self._directory is not None and self._directory.identity.status == "active":
-                await self._resume()
+                self._resume(await self._opened())
         except (StorageError, OSError) as error:
             self._fault = f"{type(error).__name__}: {error}"
             log.error("%s: %s", self.spec.seat, self._fault)
@@ -158,21 +158,28 @@ class Seat:
             directory = self._must_have_directory()
             if directory.identity.status == "active":
                 return
+            stores = await self._opened()  # from "active" on, a log that is gone is missed
             await asyncio.to_thread(directory.update, status="active")
-            await self._resume()
+            self._resume(stores)
 
-    async def _resume(self) -> None:
-        """Open what the directory holds and start the replica."""
-        directory = self._must_have_directory()
-        settings, who = self.spec.settings, directory.identity
-        storage = self._storage = self._storage_thread(self.spec.seat)
-
-        stores = self._stores = await storage.run(
-            lambda: self._home.stores(
-                directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+    async def _opened(self) -> Stores:
+        """What the directory holds, opened once."""
+        directory, settings = self._must_have_directory(), self.spec.settings
+        if self._storage is None:
+            self._storage = self._storage_thread(self.spec.seat)
+        if self._stores is None:
+            self._stores = await self._storage.run(
+                lambda: self._home.stores(
+                    directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+                )
             )
-        )
-        loaded = stores.loaded
+        return self._stores
+
+    def _resume(self, stores: Stores) -> None:
+        """Start the replica over what its directory holds."""
+        directory, storage = self._must_have_directory(), self._storage
+        assert storage is not None, "its stores were opened on it"
+        settings, who, loaded = self.spec.settings, directory.identity, stores.loaded
         founding = SnapshotMeta(0, 0, who.founding)
         core = Raft(
             id=who.replica,

@@ -67,6 +67,8 @@ class RaftLog:
         self.base = SnapshotMeta(0, 0, NOBODY)
         #: the last index that is durable
         self.last_index = 0
+        #: whether nothing was ever saved in it
+        self.blank = True
         self._oldest = 1  # no entry below this index is stored
 
     def load(
@@ -87,6 +89,7 @@ class RaftLog:
         origin = SnapshotMeta(0, 0, founding)
         self.base = self._parse(BASE, meta.pop(BASE, None), records.meta_from) or origin
         hard_state = self._parse(HARD_STATE, meta.pop(HARD_STATE, None), records.hard_state_from)
+        self.blank = hard_state is None
         tail = int.from_bytes(meta.pop(TAIL, b""), "big")
         if meta:
             raise CorruptLog(self.engine.path, f"unknown records in {META!r}: {sorted(meta)}")

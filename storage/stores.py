@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from state_machines.raft.messages import Configuration
+from state_machines.raft.messages import Configuration, HardState
 from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine
 from storage.engine import Engine
+from storage.errors import CorruptLog
 from storage.identity import Directory
 from storage.log import LoadedLog, RaftLog
 from storage.memory import MemoryEngine
@@ -51,6 +52,9 @@ def open_stores(
     reads every row first, about a second per million (`State.verify`): a flipped bit in a key would
     hide its row, and no later read could tell that from a row that never was.
 
+    A log has a hard state from its first opening on, which comes before its replica is active. So a
+    replica that took part and whose log is empty has forgotten its votes: it is refused.
+
     Raises `CorruptRecord`, `CorruptLog`, `StorageFailed` or `UnsafeFileSystem`.
     """
     shelf = DiskShelf(
@@ -62,12 +66,16 @@ def open_stores(
         shelf.close()
         raise
     stores = _open(shelf, engine, directory.identity.founding, flush_bytes)
-    if verify:
-        try:
+    try:
+        if stores.log.blank:
+            if directory.identity.status == "active":
+                raise CorruptLog(str(directory.log_path), "it is blank, but its replica took part")
+            stores.log.save(None, (), HardState())
+        if verify:
             stores.state.verify()
-        except BaseException:
-            stores.close()
-            raise
+    except BaseException:
+        stores.close()
+        raise
     return stores
 
 

@@ -22,6 +22,7 @@ from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.offset.offset import OffsetCommit
 from state_machines.raft.messages import Configuration
 from storage import identity
+from storage.stores import open_stores
 from tests.cluster.fixture import MakeCluster
 from tests.door.seats import statuses, wait_until_whole
 
@@ -55,6 +56,7 @@ def foreign(root: Path) -> Path:
     with identity.Directory.create(root, FOREIGN, "metadata-0") as directory:
         replica = directory.identity.replica
         directory.update(founding=Configuration(voters=(replica,)))
+        open_stores(directory).close()
         directory.update(status="active")
         return directory.path
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,24 @@ def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path) -> N
             with pytest.raises(CorruptLog):
                 open_stores(directory)
         DiskEngine(directory.log_path).close()  # it would be refused if it were still open
+
+
+@pytest.mark.parametrize("lost", ["log", "log/data.mdb"])
+def test_a_replica_that_took_part_and_lost_its_log_is_refused(tmp_path: Path, lost: str) -> None:
+    """An interrupted `rm -rf` may leave the identity: without its votes nobody may speak as it."""
+    with Directory.create(tmp_path, "c", "metadata-0") as directory:
+        open_stores(directory).close()
+        directory.update(status="active")
+        open_stores(directory).close()
+        gone = directory.path / lost
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        for _ in range(2):
+            with pytest.raises(CorruptLog, match="blank"):
+                open_stores(directory)
+
+
+def test_a_replica_that_never_took_part_may_begin_again(tmp_path: Path) -> None:
+    with Directory.create(tmp_path, "c", "metadata-0") as directory:
+        open_stores(directory).close()
+        shutil.rmtree(directory.log_path)
+        open_stores(directory).close()
