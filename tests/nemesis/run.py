@@ -1,0 +1,166 @@
+"""One run: load, faults one after the other, healing, and the judgement of all of it.
+
+A scenario is a list of faults over one load. Each fault is an episode: injected, seen, held under
+load, healed, waited for until every group is whole, and let run on for a moment. When all are done
+the load ends, everything is read, the history is checked and the replicas are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.history.operation import Operation, is_refusal
+from tests.nemesis import checks, dumps
+from tests.nemesis.faults import Fault
+from tests.nemesis.load import Load
+from tests.nemesis.world import GROUPS, World
+
+CALM_SECONDS = 1.5  #: of load before the first fault and after each
+WRITES = {
+    ("register", "put"): "metadata-0",
+    ("append", "append"): "metadata-0",
+    ("counter", "add"): "offset-0",
+    ("offset", "commit"): "offset-0",
+    ("session", "open"): "mqtt-0",
+    ("session", "close"): "mqtt-0",
+}
+"""Writes by model and kind, and the group they go to."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """What one fault did."""
+
+    fault: str
+    evidence: str
+    groups: tuple[str, ...]
+    begun: float
+    healing: float  #: when healing began
+    whole: float  #: when all groups were whole again
+    elections: int  #: terms gone by, over all groups
+    window_ms: float = 0.0  #: the longest time without an acknowledged write of a group it hit
+
+    @property
+    def recovery_s(self) -> float:
+        """From the beginning of the healing until every replica is back and has caught up."""
+        return self.whole - self.healing
+
+
+@dataclass(slots=True)
+class Run:
+    """What one scenario came to."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    verdict: checks.Verdict = field(default_factory=checks.Verdict)
+    compared: dict[str, tuple[int, int]] = field(default_factory=dict)  #: group: index, rows
+    slowest_s: float = 0.0  #: the longest call
+    seconds: float = 0.0
+
+
+Say = Callable[[str], None]
+
+
+def scenario(
+    world: World,
+    make_faults: Callable[[Load], Sequence[Fault]],
+    folder: Path,
+    *,
+    tenant: str,
+    seed: int,
+    say: Say = lambda _: None,
+    processes: int = 2,
+    calm: float = CALM_SECONDS,
+) -> Run:
+    """Carry it out and judge it. Raises where a fault was not seen or a group did not come back."""
+    begun = time.monotonic()
+    load = Load(world.cluster, folder, tenant=tenant, seed=seed, processes=processes)
+    run = Run()
+    try:
+        time.sleep(calm)
+        for fault in make_faults(load):
+            run.episodes.append(_episode(world, fault, say))
+            time.sleep(calm)
+            load.check()
+        load.stop()
+    finally:
+        load.abandon()
+    world.wait_until_whole()
+    history = load.history()
+    run.verdict = checks.check(history, load.watches())
+    run.slowest_s = load.slowest()
+    for episode in run.episodes:
+        episode.window_ms = round(window(history, episode) * 1000, 1)
+    run.compared = {group: dumps.same_everywhere(world, group) for group in GROUPS}
+    run.seconds = time.monotonic() - begun
+    return run
+
+
+def _episode(world: World, fault: Fault, say: Say) -> Episode:
+    say(f"{fault.name} ({fault.group})")
+    terms = world.terms()
+    begun = time.monotonic()
+    fault.inject()
+    evidence = fault.seen()
+    assert evidence, f"{fault.name} was not seen"
+    time.sleep(fault.hold)
+    healing = time.monotonic()
+    fault.heal()
+    world.wait_until_whole()
+    whole = time.monotonic()
+    fault.healed()
+    after = world.terms()
+    say(f"  {evidence}; whole again after {whole - healing:.1f} s")
+    return Episode(
+        fault=fault.name,
+        evidence=evidence,
+        groups=fault.hurts(),
+        begun=begun,
+        healing=healing,
+        whole=whole,
+        elections=sum(after[group] - terms[group] for group in GROUPS),
+    )
+
+
+def window(history: Sequence[Operation], episode: Episode) -> float:
+    """The longest time in which a group it hit acknowledged no write, though some were asked."""
+    longest = 0.0
+    for group in episode.groups:
+        acks = sorted(
+            each.returned / 1e9
+            for each in history
+            if each.returned is not None
+            and not is_refusal(each.output)
+            and WRITES.get((each.key.partition(".")[0], each.kind)) == group
+        )
+        for before, after in itertools.pairwise(acks):
+            if after >= episode.begun and before <= episode.whole:
+                longest = max(longest, after - before)
+    return longest
+
+
+def figures(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """For each kind of fault: how often, and its windows, elections and recoveries."""
+    by_fault: dict[str, list[Episode]] = {}
+    for run in runs:
+        for episode in run.episodes:
+            by_fault.setdefault(episode.fault, []).append(episode)
+    return {
+        name: {
+            "seen": len(episodes),
+            "window_ms": spread([each.window_ms for each in episodes]),
+            "recovery_s": spread([each.recovery_s for each in episodes]),
+            "elections": sum(each.elections for each in episodes),
+        }
+        for name, episodes in sorted(by_fault.items())
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """p50 and the largest."""
+    ordered = sorted(values)
+    return {"p50": round(ordered[len(ordered) // 2], 2), "max": round(ordered[-1], 2)}
