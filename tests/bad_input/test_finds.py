@@ -58,7 +58,7 @@ BODIES = [each for each in area_requests.bombs() if each[0] != "wide texts"]  # 
 @pytest.mark.parametrize("data", [data for _, data in BODIES], ids=[what for what, _ in BODIES])
 def test_a_body_of_many_small_values_is_refused_before_they_are_made(data: bytes) -> None:
     """4 MiB of short texts were 86 MiB as objects."""
-    with pytest.raises(Invalid, match="body: .* limit"):
+    with pytest.raises(Invalid, match=r"body: .* limit"):
         packing.load(data)
 
 
