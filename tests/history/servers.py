@@ -68,8 +68,9 @@ class RegisterServer(Server):
         if expected is not None and expected != now:
             return CONFLICT
         if kind == "put":
-            self.rows[key] = (input[0], self.index)
-            return self.index
+            revision = max(self.index, revision + 1)  # several of one entry
+            self.rows[key] = (input[0], revision)
+            return revision
         if value is None:
             return NOT_FOUND
         self.rows[key] = (None, revision)
