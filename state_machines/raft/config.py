@@ -15,6 +15,11 @@ TERM_MAX: Final = 2**62
 """No term beyond this is believed: a message that carries one is dropped, and nobody campaigns past
 it. Terms travel as 64-bit integers; a broken peer must not be able to use them up."""
 
+TERM_JUMP_MAX: Final = 2**32
+"""A message whose term is so far ahead of this replica's is dropped too: at an election a second it
+would take a century to get there, and a single broken message could otherwise bring a group to
+`TERM_MAX`, where nobody can be elected ever again."""
+
 
 class Rng(Protocol):
     """The luck of one replica, passed in so that a seed replays a run (`random.Random` fits)."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from state_machines.errors import Conflict, Invalid, NotLeader, Overloaded, Transferring
 from state_machines.raft.confchange import Change, enter, leave
-from state_machines.raft.config import TERM_MAX
+from state_machines.raft.config import TERM_JUMP_MAX, TERM_MAX
 from state_machines.raft.log import size_of
 from state_machines.raft.messages import (
     Append,
@@ -202,6 +202,8 @@ class Raft(RaftState):
     def step(self, message: Message) -> None:
         """Take one message. It may be late, repeated, out of order, or for somebody else."""
         if message.receiver != self.id or message.sender == self.id or message.term > TERM_MAX:
+            return
+        if message.term > self._term + TERM_JUMP_MAX:
             return
         if message.term != self._term and not self._settle_term(message):
             return
