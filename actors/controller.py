@@ -112,6 +112,7 @@ class Controller:
     async def step(self) -> None:
         """Run every duty that is due, once."""
         for duty in self.duties:
+            # failpoint: controller.duty
             begun = self._clock.monotonic()
             if begun < duty.next_at or self.fenced:
                 continue
@@ -120,6 +121,7 @@ class Controller:
                 duty.last_error = ""
             except Fenced as error:
                 self.fenced = error.detail
+                # failpoint: controller.fenced
             except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
                 duty.last_error = f"{type(error).__name__}: {error}"
                 log.warning("%r: %s: %s", self, duty.name, duty.last_error)
@@ -145,6 +147,7 @@ class Controller:
         for action in actions:
             assert isinstance(action, duties.ExpireNodes), action
             log.warning("%r: silent brokers: %s", self, ", ".join(action.silent))
+            # failpoint: controller.before_expiry
             await self._caller.call(
                 ExpireNodes(controller_epoch=self.epoch, timeout_ms=action.timeout_ms)
             )
@@ -157,12 +160,14 @@ class Controller:
                 continue
             for _ in range(PULSES_MAX):
                 due = await self._caller.call(NextDue(), group=group)
+                # failpoint: controller.before_pulse
                 actions = duties.plan_timers(due, self._clock.now_ms())
                 if not actions:
                     break
                 await self._caller.call(
                     Pulse(controller_epoch=self.epoch, limit=PULSE_LIMIT), group=group
                 )
+                # failpoint: controller.after_pulse
                 done += 1
         return done
 
@@ -189,7 +194,9 @@ class Controller:
             known = {**dict.fromkeys(leader["group_seats"]), **known}
             for action in duties.plan_repair(leader, known):
                 log.warning("%r: %s: %s", self, group, action)
+                # failpoint: controller.before_repair
                 await self._act(action, leader)
+                # failpoint: controller.after_repair
                 done += 1
         return done
 
@@ -200,6 +207,7 @@ class Controller:
             case duties.Activate(seat=seat):
                 await self._call(seat, "activate")
             case duties.ChangeMembership(change=change):
+                # failpoint: controller.before_change
                 await self._call(leader["seat"], "change", change)
             case _:
                 raise TypeError(action)

@@ -25,9 +25,11 @@ class Leadership:
             return False
         lost, self.term = self.term, term
         if lost:
+            # failpoint: vote.lost
             self._hooks.leadership(lost, False)
         if term:
             self.won += 1
+            # failpoint: vote.won
             self._hooks.leadership(term, True)
         self._changed.set()
         return bool(lost)

@@ -124,10 +124,12 @@ class Writes:
         if slot.term != term:
             refuse([w.reply for w in slot.writes], NotLeader("another leader's entry won"))
             return
+        # failpoint: apply.before_reply
         assert len(replies) == len(slot.writes), "one reply a proposal"
         for write, each in zip(slot.writes, replies, strict=True):
             if not write.reply.done():
                 write.reply.set_result(each.reply)
+        # failpoint: apply.after_reply
         self._measure(index, slot, now)
 
     def _measure(self, index: int, slot: Slot, now: float) -> None:
@@ -186,6 +188,7 @@ class Reads:
         """All that waits shares one round. Its context is never used again."""
         if not self._waiting:
             return None
+        # failpoint: read.round
         reads, self._waiting = self._waiting, []
         context, self._next_round = self._next_round, self._next_round + 1
         self._rounds[context] = reads
@@ -199,12 +202,14 @@ class Reads:
         """The round is over: its reads are safe once `index` is applied."""
         reads = self._rounds.pop(context, None)
         if reads:
+            # failpoint: read.confirmed
             self._safe.append((index, reads))
 
     def due(self, applied: int) -> list[Read]:
         """The reads that may be answered from the state at `applied`."""
         if not self._safe:
             return []
+        # failpoint: read.due
         due: list[Read] = []
         later: list[tuple[int, list[Read]]] = []
         for index, reads in self._safe:

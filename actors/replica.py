@@ -382,6 +382,7 @@ class Replica:
         self.core.advance(ready)
         self.writes.saved(ready.entries, self._clock.monotonic())
         if ready.promises:
+            # failpoint: vote.before_promise
             self.transport.send(ready.promises)
 
     def _apply(self, entries: Sequence[Entry]) -> None:

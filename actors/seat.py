@@ -136,6 +136,7 @@ class Seat:
     async def reserve(self, cluster: str) -> int:
         """Make a directory with a new replica id here, or tell the id of one that waits already."""
         async with self._changing:
+            # failpoint: member.before_reserve
             self._check_cluster(cluster)
             if self._directory is None:
                 self._directory = await asyncio.to_thread(
@@ -150,6 +151,7 @@ class Seat:
             raise Conflict(f"{self.spec.seat}: replica {directory.identity.replica:x} is active")
         if directory.identity.replica not in configuration.voters:
             raise Invalid(f"voters: {self.spec.seat} is not among them")
+        # failpoint: member.before_founding
         await asyncio.to_thread(directory.update, founding=configuration)
 
     async def activate(self) -> None:
@@ -159,7 +161,9 @@ class Seat:
             if directory.identity.status == "active":
                 return
             stores = await self._opened()  # from "active" on, a log that is gone is missed
+            # failpoint: member.before_activation
             await asyncio.to_thread(directory.update, status="active")
+            # failpoint: member.after_activation
             self._resume(stores)
 
     async def _opened(self) -> Stores:
@@ -216,6 +220,7 @@ class Seat:
             hooks=self,
         )
         self._exports = Exports(replica)
+        # failpoint: member.before_start
         replica.start()
         log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
 
@@ -251,7 +256,9 @@ class Seat:
         """The replica's hook: its directory is never opened again."""
         log.warning("%s: its replica was removed from the group", self.spec.seat)
         if self._directory is not None:
+            # failpoint: member.before_retirement
             self._directory.update(status="retired")
+            # failpoint: member.after_retirement
 
     # -- what peers call --------------------------------------------------------------------
 
@@ -343,6 +350,7 @@ class Seat:
 
     def change(self, change: Change) -> int:
         """Change the group's membership; only at its leader."""
+        # failpoint: member.before_change
         return self._must_have_replica().change(change)
 
     def campaign(self) -> None:

@@ -70,13 +70,16 @@ class SnapshotSender:
             finally:
                 self._tasks.pop(peer, None)
             self.sent += whole
+            # failpoint: snapshot.ended
             ended(peer, whole)
 
+        # failpoint: snapshot.started
         self._tasks[peer] = asyncio.get_running_loop().create_task(work())
 
     async def _stream(self, peer: int, term: int) -> bool:
         view = await self._storage.run(self._state.view)
         try:
+            # failpoint: snapshot.viewed
             meta = raft_pb2.SnapshotMeta.FromString(records.meta_to(view.applied))
             chunks = write_stream(view)
             while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
@@ -94,10 +97,13 @@ class SnapshotSender:
                     records=chunk.records,
                     digest=chunk.digest,
                 )
+                # failpoint: snapshot.before_chunk
                 if not await self._transport.chunk(peer, message.SerializeToString()):
                     return False
+            # failpoint: snapshot.sent
             return True
         finally:
+            # failpoint: snapshot.before_closing
             view.close()
 
     def close(self) -> None:
@@ -136,7 +142,9 @@ class SnapshotReceiver:
             if message.term < term or self._verified is not None:
                 return False, None
             if message.number == 0:
+                # failpoint: receive.before_staging
                 self._staging = await self._storage.run(self._state.stage)
+                # failpoint: receive.staging
                 self._stream = (message.sender, message.term)
             if self._staging is None or self._stream != (message.sender, message.term):
                 return False, None
@@ -154,7 +162,9 @@ class SnapshotReceiver:
         self, staging: Staging, chunk: Chunk, message: raft_pb2.SnapshotChunk
     ) -> tuple[bool, InstallSnapshot | None]:
         def job() -> SnapshotMeta | None:
+            # failpoint: receive.before_chunk
             staging.add(chunk)
+            # failpoint: receive.after_chunk
             return staging.finish() if chunk.last else None
 
         try:
@@ -167,6 +177,7 @@ class SnapshotReceiver:
         if meta is None:
             return True, None
         self._staging, self._verified = None, (meta, staging)
+        # failpoint: receive.verified
         return True, InstallSnapshot(message.sender, self._replica, message.term, meta)
 
     def claim(self, meta: SnapshotMeta) -> Staging:
@@ -184,6 +195,7 @@ class SnapshotReceiver:
     def release(self) -> None:
         """The core has installed or refused it; another one may come."""
         self._verified = None
+        # failpoint: receive.released
 
     def _parse(self, data: bytes) -> raft_pb2.SnapshotChunk:
         if len(data) > CHUNK_MESSAGE_BYTES_MAX:

@@ -40,9 +40,11 @@ def apply(
     # failpoint: apply.before_point
     last = entries[-1]
     state.set_applied(SnapshotMeta(last.index, last.term, configuration))
+    # failpoint: apply.after_point
     return outcomes
 
 
 def answer(machine: Machine, reads: Sequence[Read], now_ms: int) -> list[bytes]:
     """The encoded reply to each read, from the state as it is."""
+    # failpoint: read.before_answer
     return [machine.query(read.request.queries, now_ms).SerializeToString() for read in reads]

@@ -41,17 +41,21 @@ class Upkeep:
         self._flushed_at = now
         if not self._flushing:
             self._flushing = True
+            # failpoint: flush.due
             self._storage.hand(self._stores.state.flush, self._done, self._failed)
         return True
 
     def _done(self, _: None) -> None:
         self._flushing = False
+        # failpoint: flush.done
         keep = self._settings.log_keep_entries
         target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep
         if target - self._core.first_index < keep:
             return  # in strides, so that each delete is worth its transaction
         point = self._core.snapshot_meta(target)
+        # failpoint: compact.decided
         self._core.compact(target)
+        # failpoint: compact.before_handing
         self._storage.hand(lambda: self._stores.log.compact(point), _nothing, self._failed)
 
 

@@ -107,6 +107,7 @@ class Machine:
         db = Tables(self._store, entry.index)
         clock = Clock(NAME, entry.index, max(batch.now_ms, self._clock(db).now_ms))
         db.put(CLOCK, clock)
+        # failpoint: apply.stamped
         at = Stamp(clock.index, clock.now_ms)
         return [
             Applied(each.client, each.sequence, self._proposal(db, at, position, each))
@@ -126,6 +127,7 @@ class Machine:
         db.begin()
         if proposal.client == 0:
             client = clients.register(db, position)
+            # failpoint: apply.registered
             return api.Reply(revision=at.index, client=client).SerializeToString()
         kept: bytes | None = None
 
@@ -140,20 +142,25 @@ class Machine:
                 code=known.code, detail=known.detail, revision=at.index
             ).SerializeToString()
         if kept is not None:
+            # failpoint: apply.duplicate
             return kept
         reply = api.Reply(revision=at.index)
         self._answer(db, reply, [self._command(db, at, each) for each in proposal.commands])
         data = reply.SerializeToString()
         db.begin()
+        # failpoint: apply.before_keep
         clients.keep(db, proposal, data)
+        # failpoint: apply.after_keep
         return data
 
     def _command(self, db: Tables, at: Stamp, command: api.Command) -> Callable[[], bytes]:
         def run() -> bytes:
             assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
             operation = self._decode(op.COMMANDS, command)
+            # failpoint: apply.before_command
             slots.check_owned(db, self.kind, operation)
             reply = packing.pack(operation.apply(db, at))
+            # failpoint: apply.after_command
             self._changes += db.written()
             return reply
 

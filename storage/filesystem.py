@@ -88,13 +88,16 @@ def replace(path: Path, content: bytes) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+    # failpoint: file.before_rename
     fresh.rename(path)
+    # failpoint: file.after_rename
     sync(path.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a directory and all in it; nothing happens if it is not there."""
     if path.is_dir():
+        # failpoint: file.before_removal
         shutil.rmtree(path)
         sync(path.parent)
 

@@ -92,14 +92,18 @@ class Directory:
         replica = replica or secrets.randbelow((1 << 63) - 1) + 1
         path = _home(root, group) / f"{replica:016x}"
         filesystem.make(path.parent)
+        # failpoint: identity.before_directory
         path.mkdir(mode=0o700)
+        # failpoint: identity.after_directory
         lock = _lock(path)
         try:
             # Until the identity is written the directory is nobody's, and `find` passes it over.
             members = founding or Configuration()
             identity = Identity(cluster, group, replica, status, members, boot=1)
+            # failpoint: identity.before_first
             _write(path, identity)
             filesystem.sync(path.parent)
+            # failpoint: identity.after_first
         except BaseException:
             os.close(lock)
             raise
@@ -120,6 +124,7 @@ class Directory:
             identity = read(path)
             _expect(path, "cluster", identity.cluster, cluster)
             _expect(path, "group", identity.group, group)
+            # failpoint: identity.before_boot
             identity = replace(identity, boot=identity.boot + 1)
             _write(path, identity)
         except BaseException:
@@ -167,7 +172,9 @@ class Directory:
         assert self._lock is not None, "the directory is closed"
         fresh = replace(old, status=status or old.status, founding=founding or old.founding)
         if fresh != old:
+            # failpoint: identity.before_change
             _write(self.path, fresh)
+            # failpoint: identity.after_change
             self._identity = fresh
         return fresh
 

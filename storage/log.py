@@ -85,6 +85,7 @@ class RaftLog:
         Raises `CorruptRecord` or `CorruptLog`. Repairs what a crash may leave: entries below the
         base that were about to be purged, and a state that was switched before the log was saved.
         """
+        # failpoint: log.before_load
         meta = {key: self._read(META, key, value) for key, value in self.engine.scan(META)}
         origin = SnapshotMeta(0, 0, founding)
         self.base = self._parse(BASE, meta.pop(BASE, None), records.meta_from) or origin
@@ -116,6 +117,7 @@ class RaftLog:
             )
         self._oldest = oldest or self.last_index + 1
         self._purge()
+        # failpoint: log.after_load
         loaded = LoadedLog(self.base, tuple(entries), hard_state or HardState())
         return loaded if flushed is None else self._reconcile(loaded, flushed, installed)
 
@@ -150,6 +152,7 @@ class RaftLog:
             changes += [(ENTRIES, keys.entry_key(i), None) for i in range(end + 1, last + 1)]
             last = end
         if hard_state is not None:
+            # failpoint: vote.before_save
             changes.append(sealed(META, HARD_STATE, records.hard_state_to(hard_state)))
         if entries or snapshot is not None:
             changes.append(sealed(META, TAIL, last.to_bytes(8, "big")))
@@ -160,6 +163,7 @@ class RaftLog:
         # failpoint: log.after_save
         self.base, self.last_index = base, last
         if snapshot is not None:
+            # failpoint: log.before_purge_of_snapshot
             self._purge()  # what lies below is out of reach already, and may be left by a crash
 
     def compact(self, point: SnapshotMeta) -> None:
@@ -191,6 +195,7 @@ class RaftLog:
             self.engine.write(
                 (ENTRIES, keys.entry_key(index), None) for index in range(self._oldest, end)
             )
+            # failpoint: compact.purged
             self._oldest = end
 
     def _reconcile(self, loaded: LoadedLog, flushed: SnapshotMeta, installed: bool) -> LoadedLog:
@@ -222,7 +227,9 @@ class RaftLog:
             vote=old.vote if old.term >= flushed.term else 0,
             commit=max(old.commit, flushed.index),
         )
+        # failpoint: log.before_reconcile
         self.save(flushed, (), hard_state)
+        # failpoint: log.after_reconcile
         return LoadedLog(flushed, (), hard_state)
 
     def _read(self, table: str, key: bytes, stored: bytes) -> bytes:

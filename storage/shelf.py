@@ -97,6 +97,7 @@ class DiskShelf:
     def stage(self) -> Engine:
         """See `Shelf`."""
         self.discard()
+        # failpoint: stage.before_opening
         self._staged = self._open(self._staging / INCOMING)
         return self._staged
 
@@ -108,17 +109,22 @@ class DiskShelf:
             self._staged.close()
             self._staged = None
             self._step("closed")
+            # failpoint: install.closed
             (self._staging / INCOMING).rename(self._state / str(fresh))
             self._step("moved")
+            # failpoint: install.moved
             filesystem.sync(self._state)  # the environment's name, before anything points to it
             filesystem.sync(self._staging)
             self._step("synced")
+            # failpoint: install.synced
             self._point(fresh)  # from here on the new state is in force
             self._step("switched")
+            # failpoint: install.switched
             self._engine.close()
             self._engine = self._open(self._state / str(fresh))
             self._number = fresh
             self._step("opened")
+            # failpoint: install.opened
             self._sweep()
         except OSError as error:
             raise StorageFailed(str(self._state), f"the switch failed: {error}") from error
@@ -164,7 +170,9 @@ class DiskShelf:
         filesystem.remove(self._staging / INCOMING)
         for each in self._state.iterdir():
             if each.name.isdigit() and int(each.name) != self._number:
+                # failpoint: install.sweeping
                 filesystem.remove(each)
+                # failpoint: install.swept
 
 
 class MemoryShelf:

@@ -106,6 +106,7 @@ def write_stream(view: Source, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk
             number += 1
     data = bytes(buffer)
     digest.update(data)
+    # failpoint: snapshot.last_chunk
     yield Chunk(number, data, crc32(data), True, counter.rows, digest.digest())
 
 
@@ -167,10 +168,12 @@ class Staging:
             raise BadSnapshot(f"{rows} rows arrived, {last.records} were sent")
         if self._digest.digest() != last.digest:
             raise BadSnapshot("the digest of the stream is another than the sender's")
+        # failpoint: stage.before_point
         # The point goes in last, so an environment without it is not a state.
         self._changes.append(sealed(STATE, APPLIED, records.meta_to(meta)))
         self._changes.append(sealed(STATE, INSTALLED, meta.index.to_bytes(8, "big")))
         self._write()
+        # failpoint: stage.verified
         self._finished = True
         return meta
 
@@ -181,7 +184,9 @@ class Staging:
             self._shelf.discard()
 
     def _write(self) -> None:
+        # failpoint: stage.before_write
         self._engine.write(self._changes)
+        # failpoint: stage.after_write
         self._changes, self._bytes = [], 0
 
 
@@ -200,10 +205,12 @@ def _pieces(view: Source, counter: _Counter) -> Iterator[bytes]:
         begun = False
         for key, value in view.rows(table):
             if not begun:
+                # failpoint: snapshot.table
                 begun = True  # tables without rows do not travel
                 yield _TABLE.pack(b"T", len(name)) + name
             counter.rows += 1
             yield _ROW.pack(b"R", len(key), len(value)) + key + value
+    # failpoint: snapshot.last_row
     yield _END.pack(b"E", counter.rows)
 
 

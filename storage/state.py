@@ -173,6 +173,7 @@ class State:
         self.applied = point
         self._loose = False
         if self.dirty_bytes >= self.flush_bytes:
+            # failpoint: flush.of_full_layer
             self.flush()
 
     def flush(self) -> None:
@@ -190,10 +191,12 @@ class State:
         self._flushed_rows = {table: layer.rows for table, layer in self._layers.items()}
         self._layers = {}
         self.dirty_bytes = 0
+        # failpoint: flush.after_layers
 
     def view(self) -> StateView:
         """Flush, then the state at `applied`, for another thread to read."""
         self.flush()
+        # failpoint: flush.before_view
         return StateView(self.applied, self._engine.view(), self._engine.path)
 
     # Snapshots.
@@ -216,8 +219,10 @@ class State:
             what = "of another point" if staging.ready else "not verified"
             staging.discard()
             raise BadSnapshot(f"the staged snapshot is {what}: {staging.meta}, wanted {point}")
+        # failpoint: install.before_switch
         self._shelf.switch()
         self._load()
+        # failpoint: install.loaded
         assert self.applied == point, f"installed {point}, found {self.applied}"
 
     # Health.

@@ -42,7 +42,7 @@ class _Points:
 
     def __init__(self) -> None:
         self.armed: Armed | None = None
-        self.counts: dict[str, itertools.count[int]] = {}
+        self.counters: dict[str, itertools.count[int]] = {}
         self.passed: Callable[[str, bool], None] = lambda name, last: None
 
 
@@ -75,14 +75,19 @@ def install() -> None:
 def arm(armed: Armed | None, passed: Callable[[str, bool], None]) -> None:
     """Count anew. `passed(name, last)` is told of each point when it is passed first, and, with
     `last`, right before the process ends there."""
-    _points.armed, _points.passed, _points.counts = armed, passed, {}
+    _points.armed, _points.passed, _points.counters = armed, passed, {}
+
+
+def counts() -> dict[str, int]:
+    """How often each point was passed since `arm`. Counts no more: the process is at its end."""
+    return {name: next(counter) - 1 for name, counter in sorted(_points.counters.items())}
 
 
 def hit(name: str) -> None:
     """The product passes a failpoint."""
-    counter = _points.counts.get(name)
+    counter = _points.counters.get(name)
     if counter is None:
-        counter = _points.counts.setdefault(name, itertools.count(1))
+        counter = _points.counters.setdefault(name, itertools.count(1))
         _points.passed(name, False)
     times = next(counter)
     armed = _points.armed

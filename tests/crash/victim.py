@@ -89,6 +89,7 @@ async def _live(order: Order, journal: Journal) -> int:
         await _unless_failed(PHASES[phase](fleet), fleet, clients)
     if not order.rest:
         await _unless_failed(_fresh(clients), fleet, clients)
+        journal("counts", failpoints.counts())
         return SPARED
     wires.trouble = None
     await _unless_failed(_fresh(clients), fleet, clients)

@@ -15,6 +15,7 @@ back that was handed to the kernel, so the journal of all lives of one directory
     ask     read key / saw read ids                       a linearizable read of a list
     wiped   replica                                       its directory is gone
     point   name / end name                               passed a failpoint; ended there
+    counts  {name: times}                                 how often a life that was spared passed
     serve   seconds                                       until the first acknowledged write
     state   group seat applied digest                     rows of a replica, at the very end
     stuck   what                                          a deadline passed, or something unforeseen
