@@ -133,8 +133,10 @@ class Lane:
                     self._last = f"there is no group {self._group!r} in this cluster"
                     wait = await self._pause(wait, deadline)
                     continue
+                # failpoint: client.before_attempt
                 trace.attempts += 1
                 data = await asyncio.wait_for(send(seat, int(limit * 1000) + 1), limit)
+                # failpoint: client.answered
                 reply = api.Reply.FromString(data)
                 said = api.Code.Name(reply.code)
             except TimeoutError:
@@ -155,6 +157,7 @@ class Lane:
             if reply.code == api.OVERLOADED:
                 await self._pause(reply.retry_after_ms / 1000 or wait, deadline)
             elif reply.leader != seat and reply.leader in self._groups.seats(self._group):
+                # failpoint: client.following
                 self._leader = reply.leader
                 if hinted:  # two that point at each other are not asked in a tight circle
                     wait = await self._pause(wait, deadline)
@@ -304,6 +307,7 @@ class CommandLane(QueueLane):
             finally:
                 if self._client == client:
                     self._out.discard(sequence)
+            # failpoint: client.before_result
             if reply.code == api.SESSION_EXPIRED and self._client == client:
                 self._client = 0
             if reply.code == api.SESSION_EXPIRED and trace.attempts == 1:
@@ -340,6 +344,7 @@ class CommandLane(QueueLane):
         async with self._registering:
             if self._client:
                 return self._client
+            # failpoint: client.before_registering
             proposal = api.Proposal(
                 sequence=self._rng.randrange(1, 2**62),
                 commands=[api.Command(tag=op.REGISTER_TAG, body=EMPTY_BODY)],
@@ -355,6 +360,7 @@ class CommandLane(QueueLane):
             if reply.code != api.OK:
                 raise error_of(reply)
             self._client = reply.client
+            # failpoint: client.registered
             self._sequence = 0
             self._out.clear()
             return self._client
@@ -455,6 +461,7 @@ def _resolve(batch: Sequence[_Waiting], reply: api.Reply) -> None:
             _fail(each, Unknown(f"its result cannot be read: {unread.detail}"))
             continue
         if not each.result.done():
+            # failpoint: client.resolving
             each.result.set_result(answer)
         _disarm(each)
 

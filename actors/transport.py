@@ -291,6 +291,7 @@ class ActorTransport:
             raise Invalid(f"group: {envelope.group!r} is not {self._group!r}")
         if envelope.seat in self._seats:
             self._book[envelope.sender] = envelope.seat
+        # failpoint: message.received
         self._received(envelope.messages)
         if all(isinstance(message, _REPLIES) for message in envelope.messages):
             return 0

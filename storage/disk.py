@@ -269,15 +269,18 @@ class DiskEngine:
                     handle = self._handles.get(table)
                     if handle is None:
                         continue  # deletes in a table that never was
+                    # failpoint: disk.before_put
                     # Keys in order touch each page once.
                     order = sorted(rows)
                     puts = [(key, v) for key in order if (v := rows[key]) is not None]
                     if len(puts) < len(rows):
                         for key in order:
                             if rows[key] is None:
+                                # failpoint: disk.before_delete
                                 transaction.delete(key, db=handle)
                     with transaction.cursor(db=handle) as cursor:
                         _, stored = cursor.putmulti(puts)
+                        # failpoint: disk.before_commit
                     if stored != len(puts):  # it says so instead of raising
                         raise lmdb.Error(f"{stored} of {len(puts)} records of {table!r} were put")
         except lmdb.MapFullError:
@@ -313,9 +316,11 @@ class DiskEngine:
         self._drop_reader()
         self._lose_views()
         try:
+            # failpoint: disk.before_growing
             self._env.set_mapsize(wanted)
         except lmdb.Error as error:
             raise self._fail(error) from error
+        # failpoint: disk.after_growing
         self._map_bytes = wanted
 
     def _drop_reader(self) -> None:
