@@ -161,6 +161,20 @@ DISK: Final[tuple[Mutant, ...]] = (
         "    fresh = path\n",
     ),
     Mutant(
+        "a-new-environment-is-made-in-place",
+        "law 3",
+        "storage.disk",
+        "        filesystem.make(path)\n        _begin(path)\n",
+        "        filesystem.make(path)\n",
+    ),
+    Mutant(
+        "a-replica-that-took-part-starts-with-a-blank-log",
+        "law 1",
+        "storage.stores",
+        'if directory.identity.status == "active":',
+        'if directory.identity.status == "retired":',
+    ),
+    Mutant(
         "truncated-entries-stay-on-disk",
         "Raft 5.3",
         "storage.log",

@@ -76,7 +76,7 @@ ENTRIES: Final = (
         "if prev_index <= self.match_index:",
     ),
     Mutant(
-        "the-log-is-compacted-beyond-what-is-applied",
+        "the-log-is-compacted-beyond-what-is-flushed",
         "Raft 7",
         "actors.upkeep",
         "target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep",

@@ -1,99 +1,117 @@
 """Every bug against the one test that finds it fastest, in seconds rather than minutes.
 
-One pytest gets ready and then, instead of collecting, forks once for each bug: the child plants it
-and goes on where its parent stopped, with the one test that is recorded in `killers.json`. One more
-child runs all these tests without a bug, and they must pass.
+One pytest collects the tests that `killers.json` records and then, instead of running them, forks
+once for each bug: the child puts the bug in (`swap.py`) and goes on with the test that finds it.
+One more child runs all these tests without a bug, and they must pass. The few bugs that cannot be
+put in after the import, or are not found then, get a process that imports them (`trial.py`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Final
+from types import CodeType
+from typing import Any, Final
 
 import pytest
 
-from tests.mutants import trial
+from tests.mutants import swap, trial
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import ROOT
 from tests.mutants.trial import OPTIONS, Reporter, Trial
-from tests.rewriting import OURS
 
 KILLERS: Final = Path(__file__).parent / "killers.json"
 SECONDS: Final = 60.0  #: for one bug; it takes a fraction of one
+ALL_SECONDS: Final = 600.0
+HEALTHY: Final = ""  #: stands for no bug
 
 
 class _Conductor:
-    """A pytest plugin that takes the place of collection in the parent, and not in the children."""
+    """A pytest plugin that runs the loop over the tests, in the parent; children run their own."""
 
-    def __init__(self, trials: Iterable[tuple[Mutant | None, list[str]]], place: Path) -> None:
+    def __init__(self, wanted: Mapping[str, str], place: Path) -> None:
+        self._wanted = wanted  # bug -> the test that finds it
         self._place = place
-        self._trials = trials
         self.parent = os.getpid()
         self.came: dict[str, Trial] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> bool | None:
-        # What the conftest has imported of ours would be there without the bug.
-        for name in [each for each in sys.modules if each.partition(".")[0] in OURS]:
-            del sys.modules[name]
-        for number, (mutant, tests) in enumerate(self._trials):
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:
+            return None  # something could not be collected; let pytest say it
+        items = {item.nodeid: item for item in session.items}
+        functions = swap.alive()
+        for name in (HEALTHY, *self._wanted):
+            new = swap.changed(MUTANTS[name]) if name else {}
+            if new is None or (name and self._wanted[name] not in items):
+                continue
             begun = time.monotonic()
-            told, said = (self._place / f"{what}-{number}" for what in ("told", "said"))
+            told, said = (self._place / f"{what} {name}" for what in ("told", "said"))
             child = os.fork()
             if child == 0:
-                self._begin(session, mutant, tests, told.open("w"), said)
+                self._begin(session, told, said)
+                if name:
+                    _plant(name, new, functions)
+                    session.items = [items[self._wanted[name]]]
                 return None
-            ended = trial.wait(child, begun + SECONDS)
-            took = time.monotonic() - begun
-            name = mutant.name if mutant is not None else ""
-            self.came[name] = trial.judge(told, said, ended, took)
+            ended = trial.wait(child, begun + SECONDS * (1 if name else 10))
+            self.came[name] = trial.judge(told, said, ended, time.monotonic() - begun)
         return True
 
-    def _begin(
-        self,
-        session: pytest.Session,
-        mutant: Mutant | None,
-        tests: list[str],
-        told: IO[str],
-        said: Path,
-    ) -> None:
+    def _begin(self, session: pytest.Session, told: Path, said: Path) -> None:
         os.setsid()
         output = os.open(said, os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        reporter = Reporter(told)
-        session.config.pluginmanager.register(reporter)
-        if mutant is not None:
-            trial.plant_and_import(mutant, reporter)
-        session.config.args = tests
+        session.config.pluginmanager.register(Reporter(told.open("w")))
+
+
+def _plant(name: str, new: dict[str, CodeType], functions: swap.Functions) -> None:
+    try:
+        swap.swap(MUTANTS[name], new, functions)
+    except (LookupError, ValueError):
+        os._exit(3)  # it has to be imported
 
 
 def run() -> Iterator[str]:
     """What is wrong: bugs that are not found, and tests that fail without one."""
     os.chdir(ROOT)
     trial.warm()
-    killed = json.loads(KILLERS.read_text())
-    tests = sorted({each["test"] for each in killed.values()})
-    planted = [
-        (mutant, [killed[name]["test"]]) for name, mutant in MUTANTS.items() if name in killed
-    ]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        conductor = _Conductor([(None, tests), *planted], Path(place))
-        code = pytest.main(["-s", "--basetemp", f"{place}/tmp", *OPTIONS], [conductor])
-        if os.getpid() != conductor.parent:
-            trial.leave(code)
+    killed: dict[str, dict[str, Any]] = json.loads(KILLERS.read_text())
+    wanted = {name: killed[name]["test"] for name in MUTANTS if name in killed}
+    came = {HEALTHY: Trial("broken", "", "was not run", 0.0, 0, frozenset())} | _swapped(wanted)
+    for name, test in wanted.items():
+        if name not in came or came[name].verdict != "failed":
+            came[name] = trial.attempt(MUTANTS[name], [test], SECONDS)
     for name in MUTANTS:
         if name not in killed:
             yield f"{name}: no test is recorded that finds it"
-    if conductor.came[""].verdict != "passed":
-        yield f"without a bug: {conductor.came['']}"
-    for name, came in conductor.came.items():
-        if name and came.verdict != "failed":
-            yield f"{name}: {killed[name]['test']} {came.verdict} {came.why}"
+        elif came[name].verdict != "failed":
+            yield f"{name}: {wanted[name]} {came[name].verdict} {came[name].why}"
+    if came[HEALTHY].verdict != "passed":
+        yield f"without a bug: {came[HEALTHY]}"
+
+
+def _swapped(wanted: Mapping[str, str]) -> dict[str, Trial]:
+    """What came of the bugs that could be put in without an import. In a process of its own, which
+    has everything imported."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        there = Path(place)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+            conductor = _Conductor(wanted, there)
+            tests = sorted(set(wanted.values()))
+            code = pytest.main(["-s", "--basetemp", f"{there}/tmp", *OPTIONS, *tests], [conductor])
+            if os.getpid() == conductor.parent:
+                trial.save(conductor.came, there / "came")
+            trial.leave(code)
+        trial.wait(child, time.monotonic() + ALL_SECONDS)
+        return trial.load(there / "came")

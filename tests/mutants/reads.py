@@ -103,6 +103,14 @@ READS: Final = (
         "        self.revision = floor\n        self._wake()",
     ),
     Mutant(
+        "a-watch-hears-of-a-revision-before-its-changes",
+        "design 5.18",
+        "actors.replica",
+        "            begun, outcomes, self.applied = result\n",
+        "            begun, outcomes, _ = result\n"
+        "            self.applied = self.stores.state.applied\n",
+    ),
+    Mutant(
         "history-forgets-silently",
         "design 5.18",
         WATCHES,

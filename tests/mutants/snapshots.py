@@ -125,11 +125,9 @@ SNAPSHOTS: Final = (
         "a-switch-points-to-the-new-state-before-it-is-there",
         "law 6",
         "storage.shelf",
-        "            self._staged.close()\n"
-        '            self._staged = None\n            self._step("closed")\n',
+        "            (self._staging / INCOMING).rename(self._state / str(fresh))\n",
         "            self._point(fresh)\n"
-        "            self._staged.close()\n"
-        '            self._staged = None\n            self._step("closed")\n',
+        "            (self._staging / INCOMING).rename(self._state / str(fresh))\n",
     ),
     Mutant(
         "an-installed-state-says-so-for-ever",

@@ -128,17 +128,17 @@ STATE: Final = (
         "the-slot-of-a-command-is-not-asked",
         "design 5.15",
         MACHINE,
-        "            slots.check_owned(db, self.kind, operation)\n"
-        "            reply = packing.pack(operation.apply(db, at))\n",
-        "            reply = packing.pack(operation.apply(db, at))\n",
+        "            operation = self._decode(op.COMMANDS, command)\n"
+        "            slots.check_owned(db, self.kind, operation)\n",
+        "            operation = self._decode(op.COMMANDS, command)\n",
     ),
     Mutant(
         "the-slot-of-a-query-is-not-asked",
         "design 5.15",
         MACHINE,
-        "            slots.check_owned(db, self.kind, operation)\n"
-        "            return packing.pack(operation.read(db, at))\n",
-        "            return packing.pack(operation.read(db, at))\n",
+        "            operation = self._decode(op.QUERIES, query)\n"
+        "            slots.check_owned(db, self.kind, operation)\n",
+        "            operation = self._decode(op.QUERIES, query)\n",
     ),
     Mutant(
         "a-will-that-has-fired-fires-again",

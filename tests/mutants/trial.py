@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -138,6 +138,18 @@ def judge(
     if started:
         return Trial("failed", started, f"its process ended with {ended}", took, tests, called)
     return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, called)
+
+
+def save(came: Mapping[str, Trial], file: Path) -> None:
+    """For the process that waits for this one."""
+    plain = {name: asdict(each) | {"called": sorted(each.called)} for name, each in came.items()}
+    file.write_text(json.dumps(plain))
+
+
+def load(file: Path) -> dict[str, Trial]:
+    """The reverse; nothing when there is nothing."""
+    plain = json.loads(file.read_text()) if file.exists() else {}
+    return {name: Trial(**each | {"called": frozenset()}) for name, each in plain.items()}
 
 
 class Reporter:

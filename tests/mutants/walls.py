@@ -38,6 +38,13 @@ WALLS: Final = (
         "    if _deeper(value, 10 * DEPTH_MAX):\n",
     ),
     Mutant(
+        "the-values-of-a-body-are-not-counted",
+        "law 18",
+        PACKING,
+        "        values += count or len(items)\n",
+        "        values += 0 * (count or len(items))\n",
+    ),
+    Mutant(
         "a-name-may-come-twice",
         "law 18",
         PACKING,
