@@ -1,19 +1,86 @@
-"""python -m tests.nemesis: the long run, and what it starts."""
+"""python -m tests.nemesis run: the long run on real Ray clusters, recorded and resumable."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+console = Console()
+
+SCRATCH = Path(tempfile.gettempdir()) / "metaray-nemesis"
 
 
 @app.callback()
 def main() -> None:
     """Real Ray clusters under load, with everything done to them that can be."""
+
+
+@app.command()
+def run(
+    minutes: Annotated[float, typer.Option(help="Go on for so long at least.")] = 20.0,
+    times: Annotated[int, typer.Option(help="See each class of fault so often at least.")] = 3,
+    seed: Annotated[int, typer.Option()] = 1,
+    faults: Annotated[str, typer.Option(help="Only these classes, with commas.")] = "",
+    data: Annotated[Path, typer.Option(help="Scratch space for clusters.")] = SCRATCH,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was shown before.")] = False,
+) -> None:
+    """Inject every class of fault several times over; judge all histories; write the record."""
+    from tests.nemesis import plan
+    from tests.proof.record import RECORDS, Record
+
+    names = [each for each in faults.split(",") if each] or list(plan.CLASSES)
+    unknown = [name for name in names if name not in plan.CLASSES]
+    if unknown:
+        raise typer.BadParameter(f"{unknown}: the classes are {', '.join(plan.CLASSES)}")
+    if fresh:
+        (RECORDS / "nemesis.json").unlink(missing_ok=True)
+    record = Record("nemesis", minutes=minutes, times=times, seed=seed, faults=sorted(names))
+    try:
+        plan.go_on(
+            record,
+            names=names,
+            times=times,
+            minutes=minutes,
+            seed=seed,
+            data=data,
+            say=lambda line: console.print(f"{record.seconds:6.0f} s  {line}", highlight=False),
+        )
+    finally:
+        record.figures["by_class"] = plan.by_class(record.figures["episodes"])
+        record.save()
+        _show(record.figures)
+    wrong = sum(record.figures[name] for name in ("lost", "doubled", "illegal"))
+    sys.exit(1 if wrong else 0)
+
+
+def _show(figures: dict[str, Any]) -> None:
+    table = Table(title="Faults on real Ray clusters")
+    for column in ("fault", "seen", "no ack, ms p50", "max", "whole again, s p50", "max", "terms"):
+        table.add_column(column, justify="left" if column == "fault" else "right")
+    for each in figures["by_class"].values():
+        table.add_row(
+            each["fault"],
+            str(each["seen"]),
+            *(f"{each['window_ms'][name]:,.0f}" for name in ("p50", "max")),
+            *(f"{each['recovery_s'][name]:.1f}" for name in ("p50", "max")),
+            str(each["elections"]),
+        )
+    console.print(table)
+    console.print(
+        f"{figures['operations']:,} operations on {figures['keys']:,} keys, "
+        f"{figures['unknown']} of unknown outcome, {figures['told']:,} changes watched; "
+        f"lost {figures['lost']}, doubled {figures['doubled']}, not linearizable "
+        f"{figures['illegal']}; slowest call {figures['slowest_s']:.1f} s",
+        highlight=False,
+    )
 
 
 @app.command(hidden=True)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.history.operation import Operation, is_refusal
 from tests.nemesis import checks, dumps
@@ -141,26 +140,3 @@ def window(history: Sequence[Operation], episode: Episode) -> float:
             if after >= episode.begun and before <= episode.whole:
                 longest = max(longest, after - before)
     return longest
-
-
-def figures(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """For each kind of fault: how often, and its windows, elections and recoveries."""
-    by_fault: dict[str, list[Episode]] = {}
-    for run in runs:
-        for episode in run.episodes:
-            by_fault.setdefault(episode.fault, []).append(episode)
-    return {
-        name: {
-            "seen": len(episodes),
-            "window_ms": spread([each.window_ms for each in episodes]),
-            "recovery_s": spread([each.recovery_s for each in episodes]),
-            "elections": sum(each.elections for each in episodes),
-        }
-        for name, episodes in sorted(by_fault.items())
-    }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """p50 and the largest."""
-    ordered = sorted(values)
-    return {"p50": round(ordered[len(ordered) // 2], 2), "max": round(ordered[-1], 2)}

@@ -1,0 +1,232 @@
+"""Faults that take more than one thing: two at once, a Spark beside, a client, a wire that fails.
+
+The last two need a cluster of their own, whose processes were started with Ray's own ways to make
+trouble (`WIRES`); there the fault is that time goes by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import psutil
+import ray
+
+from actors.ray_env import NAMESPACE
+from metaray.join import ADDRESS_VARIABLE
+from metaray.local.processes import marked
+from tests.nemesis.faults import (
+    DETECTION_SECONDS,
+    Fault,
+    KillGcs,
+    KillLeader,
+    gone,
+    log_lines,
+)
+from tests.nemesis.load import ROOT, Load
+from tests.nemesis.world import GROUPS, wait_for
+
+SPARK_SECONDS: Final = 300.0  #: for a report on a machine however busy
+
+PUSH_TASK: Final = "CoreWorkerService.grpc_client.PushTask"
+WIRES: Final = {
+    "RAY_testing_rpc_failure": json.dumps(
+        {
+            PUSH_TASK: {
+                "num_failures": -1,
+                "req_failure_prob": 3,
+                "resp_failure_prob": 3,
+                "in_flight_failure_prob": 2,
+            }
+        }
+    ),
+    "RAY_testing_asio_delay_us": "CoreWorkerService.grpc_server.PushTask=0:8000",
+}
+"""Of every hundred actor calls three are lost before, three after they were carried out, and two
+lose their answer on the way; each waits for up to 8 ms before it is taken up, so calls overtake."""
+
+INJECTED: Final = "Inject RPC "
+
+
+@dataclass
+class KillLeaderWithoutGcs(KillLeader):
+    """The leader dies while Ray's control process is away: nobody is restarted until it is back."""
+
+    name: ClassVar[str] = "kill -9 of the leader while the GCS is away"
+    hold: float = 5.0
+
+    def inject(self) -> None:
+        self.gcs = KillGcs(self.world, self.rng)
+        self.gcs.inject()
+        self.gcs.seen()
+        super().inject()
+
+    def seen(self) -> str:
+        said = super().seen()
+        assert gone(self.gcs.process)
+        return f"without gcs_server {self.gcs.process.pid}: {said}"
+
+    def heal(self) -> None:
+        self.gcs.heal()
+
+
+@dataclass
+class KillClient(Fault):
+    """kill -9 of a client process with calls under way; another takes its place."""
+
+    name: ClassVar[str] = "kill -9 of a client"
+    load: Load | None = None
+
+    def inject(self) -> None:
+        assert self.load is not None, "whose clients?"
+        self.victim = self.load.kill_one()
+
+    def seen(self) -> str:
+        assert self.victim.returncode == -9
+        return f"client process {self.victim.pid} ended by signal 9"
+
+    def heal(self) -> None:
+        assert self.load is not None, "checked above"
+        self.load.start()
+        self.load.wait_until_ready()
+
+    def hurts(self) -> tuple[str, ...]:
+        return GROUPS
+
+
+@dataclass
+class SparkBeside(Fault):
+    """A report by RayDP on the same nodes while everything goes on."""
+
+    name: ClassVar[str] = "a Spark job beside"
+    hold: float = 0.0
+
+    def inject(self) -> None:
+        out = self.world.cluster.data / "report"
+        self.log = self.world.cluster.data / "logs" / "report.log"
+        with self.log.open("wb") as output:
+            self.report = subprocess.Popen(
+                [sys.executable, "-m", "metaray.cli", "report", "--out", str(out)],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    **self.world.cluster.environment(),
+                    ADDRESS_VARIABLE: self.world.cluster.address,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def seen(self) -> str:
+        homes = {str(node.data) for node in self.world.cluster.nodes}
+
+        def machines() -> list[psutil.Process]:
+            ended = self.report.poll()
+            assert ended in (None, 0), f"the report failed:\n{self.log.read_text()[-3_000:]}"
+            return [
+                each for each in marked(self.world.cluster.mark, homes) if each.name() == "java"
+            ]
+
+        try:
+            javas = wait_for(machines, "Spark's Java processes run", SPARK_SECONDS)
+            status = self.report.wait(SPARK_SECONDS)
+        finally:
+            if self.report.poll() is None:
+                self.report.kill()
+                self.report.wait()
+        said = self.log.read_text()
+        assert status == 0, f"the report failed:\n{said[-3_000:]}"
+        assert "Spark ran on the cluster" in said, said[-3_000:]
+        return f"the report is made, Spark ran on the cluster ({len(javas)} Java processes seen)"
+
+    def hurts(self) -> tuple[str, ...]:
+        return GROUPS
+
+
+@dataclass
+class FailingCalls(Fault):
+    """Time goes by while actor calls and their answers are lost at random (R10)."""
+
+    name: ClassVar[str] = "lost actor calls and answers"
+    hold: float = 10.0
+    before: int = field(default=0)
+
+    def inject(self) -> None:
+        self.before = log_lines(self.world, INJECTED)
+
+    def seen(self) -> str:
+        more = wait_for(
+            lambda: log_lines(self.world, INJECTED) - self.before, "calls fail", DETECTION_SECONDS
+        )
+        return f"{more} calls have failed at once, {self.before} before"
+
+    def hurts(self) -> tuple[str, ...]:
+        return GROUPS
+
+
+@dataclass
+class OvertakingCalls(Fault):
+    """Time goes by while actor calls overtake each other, more than they do by themselves (R12)."""
+
+    name: ClassVar[str] = "actor calls that overtake each other"
+    hold: float = 5.0
+
+    def inject(self) -> None:
+        """The wires have been doing it since the cluster started."""
+
+    def seen(self) -> str:
+        inversions, calls = overtaken(400)
+        assert inversions, "no call overtook another"
+        return f"{inversions} of {calls} calls of one caller were overtaken"
+
+    def hurts(self) -> tuple[str, ...]:
+        return GROUPS
+
+
+def overtaken(calls: int) -> tuple[int, int]:
+    """How many of so many calls of an async actor came in after one that was sent later."""
+
+    class Arrivals:
+        def __init__(self) -> None:
+            self.numbers: list[int] = []
+
+        async def note(self, number: int) -> None:
+            self.numbers.append(number)
+
+        async def all(self) -> list[int]:
+            return self.numbers
+
+    actor = (
+        ray.remote(Arrivals)
+        .options(num_cpus=0, namespace=NAMESPACE, max_concurrency=1_000, max_task_retries=0)
+        .remote()
+    )
+    refs = [actor.note.remote(number) for number in range(calls)]
+    done, _ = ray.wait(refs, num_returns=len(refs), timeout=DETECTION_SECONDS)
+    numbers: list[int] = []
+    deadline = time.monotonic() + DETECTION_SECONDS
+    while not numbers and time.monotonic() < deadline:
+        try:
+            numbers = ray.get(actor.all.remote(), timeout=DETECTION_SECONDS)
+        except ray.exceptions.RayError:
+            continue  # this call, too, may be one of those that are lost
+    ray.kill(actor)
+    assert done
+    return sum(a > b for a, b in itertools.pairwise(numbers)), len(numbers)
+
+
+__all__: list[Any] = [
+    "WIRES",
+    "FailingCalls",
+    "KillClient",
+    "KillLeaderWithoutGcs",
+    "OvertakingCalls",
+    "SparkBeside",
+]
