@@ -95,7 +95,7 @@ class Lane:
         self._group = group
         self._groups = groups
         self._rng = rng
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they began
         self._leader = ""
         self._turn = 0
         self._last = ""  # what the last attempt in vain came to, for the operator
@@ -231,11 +231,11 @@ class QueueLane(Lane, ABC):
     def _pump(self) -> None:
         if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
             task = asyncio.get_running_loop().create_task(self._work())
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
         self._pump()
@@ -416,8 +416,8 @@ class WatchLane(Lane):
 
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         task = asyncio.create_task(self._attempts(send, deadline, _Trace(command=False)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         try:
             reply = await task
         except asyncio.CancelledError:

@@ -135,7 +135,7 @@ class ActorTransport:
         self._book: dict[int, str] = {}
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._open: defaultdict[int, deque[asyncio.Future[bytes]]] = defaultdict(deque)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._search: asyncio.Task[None] | None = None
         self._attending: tuple[int, asyncio.Task[None] | None] = (0, None)
         self._closed = False
@@ -372,6 +372,6 @@ class ActorTransport:
 
     def _start(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task

@@ -38,7 +38,7 @@ class History:
         self._kept: deque[tuple[int, list[Change], int]] = deque()
         self._count = 0
         self._bytes = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order they came
 
     def add(self, revision: int, changes: list[Change]) -> None:
         """An entry was applied."""
@@ -115,10 +115,10 @@ class History:
             if found or left <= 0:
                 return api.Reply(revision=max(upto, request.from_revision), changes=found)
             future: asyncio.Future[None] = loop.create_future()
-            self._waiting.add(future)
+            self._waiting[future] = None
             try:
                 await asyncio.wait_for(future, left)
             except TimeoutError:
                 continue  # one last look, then the answer is "nothing yet"
             finally:
-                self._waiting.discard(future)
+                self._waiting.pop(future, None)

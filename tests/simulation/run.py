@@ -1,0 +1,283 @@
+"""One run: trouble, then a quorum gets well, then everybody; and what is left of a failure.
+
+Safety first: whatever happens, nothing that was promised breaks. Then liveness: a quorum alone,
+healed, has a leader within twenty election timeouts and takes ten writes; then all are healed, and
+agree byte for byte. At the end nobody may be left waiting.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from actors.caller import Caller
+from state_machines.metadata.kv import PutKv
+from state_machines.mqtt.session import OpenSession
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from tests.simulation.invariants import Violation
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.plan import SAFETY_SECONDS, Fault, Plan, draw
+from tests.simulation.workload import Workload
+from tests.simulation.world import World
+
+TIMEOUTS = 20  #: election timeouts until a healed quorum has a leader
+WRITES = 10  #: that it then has to take
+WRITES_SECONDS = 60.0
+AGREE_SECONDS = 240.0  #: virtual; repair of a lost disk takes a few of the controller's rounds
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to."""
+
+    plan: Plan
+    failure: str = ""
+    digest: str = ""
+    events: int = 0
+    seconds: float = 0.0  #: of processor time
+    asked: int = 0
+    acknowledged: int = 0
+    elections: int = 0
+    checks: int = 0
+    leader_timeouts: float = 0.0  #: how many election timeouts the healed quorum took
+    seen: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+def run(plan: Plan) -> Result:
+    """Run a plan. A violation is in the result, not raised."""
+    result = Result(plan)
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    collecting = gc.isenabled()
+    gc.disable()  # a coroutine that is collected in the middle of a run would act
+    world = World(plan)
+    workload = Workload(world)
+    began = time.process_time()
+    try:
+        _phases(world, workload, result)
+    except (Violation, AssertionError) as error:
+        result.failure = f"{type(error).__name__}: {error}" if str(error) else repr(error)
+        result.trace = [
+            f"{at:11.6f} {kind:<10} {who:<14} {what}" for at, kind, who, what in world.trace
+        ]
+    finally:
+        result.seconds = time.process_time() - began
+        result.events, result.digest = world.events, world.digest
+        result.asked, result.acknowledged = workload.asked, workload.acknowledged
+        result.elections, result.checks = world.monitor.elections, world.monitor.checks
+        result.seen = world.seen + world.network.seen
+        for home in world.homes.values():
+            result.seen += home.condition.seen
+        world.end()
+        if collecting:
+            gc.enable()
+        logging.disable(level)
+    return result
+
+
+def _phases(world: World, workload: Workload, result: Result) -> None:
+    world.found()
+    nemesis = Nemesis(world, workload)
+    begin = world.loop.now
+    workload.start()
+    nemesis.arm()
+    world.loop.run(lambda: False, begin + SAFETY_SECONDS)
+    _liveness(world, workload, nemesis, result)
+    _agreement(world, workload)
+    workload.judge()
+    _census(world)
+
+
+def _liveness(world: World, workload: Workload, nemesis: Nemesis, result: Result) -> None:
+    """Only a quorum of each group is healed: it must serve."""
+    rng = world.rng("liveness")
+    core = {name for group in world.plan.groups for name in world.quorum(group, rng)}
+    nemesis.heal()
+    world.network.weather.cut.clear()
+    for name in list(world.seats):
+        world.homes[name].condition.kill_at = world.homes[name].condition.fail_at = 0
+        if name in core:
+            if name not in world.processes or _stopped(world, name):
+                world.kill(name)
+                world.start_seat(name)
+        else:
+            world.kill(name)
+    healed = world.loop.now
+    timeout = world.plan.settings.election_timeout_max_ms / 1_000
+    world.event("healed", "quorum", sorted(core))
+
+    def all_led() -> bool:
+        return all(_serves(world, group) for group in world.plan.groups)
+
+    found = world.loop.run(all_led, healed + TIMEOUTS * timeout)
+    assert found, f"liveness: no leader within {TIMEOUTS} election timeouts: {describe(world)}"
+    result.leader_timeouts = (world.loop.now - healed) / timeout
+    process, caller = world.client("liveness")
+    task = world.loop.start(process, _write(caller, world.plan.groups))
+    written = world.loop.run(task.done, world.loop.now + WRITES_SECONDS)
+    assert written, f"liveness: {WRITES} writes were not taken: {describe(world)}"
+    task.result()
+
+
+def _stopped(world: World, name: str) -> bool:
+    seat = world.seats[name]
+    return seat is not None and seat.status_word == "stopped"
+
+
+def _serves(world: World, group: str) -> bool:
+    """Whether a leader has committed an entry of its own term."""
+    leader = world.leader(group)
+    if leader is None:
+        return False
+    core = leader[1]
+    return core._log.term(core.commit) == core.term
+
+
+async def _write(caller: Caller, groups: Sequence[str]) -> None:
+    for number in range(WRITES):
+        await caller.call(PutKv(key=f"healed{number}", value=b""), timeout_ms=50_000)
+    if "offset-0" in groups:
+        commit = OffsetCommit(group="healed", topic="t", partition=0, offset=1)
+        await caller.call(CommitOffsets.of([commit]), timeout_ms=50_000)
+    if "mqtt-0" in groups:
+        await caller.call(OpenSession(client_id="healed", broker="b"), timeout_ms=50_000)
+
+
+def _agreement(world: World, workload: Workload) -> None:
+    """Everybody is healed: all replicas come to the same state, byte for byte."""
+    for name in list(world.seats):
+        if name not in world.processes or _stopped(world, name):
+            world.kill(name)
+            world.start_seat(name)
+    workload.load.ended = True
+    deadline = world.loop.now + AGREE_SECONDS
+
+    def agreed() -> bool:
+        return workload.idle and all(_agrees(world, group) for group in world.plan.groups)
+
+    assert world.loop.run(agreed, deadline), f"no agreement: {describe(world)}"
+    for group in world.plan.groups:
+        leader = world.leader(group)
+        assert leader is not None, f"{group} lost its leader"
+        members = leader[1].configuration.members
+        dumps = {
+            name: _dump(world, name)
+            for name, core in world.cores(group).items()
+            if core.id in members
+        }
+        if len(set(map(repr, dumps.values()))) > 1:
+            raise AssertionError(f"states differ: {_difference(dumps)}")
+        for core in world.cores(group).values():
+            core.check()
+
+
+def _agrees(world: World, group: str) -> bool:
+    leader = world.leader(group)
+    if leader is None:
+        return False
+    core = leader[1]
+    configuration = core.configuration
+    if configuration.joint or core.commit < core.last_index:
+        return False
+    if world.damaged.get(group, 0) in configuration.members:
+        return False  # not replaced yet
+    applied = {}
+    for name, each in world.cores(group).items():
+        seat = world.seats[name]
+        assert seat is not None
+        assert seat.replica is not None
+        applied[each.id] = seat.replica.applied.index
+    return all(applied.get(member) == core.last_index for member in configuration.members)
+
+
+def _dump(world: World, name: str) -> dict[str, dict[bytes, bytes]]:
+    seat = world.seats[name]
+    assert seat is not None
+    assert seat.replica is not None
+    with seat.replica.stores.state.view() as view:
+        rows = {table: dict(view.rows(table)) for table in view.tables()}
+    return {table: each for table, each in rows.items() if each}
+
+
+def _difference(dumps: dict[str, dict[str, dict[bytes, bytes]]]) -> str:
+    """The first row that is not the same everywhere."""
+    for table in sorted({table for dump in dumps.values() for table in dump}):
+        keys = sorted({key for dump in dumps.values() for key in dump.get(table, {})})
+        for key in keys:
+            found = {name: dump.get(table, {}).get(key) for name, dump in dumps.items()}
+            if len(set(found.values())) > 1:
+                return f"{table} {key!r}: {found}"
+    return "in the order of their tables"
+
+
+def _census(world: World) -> None:
+    """Nobody is left waiting, and nothing went wrong unheard."""
+    world.loop.run(lambda: False, world.loop.now + 1.0)
+    for name, seat in world.seats.items():
+        if seat is None or seat.replica is None:
+            continue
+        replica = seat.replica
+        waiting = {
+            "proposals": len(replica.writes),
+            "entries": len(replica.writes._slots),
+            "reads": len(replica.reads),
+        }
+        assert not any(waiting.values()), f"left at {name}: {waiting}"
+    assert not world.loop.faults, f"exceptions nobody caught: {world.loop.faults[:3]}"
+
+
+def describe(world: World) -> str:
+    """Every replica in a line."""
+    lines = []
+    for group in world.plan.groups:
+        for name in world.group_seats[group]:
+            seat = world.seats[name]
+            if seat is None:
+                lines.append(f"{name}: down")
+            elif seat.replica is None:
+                lines.append(f"{name}: {seat.status_word} {seat._fault}")
+            else:
+                core = seat.replica.core
+                lines.append(
+                    f"{name}: {core.id:x} {seat.replica.role} term {core.term} log "
+                    f"{core.first_index}..{core.last_index} commit {core.commit} applied "
+                    f"{seat.replica.applied.index} {core.configuration} "
+                    f"{seat.replica.stopped_because}"
+                )
+    return "\n  ".join(["", *lines, f"damaged {world.damaged}"])
+
+
+def minimise(plan: Plan, budget: int = 60) -> Result:
+    """The failure of a plan with as few faults as can be found in so many runs (ddmin)."""
+    best = run(plan)
+    assert best.failure, "only a failure can be minimised"
+    faults: list[Fault] = list(plan.faults)
+    size = max(1, len(faults) // 2)
+    while faults and budget > 0:
+        for begin in range(0, len(faults), size):
+            fewer = faults[:begin] + faults[begin + size :]
+            result = run(replace(plan, faults=tuple(fewer)))
+            budget -= 1
+            if result.failure:
+                best, faults = result, fewer
+                break
+        else:
+            if size == 1:
+                break
+            size = max(1, size // 2)
+    return best
+
+
+def struck(plan: Plan, keep: Sequence[int] | None) -> Plan:
+    """The plan with only these of its faults (by their place in it)."""
+    if keep is None:
+        return plan
+    return replace(plan, faults=tuple(plan.faults[each] for each in keep))
+
+
+__all__ = ["Result", "describe", "draw", "minimise", "run", "struck"]
