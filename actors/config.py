@@ -24,6 +24,10 @@ KINDS: Final = ("metadata", "offset", "mqtt")  #: in the order in which they sta
 FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing works without it
 GROUPS_MAX: Final = 64
 REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier to be survived
+FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
+DEPTH_MAX: Final = 32  #: of lists and mappings in it
+BITS_MAX: Final = 1_000  #: of a number: more digits than anybody counts in
+SHOWN_MAX: Final = 80  #: characters of a wrong value in what is said of it
 SANE_HEARTBEATS: Final = 4  #: heartbeats that should fit into the shortest election timeout
 
 _UNITS: Final = {
@@ -31,8 +35,8 @@ _UNITS: Final = {
     "bytes": {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
     "": {"": 1},
 }
-_QUANTITY = re.compile(r"(\d+)\s*([A-Za-z]*)")
-_GROUP = re.compile(rf"({'|'.join(KINDS)})-(0|[1-9]\d{{0,3}})")
+_QUANTITY = re.compile(r"(\d{1,300})\s*([A-Za-z]*)", re.ASCII)
+_GROUP = re.compile(rf"({'|'.join(KINDS)})-(0|[1-9]\d{{0,3}})", re.ASCII)
 
 
 def _setting(default: int, low: int, high: int, unit: str = "", section: str = "raft") -> int:
@@ -99,10 +103,11 @@ class RaftSettings:
         for each in fields(self):
             value, limits = getattr(self, each.name), each.metadata
             if type(value) is not int:
-                raise Invalid(f"{each.name} must be a whole number, not {value!r}")
+                raise Invalid(f"{each.name} must be a whole number, not {_shown(value)}")
             if not limits["low"] <= value <= limits["high"]:
                 raise Invalid(
-                    f"{each.name} must be between {limits['low']} and {limits['high']}, not {value}"
+                    f"{each.name} must be between {limits['low']} and {limits['high']}, "
+                    f"not {_shown(value)}"
                 )
         if self.heartbeat_interval_ms < self.tick_ms:
             raise Invalid(
@@ -145,14 +150,20 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         if type(self.replicas) is not int or not 1 <= self.replicas <= REPLICAS_MAX:
-            raise Invalid(f"replicas must be between 1 and {REPLICAS_MAX}, not {self.replicas!r}")
+            raise Invalid(
+                f"replicas must be between 1 and {REPLICAS_MAX}, not {_shown(self.replicas)}"
+            )
         if type(self.allow_colocated) is not bool:
-            raise Invalid(f"allow_colocated must be true or false, not {self.allow_colocated!r}")
+            raise Invalid(
+                f"allow_colocated must be true or false, not {_shown(self.allow_colocated)}"
+            )
         if not 1 <= len(self.groups) <= GROUPS_MAX:
             raise Invalid(f"groups must be 1 to {GROUPS_MAX} names, not {len(self.groups)}")
         for group in self.groups:
             if not isinstance(group, str) or not _GROUP.fullmatch(group):
-                raise Invalid(f"groups: {group!r} is none of {', '.join(f'{k}-N' for k in KINDS)}")
+                raise Invalid(
+                    f"groups: {_shown(group)} is none of {', '.join(f'{k}-N' for k in KINDS)}"
+                )
         numbers = sorted(_order(group) for group in self.groups)
         if numbers[0] != (0, 0):
             raise Invalid(f"groups must contain {FIRST_GROUP}, which holds the slot map")
@@ -168,13 +179,11 @@ class ClusterConfig:
     def load(cls, path: Path) -> ClusterConfig:
         """Read `metadata:` of a launcher file. What it does not say keeps its default."""
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = _content(path)
         except OSError as error:
             raise Invalid(f"{path} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise Invalid(f"{path} is not UTF-8: {error.reason}") from error
-        except yaml.YAMLError as error:
-            raise Invalid(f"{path} is not YAML: {error}") from error
         if not isinstance(content, dict):
             raise Invalid(f"{path} must hold keys and values, as a Ray launcher file does")
         try:
@@ -225,6 +234,38 @@ class ClusterConfig:
         return tuple(found)
 
 
+def _content(path: Path) -> object:
+    """What a YAML file of a reasonable size and depth holds."""
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise Invalid(f"{path} is larger than {FILE_BYTES_MAX} bytes, the limit")
+    text, depth = data.decode(), 0
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_MAX:
+                raise Invalid(f"{path} is nested deeper than {DEPTH_MAX}, the limit")
+        return yaml.safe_load(text)
+    except Invalid:
+        raise
+    except Exception as error:  # a date in month 99 is a ValueError there, and so on
+        words = " ".join(str(error).split())
+        raise Invalid(f"{path} is not YAML: {_shown(words, 300)}") from error
+
+
+def _shown(value: object, characters: int = SHOWN_MAX) -> str:
+    """A wrong value in a refusal: in one line, and never more than a line."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= characters else f"{value[:characters]!r} …"
+    if isinstance(value, int) and value.bit_length() > SHOWN_MAX:
+        return f"a number of {value.bit_length()} bits"
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
 def _order(group: str) -> tuple[int, int]:
     kind, _, number = group.rpartition("-")
     return KINDS.index(kind), int(number)
@@ -245,21 +286,24 @@ def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Invalid(f"{where} must hold keys and values, not {value!r}")
+        raise Invalid(f"{where} must hold keys and values, not {_shown(value)}")
     for key in value:
         if key not in known:
-            raise Invalid(f"{where}.{key} is not a setting; there are {', '.join(sorted(known))}")
+            name = key if isinstance(key, str) and key.isidentifier() else _shown(key)
+            raise Invalid(f"{where}.{name} is not a setting; there are {', '.join(sorted(known))}")
     return value
 
 
 def _quantity(value: object, where: str, setting: Field[Any]) -> int:
     """A whole number with its unit, in the base unit."""
     units = _UNITS[setting.metadata["unit"]]
-    text = str(value).strip() if isinstance(value, int | str) and value is not True else ""
+    text = ""
+    if isinstance(value, str) or (type(value) is int and value.bit_length() < BITS_MAX):
+        text = str(value).strip()
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in units:
         known = ", ".join(unit for unit in units if unit)
         raise Invalid(
-            f"{where} must be a whole number{f' with {known}' * bool(known)}, not {value!r}"
+            f"{where} must be a whole number{f' with {known}' * bool(known)}, not {_shown(value)}"
         )
     return int(match[1]) * units[match[2]]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from actors.config import FILE_BYTES_MAX, ClusterConfig, RaftSettings
 from actors.seat import REQUEST_FIELDS_MAX
 from state_machines import packing
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
-from state_machines.raft.messages import Append, Entry
+from state_machines.raft.messages import Append, Entry, Heartbeat, HeartbeatReply
 from state_machines.wire import api_pb2 as api
 from state_machines.wire import bounds, codec
-from tests.bad_input import area_requests
+from tests.bad_input import area_config, area_requests
 from tests.bad_input.area_codec import bombs
+from tests.bad_input.replica import ROLES, heard
 from tests.bad_input.values import delimited
 
 
@@ -66,3 +71,42 @@ def test_the_largest_honest_batch_is_let_through() -> None:
     filters = tuple([TopicFilter(filter=f"t/{number}") for number in range(BATCH_ITEMS_MAX)])
     batch = PutSubscriptions(client_id="c", epoch=1, filters=filters)
     assert packing.unpack(PutSubscriptions, packing.pack(batch)) == batch
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("metadata: {raft: {tick: 2001-99-99}}", "not YAML"),  # was ValueError: month
+        ("a: !!bool x", "not YAML"),  # was KeyError
+        (f"metadata: {{replicas: {'9' * 5_000}}}", "not YAML"),  # was ValueError: 4300 digits
+        (f"metadata: {{replicas: 0x{'f' * 5_000}}}", "replicas must be between 1 and 7"),
+        (f"metadata: {{raft: {{tick: '{'9' * 5_000}'}}}}", "tick must be a whole number"),
+        ("[" * 10_000, "nested deeper than 32"),  # took minutes
+        (area_config.BOMB.decode(), "must"),  # nine kilobytes were gigabytes of text
+        ("a" * (FILE_BYTES_MAX + 1), f"larger than {FILE_BYTES_MAX} bytes"),
+        ("metadata: {groups: [metadata-0, metadata-1\u0660]}", "is none of"),  # looks like 10
+    ],
+)
+def test_a_file_that_broke_its_reader_is_refused_in_one_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(Invalid) as caught:
+        ClusterConfig.load(path)
+    assert says in caught.value.detail
+    assert caught.value.detail.isprintable()
+    assert len(caught.value.detail) < 1_000
+
+
+def test_a_number_too_long_to_write_out_is_refused_like_any_other() -> None:
+    with pytest.raises(Invalid, match="tick_ms must be between 5 and 1000, not a number"):
+        RaftSettings(tick_ms=10**5_000)
+    with pytest.raises(Invalid, match="replicas must be between 1 and 7"):
+        ClusterConfig(replicas=10**5_000)
+
+
+def test_a_term_makes_no_leap() -> None:
+    for role in ROLES:
+        for message in (HeartbeatReply(2, 1, 2**62), Heartbeat(2, 1, 2**62 - 1, 0)):
+            assert heard(role, replace(message, receiver=ROLES[role]().core.id)).core.term < 10
