@@ -22,6 +22,7 @@ from tests.mutants.mutant import Mutant
 from tests.proof.record import Record
 
 HEALTHY_SECONDS: Final = 120.0  #: for one test without a bug
+WATCHED: Final = 5  #: times as long may a run take that is watched
 ATTEMPTS: Final = 3
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -47,7 +48,7 @@ def long(
     unseen: dict[str, list[str]] = record.figures.setdefault("unseen", {})
     for killer in asked:
         if killer.name not in unseen:
-            healthy = trial.attempt(None, killer.tests, 3 * killer.seconds, watched=True)
+            healthy = trial.attempt(None, killer.tests, WATCHED * killer.seconds, watched=True)
             if healthy.verdict != "passed":
                 console.print(f"{killer.name} fails without any bug: {healthy}")
                 raise typer.Exit(1)

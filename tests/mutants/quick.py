@@ -22,7 +22,7 @@ import pytest
 from tests.mutants import swap, trial
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import ROOT
-from tests.mutants.trial import OPTIONS, Reporter, Trial
+from tests.mutants.trial import OPTIONS, TEST_SECONDS, Reporter, Trial
 
 KILLERS: Final = Path(__file__).parent / "killers.json"
 SECONDS: Final = 60.0  #: for one bug; it takes a fraction of one
@@ -108,8 +108,11 @@ def _swapped(wanted: Mapping[str, str]) -> dict[str, Trial]:
             os.dup2(nowhere, 1)
             os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
             conductor = _Conductor(wanted, there)
+            limit = ("-o", f"timeout={TEST_SECONDS}")
             tests = sorted(set(wanted.values()))
-            code = pytest.main(["-s", "--basetemp", f"{there}/tmp", *OPTIONS, *tests], [conductor])
+            code = pytest.main(
+                ["-s", "--basetemp", f"{there}/tmp", *OPTIONS, *limit, *tests], [conductor]
+            )
             if os.getpid() == conductor.parent:
                 trial.save(conductor.came, there / "came")
             trial.leave(code)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -59,7 +59,7 @@ class Trial:
     why: str
     seconds: float  #: of that test, or of all
     tests: int  #: that were run
-    called: frozenset[Function]  #: the functions of ours that were, if that was wanted
+    called: frozenset[Function] = field(repr=False)  #: functions of ours, if that was wanted
 
 
 def warm() -> None:
@@ -201,7 +201,9 @@ def _child(
             hand_on(reach.REACHED, str(files["called"]))
             reach.write_down(str(files["called"]))
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of the start
-        leave(pytest.main([*OPTIONS, "--basetemp", str(place / "tmp"), *tests], [reporter]))
+        limit = 0 if watched else TEST_SECONDS  # to be watched takes its time
+        options = (*OPTIONS, "-o", f"timeout={limit}")
+        leave(pytest.main([*options, "--basetemp", str(place / "tmp"), *tests], [reporter]))
 
 
 def plant_and_import(mutant: Mutant, reporter: Reporter) -> None:
