@@ -43,7 +43,7 @@ def long(
     trial.warm()
     asked = [each for each in killers() if not by or each.name in by.split(",")]
     mutants = [each for name, each in MUTANTS.items() if only in name]
-    record = Record("mutants", bugs=len(MUTANTS))
+    record = Record("mutants", tests="tests", bugs=len(MUTANTS))
     verdicts: dict[str, dict[str, Any]] = record.figures.setdefault("verdicts", {})
     unseen: dict[str, list[str]] = record.figures.setdefault("unseen", {})
     for killer in asked:
