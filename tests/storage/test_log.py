@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from state_machines.raft.messages import Configuration, Entry, EntryKind, HardState, SnapshotMeta
@@ -166,42 +164,6 @@ def test_a_snapshot_that_is_cut_short_is_whole_or_absent() -> None:
         else:
             assert loaded == LoadedLog(point(2000, 3), (), HardState(3, 0, 0))
             assert engine.stats().records == 3
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_agrees_with_a_list(disk: Disk, seed: int) -> None:
-    rng = Random(seed)
-    log, _ = opened(disk)
-    base, hard, term = point(0, 0), HardState(), 1
-    log.save(base, (), None)
-    entries: list[Entry] = []
-    for _ in range(80):
-        choice = rng.random()
-        last = base.index + len(entries)
-        if choice < 0.6:
-            term += rng.random() < 0.2
-            first = last + 1
-            if entries and rng.random() < 0.3:
-                first = rng.randrange(base.index + 1, last + 2)
-            fresh = [entry(first + n, term) for n in range(rng.randrange(1, 12))]
-            entries = entries[: first - base.index - 1] + fresh
-            state = HardState(term, rng.randrange(4), rng.randrange(last + 1))
-            hard = state if term > hard.term or rng.random() < 0.5 else hard
-            log.save(None, fresh, state if hard is state else None)
-        elif choice < 0.8 and entries:
-            kept = rng.randrange(len(entries))
-            base = point(entries[kept].index, entries[kept].term)
-            entries = entries[kept + 1 :]
-            log.compact(base)
-        elif choice < 0.85:
-            base, entries = point(last + rng.randrange(-3, 20), term), []
-            base = point(max(base.index, 1), term)
-            hard = HardState(term, 0, base.index)
-            log.save(base, (), hard)
-        else:
-            log, loaded = opened(disk)
-            assert loaded == LoadedLog(base, tuple(entries), hard)
-    assert opened(disk)[1] == LoadedLog(base, tuple(entries), hard)
 
 
 # The state beside the log.

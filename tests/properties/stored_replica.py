@@ -1,0 +1,215 @@
+"""Log and state of one replica together, over memory and over LMDB, in a process that may die
+before any transaction of either: what was saved is there, what was applied is applied once, and
+the two always fit (`storage.log` has the order in which they are changed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from state_machines.raft.messages import Entry, HardState, SnapshotMeta
+from storage.log import LoadedLog, RaftLog
+from storage.shelf import MemoryShelf
+from storage.snapshot import write_stream
+from storage.state import State
+from tests.properties.ask import holds
+from tests.properties.place import Placed
+from tests.storage.faults import MEMBERS, Crashed, CrashingEngine
+
+Rows = dict[str, int]
+
+NAMES: Final = ("a", "b", "c")
+COMMANDS: Final = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(1, 9)), min_size=1, max_size=5
+)
+FLUSH_BYTES: Final = 1_000
+
+
+def apply_to(state: State, entry: Entry) -> None:
+    """Not idempotent: a row is a sum, so an entry that is applied twice, or not at all, shows."""
+    name, _, amount = entry.data.decode().partition("=")
+    total = int(state.get("sums", (name,)) or 0) + int(amount)
+    state.put("sums", (name,), b"%d" % total)
+    state.set_applied(SnapshotMeta(entry.index, entry.term, MEMBERS))
+
+
+def rows_of(state: State) -> Rows:
+    return {name: int(value) for name in NAMES if (value := state.get("sums", (name,))) is not None}
+
+
+@holds(long=2_500, sample=40, steps=40)
+class StoredReplicaInMemory(Placed):
+    """`saved` is the log as it was promised; `sums` the rows at each index that matters."""
+
+    on_disk: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved = LoadedLog(SnapshotMeta(0, 0, MEMBERS), (), HardState())
+        self.sums: dict[int, Rows] = {0: {}}
+        self.flushed = SnapshotMeta(0, 0, MEMBERS)
+        self.reached = 0  # how far anything was ever applied: it is committed
+        self.log_fuse: int | None = None
+        self.state_fuse: int | None = None
+        self.start()
+
+    def start(self) -> None:
+        """A new process over what is there: it loads, checks, and applies again."""
+        self.log_fuse = self.state_fuse = None
+        self.state = State(self.disk.shelf(), founding=MEMBERS, flush_bytes=FLUSH_BYTES)
+        assert self.state.flushed == self.flushed
+        assert rows_of(self.state) == self.sums[self.flushed.index]
+        self.log = RaftLog(self.disk.log())
+        loaded = self.log.load(self.state.flushed, installed=self.state.installed, founding=MEMBERS)
+        assert loaded == self.saved
+        for entry in loaded.entries:
+            if self.flushed.index < entry.index <= self.reached:
+                apply_to(self.state, entry)
+                self.flushed = self.state.flushed  # a layer that is full is flushed on the way
+                assert rows_of(self.state) == self.sums[entry.index]
+        assert self.state.applied.index == self.reached, "what was applied can be applied again"
+
+    @property
+    def last_index(self) -> int:
+        return self.saved.snapshot.index + len(self.saved.entries)
+
+    def entry(self, index: int) -> Entry:
+        return self.saved.entries[index - self.saved.snapshot.index - 1]
+
+    def survives(self, work: Callable[[], None]) -> bool:
+        """Do this with the fuses lit, if they are; False if the process died of it."""
+        log_engine, state_engine = self.log.engine, self.state._engine
+        if self.log_fuse is not None:
+            self.log.engine = CrashingEngine(log_engine, self.log_fuse)
+        if self.state_fuse is not None:
+            self.state._engine = CrashingEngine(state_engine, self.state_fuse)
+        try:
+            work()
+        except Crashed:
+            return False
+        self.log.engine = log_engine
+        if isinstance(self.state._engine, CrashingEngine):  # else an install has replaced it
+            self.state._engine = state_engine
+        self.log_fuse = self.state_fuse = None
+        return True
+
+    @rule(log=st.integers(0, 2))
+    def die_in_the_log(self, log: int) -> None:
+        self.log_fuse = log
+
+    @rule()
+    def die_in_the_state(self) -> None:
+        self.state_fuse = 0
+
+    @rule()
+    def restart(self) -> None:
+        self.start()
+
+    @rule(commands=COMMANDS, back=st.integers(0, 3), step=st.integers(0, 1))
+    def save(self, commands: list[tuple[str, int]], back: int, step: int) -> None:
+        """Append, or replace the end as a new leader does; what was applied stays."""
+        first = max(self.last_index - back, self.reached, self.saved.snapshot.index) + 1
+        term = max(self.saved.hard_state.term, 1) + max(step, int(first <= self.last_index))
+        fresh = [
+            Entry(term, first + at, b"%s=%d" % (name.encode(), amount))
+            for at, (name, amount) in enumerate(commands)
+        ]
+        kept = self.saved.entries[: first - 1 - self.saved.snapshot.index]
+        state = HardState(term, 1, self.reached)
+        after = LoadedLog(self.saved.snapshot, (*kept, *fresh), state)
+        if self.survives(lambda: self.log.save(None, fresh, state)) or self.log_fuse:
+            self.saved = after
+            self.start_if_dead()
+        else:
+            self.start()
+
+    def start_if_dead(self) -> None:
+        if self.log_fuse is not None or self.state_fuse is not None:
+            self.start()
+
+    @rule(count=st.integers(1, 4))
+    def apply(self, count: int) -> None:
+        for _ in range(count):
+            index = self.state.applied.index + 1
+            if index > self.last_index:
+                return
+            entry = self.entry(index)
+            sums = dict(self.sums[index - 1])
+            name, _, amount = entry.data.decode().partition("=")
+            sums[name] = sums.get(name, 0) + int(amount)
+            self.sums[index] = sums
+            self.reached = max(self.reached, index)
+            if not self.survives(lambda entry=entry: apply_to(self.state, entry)):  # type: ignore[misc]
+                self.start()
+                return
+            self.flushed = self.state.flushed
+
+    @rule()
+    def flush(self) -> None:
+        if self.survives(self.state.flush):
+            self.flushed = self.state.applied
+            assert self.state.flushed == self.flushed
+        else:
+            self.start()
+
+    @precondition(lambda self: self.flushed.index > self.saved.snapshot.index)
+    @rule()
+    def compact(self) -> None:
+        gone = self.flushed.index - self.saved.snapshot.index
+        after = LoadedLog(self.flushed, self.saved.entries[gone:], self.saved.hard_state)
+        if self.survives(lambda: self.log.compact(self.flushed)) or self.log_fuse:
+            self.saved = after
+            self.start_if_dead()
+        else:
+            self.start()
+
+    @rule(ahead=st.integers(1, 6), amount=st.integers(1, 9))
+    def install(self, ahead: int, amount: int) -> None:
+        """A leader's snapshot: the state is switched first, then the log is saved."""
+        index = self.reached + ahead
+        term = self.saved.hard_state.term + 1  # of another leader: the log does not have it
+        at = SnapshotMeta(index, term, MEMBERS)
+        source = State(MemoryShelf())
+        sums = dict.fromkeys(NAMES[: 1 + amount % 3], amount * 100)
+        for name, total in sums.items():
+            source.put("sums", (name,), b"%d" % total)
+        source.set_applied(at)
+        staging = self.state.stage()
+        with source.view() as view:
+            for chunk in write_stream(view, 100):
+                staging.add(chunk)
+        staging.finish()
+        promise = HardState(term, 0, index)
+        old = self.saved.hard_state
+
+        def switch_then_save() -> None:
+            self.state.install(staging, at)
+            self.sums, self.flushed, self.reached = {index: sums}, at, index
+            self.log.save(at, (), promise)
+
+        if self.survives(switch_then_save):
+            self.saved = LoadedLog(at, (), promise)
+            return
+        assert self.flushed == at, "no transaction of the state's old engine is needed"
+        commit = max(old.commit, index)
+        # Loading has done what the log did not come to: the term is that of the snapshot, and
+        # whoever had a vote had it in an older one.
+        self.saved = LoadedLog(at, (), promise if self.log_fuse else HardState(term, 0, commit))
+        self.start()
+
+    @invariant()
+    def they_fit(self) -> None:
+        assert self.log.base.index <= self.state.flushed.index <= self.state.applied.index
+        assert self.state.applied.index <= self.log.last_index
+        assert self.log.last_index == self.last_index
+        assert rows_of(self.state) == self.sums[self.state.applied.index]
+
+
+@holds(long=1_500, sample=20, steps=40)
+class StoredReplicaOnDisk(StoredReplicaInMemory):
+    """The same over LMDB."""
+
+    on_disk: ClassVar[bool] = True
