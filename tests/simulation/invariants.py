@@ -9,13 +9,13 @@ their lives, must come to the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 from actors.pending import PROPOSALS_MAX, READS_MAX
-from actors.seat import Seat
+from actors.replica import Replica
 from actors.transport import BUFFER_MAX, CALLS_MAX
 from state_machines.machine import Applied
 from state_machines.raft import Raft
@@ -33,7 +33,7 @@ from state_machines.raft.messages import (
 )
 from state_machines.raft.progress import ProgressState
 from state_machines.raft.quorum import has_quorum
-from state_machines.raft.roles import Leader
+from state_machines.raft.roles import Follower, Leader
 from state_machines.wire import api_pb2 as api
 from storage.stores import Stores
 from tests.simulation.disk import Room
@@ -156,10 +156,8 @@ class Monitor:
 
         log.save = saved
 
-    def adopt(self, seat: Seat) -> None:
-        """The seat has a replica now."""
-        replica = seat.replica
-        assert replica is not None
+    def adopt(self, replica: Replica) -> Callable[[], bool]:
+        """A seat has a replica now. Returns what is to be called after each of its steps."""
         core = replica.core
         member = self.members[core.id]
         member.lives += 1
@@ -193,22 +191,24 @@ class Monitor:
             send(messages)
 
         transport.send = sent
+        return self.watch(member, replica)
 
     # -- what it is -------------------------------------------------------------------------
 
-    def look(self, seat: Seat) -> bool:
-        """After a step of the seat's process. Whether something had changed; raises Violation."""
-        self.checks += 1
-        replica = seat.replica
-        if replica is not None:
-            member = self.members[replica.core.id]
-            core = replica.core
-            log = core._log
+    def watch(self, member: Member, replica: Replica) -> Callable[[], bool]:
+        """What is to be called after every step of the replica's process: it raises Violation, and
+        says whether something had changed."""
+        core = replica.core
+        log = core._log
+
+        def look() -> bool:
+            self.checks += 1
+            role = core._role
             shape = (
                 core._term,
                 core._vote,
-                core._role.name,
-                core.leader,
+                role.name,
+                role.leader if type(role) is Follower else 0,
                 log.commit,
                 log.last_index,
                 log.last_term,
@@ -218,21 +218,22 @@ class Monitor:
                 replica.applied.index,
                 replica.stopped_because,
             )
-            if shape != member.shape:
+            changed = shape != member.shape
+            if changed:
                 member.shape = shape
-                self._changed(member, seat, core)
-                self.raise_failures()
-                return True
+                self._changed(member, replica)
             member.steps += 1
             if member.steps % WALK_EVERY == 0:
                 core.check()
                 self._bounded(replica)
-        self.raise_failures()
-        return False
+            if self.failures:
+                self.raise_failures()
+            return changed
 
-    def _changed(self, member: Member, seat: Seat, core: Raft) -> None:
-        replica = seat.replica
-        assert replica is not None
+        return look
+
+    def _changed(self, member: Member, replica: Replica) -> None:
+        core = replica.core
         name, facts, log = member.seat, self.facts[member.group], core._log
         term, vote = core.term, core.vote
         if replica.stopped_because and core.id not in self.excused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from random import Random
@@ -106,7 +107,7 @@ class World:
         self.controllers: dict[int, Process] = {}
         self.damaged: dict[str, int] = {}  #: group -> a replica whose disk was lost or corrupted
         self._seat_of: dict[Process, Seat] = {}
-        self._adopted: set[int] = set()
+        self._looks: dict[Process, Callable[[], bool]] = {}
         self._born = 0
         self._chance = self.rng("chance")
         for seats in self.group_seats.values():
@@ -143,19 +144,22 @@ class World:
         return self._digest.hexdigest()
 
     def _after(self, process: Process) -> None:
-        seat = self._seat_of.get(process)
-        if seat is None:
-            if self.monitor.failures:
-                self.monitor.raise_failures()
-            return
-        replica = seat.replica
-        if replica is not None and id(replica) not in self._adopted:
-            self._adopted.add(id(replica))
-            self._count_ticks(replica, process.name)
-            self.monitor.adopt(seat)
-        if self.monitor.look(seat):
+        look = self._looks.get(process)
+        if look is None:
+            self._meet(process)
+        elif look():
+            replica = self._seat_of[process].replica
             assert replica is not None
             self.event("state", process.name, self.monitor.members[replica.core.id].shape)
+
+    def _meet(self, process: Process) -> None:
+        """A step of a process that has no replica, or has one only now."""
+        seat = self._seat_of.get(process)
+        if seat is not None and seat.replica is not None:
+            self._count_ticks(seat.replica, process.name)
+            self._looks[process] = self.monitor.adopt(seat.replica)
+        if self.monitor.failures:
+            self.monitor.raise_failures()
 
     def _count_ticks(self, replica: Any, name: str) -> None:
         tick = replica._ticker._ticked

@@ -1,0 +1,111 @@
+"""A sample of simulated clusters, and what makes a simulation one that can be relied on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.memory import MemoryEngine
+from tests.simulation.plan import KINDS, Plan, draw
+from tests.simulation.run import Result, minimise, run, struck
+
+SEEDS = 300
+BATCH = 25
+ROOT = Path(__file__).parents[2]
+
+_seen: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_nothing_promised_breaks_and_a_healed_cluster_serves(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        result = run(draw(seed))
+        _seen.update(result.seen)
+        assert not result.failure, (
+            f"seed {seed}: {result.failure}\npython -m tests.simulation replay {seed}"
+        )
+        assert result.acknowledged > 0, f"seed {seed}: nothing was done"
+
+
+def test_every_kind_of_fault_has_struck() -> None:
+    """After the runs above: a fault that never strikes shows nothing."""
+    if not _seen:
+        pytest.skip("the runs above were not selected")
+    assert len(KINDS) >= 25
+    assert [kind for kind in KINDS if not _seen[kind]] == []
+
+
+def test_a_seed_is_one_run_whatever_the_hash_seed() -> None:
+    program = (
+        "from tests.simulation.run import draw, run\n"
+        "for seed in range(1000, 1008):\n"
+        "    print(seed, run(draw(seed)).digest)\n"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(runs) == 1
+
+
+def test_a_violation_is_found_and_traced_to_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that forgets what it had made durable, whenever the power goes."""
+    plan = _with("crash all")
+    kept = MemoryEngine.write
+    monkeypatch.setattr(
+        MemoryEngine,
+        "write",
+        lambda self, changes: kept(
+            self, [each for each in changes if each[1] != b"hard_state" or _tenth()]
+        ),
+    )
+    result = minimise(plan)
+    assert "forgot" in result.failure or "lost" in result.failure or "ends at" in result.failure
+    assert len(result.plan.faults) < len(plan.faults)
+    assert result.trace, "the end of the run is told"
+
+
+def _with(kind: str) -> Plan:
+    """A plan that has this kind of fault among others."""
+    for seed in range(2_000, 4_000):
+        plan = draw(seed)
+        kinds = [fault.kind for fault in plan.faults]
+        if kind in kinds and len(kinds) > 3 and plan.replicas == 3:
+            return plan
+    raise AssertionError(f"no plan has {kind}")
+
+
+_writes = Counter[str]()
+
+
+def _tenth() -> bool:
+    _writes["all"] += 1
+    return _writes["all"] % 10 != 0
+
+
+def test_a_plan_without_faults_is_quiet() -> None:
+    plan = replace(_with("drop"), faults=())
+    result: Result = run(plan)
+    assert not result.failure
+    assert result.elections == len(plan.groups), "one leader each, and no other"
+    assert set(result.seen) <= {"watch compacted"}
+
+
+def test_faults_can_be_picked_by_their_place() -> None:
+    plan = _with("crash leader")
+    assert struck(plan, [0, 2]).faults == (plan.faults[0], plan.faults[2])
+    assert struck(plan, None) is plan
