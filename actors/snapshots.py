@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError
 from actors.storage_thread import StorageThread
 from actors.transport import Transport
 from state_machines.errors import Invalid
+from state_machines.raft import TERM_MAX
 from state_machines.raft.messages import InstallSnapshot, SnapshotMeta
-from state_machines.wire import raft_pb2
+from state_machines.wire import codec, raft_pb2
 from storage import records
 from storage.errors import BadSnapshot, CorruptRecord, StorageError
 from storage.snapshot import Chunk, Staging, write_stream
@@ -116,6 +117,10 @@ def _next(chunks: Iterator[Chunk]) -> Chunk | None:
     return next(chunks, None)
 
 
+def _discarded(_: None) -> None:
+    """Nothing waits for it."""
+
+
 class SnapshotReceiver:
     """Takes one stream at a time, and holds it verified until the core has decided."""
 
@@ -165,7 +170,10 @@ class SnapshotReceiver:
             # failpoint: receive.before_chunk
             staging.add(chunk)
             # failpoint: receive.after_chunk
-            return staging.finish() if chunk.last else None
+            meta = staging.finish() if chunk.last else None
+            if meta is not None and meta.term > message.term:
+                raise BadSnapshot(f"a snapshot of term {meta.term} came in term {message.term}")
+            return meta
 
         try:
             meta = await self._storage.run(job)
@@ -193,9 +201,14 @@ class SnapshotReceiver:
         return self._verified is not None
 
     def release(self) -> None:
-        """The core has installed or refused it; another one may come."""
-        self._verified = None
+        """The core has installed or refused it; another one may come, and nothing is left of it."""
+        assert self._verified is not None, "there is something to release"
+        (_, staging), self._verified = self._verified, None
         # failpoint: receive.released
+        self._storage.hand(staging.discard, _discarded, self._left)
+
+    def _left(self, error: BaseException) -> None:
+        log.warning("%s: a snapshot that was not wanted is left over: %s", self._group, error)
 
     def _parse(self, data: bytes) -> raft_pb2.SnapshotChunk:
         if len(data) > CHUNK_MESSAGE_BYTES_MAX:
@@ -204,11 +217,16 @@ class SnapshotReceiver:
             message = raft_pb2.SnapshotChunk.FromString(data)
         except DecodeError:
             raise Invalid("chunk: not an encoded SnapshotChunk") from None
+        if message.sender == self._replica or not 0 < message.sender <= codec.ID_MAX:
+            raise Invalid(f"chunk: sender is {message.sender}")
+        if message.term > TERM_MAX:
+            raise Invalid(f"chunk: term is {message.term}, the limit is {TERM_MAX}")
         for name, wanted in (
             ("cluster", self._cluster),
             ("group", self._group),
             ("receiver", self._replica),
         ):
             if getattr(message, name) != wanted:
-                raise Invalid(f"chunk: {name} is {getattr(message, name)!r}, not {wanted!r}")
+                shown = str(getattr(message, name))[:80]
+                raise Invalid(f"chunk: {name} is {shown!r}, not {wanted!r}")
         return message

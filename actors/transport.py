@@ -27,6 +27,7 @@ from state_machines.raft.messages import (
     AppendReply,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
     VoteReply,
 )
@@ -289,6 +290,8 @@ class ActorTransport:
             raise Invalid(f"cluster: {envelope.cluster!r} is not this cluster")
         if envelope.group != self._group:
             raise Invalid(f"group: {envelope.group!r} is not {self._group!r}")
+        if any(isinstance(message, InstallSnapshot) for message in envelope.messages):
+            raise Invalid("install_snapshot: a snapshot comes in chunks, and is asked for here")
         if envelope.seat in self._seats:
             self._book[envelope.sender] = envelope.seat
         # failpoint: message.received

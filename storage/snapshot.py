@@ -22,6 +22,7 @@ gathered, tables and keys strictly ascending, and at the end count and digest. O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,10 +30,10 @@ from struct import Struct
 from typing import Protocol
 from zlib import crc32
 
-from google.protobuf.message import DecodeError
-
 from state_machines.raft.messages import SnapshotMeta
+from state_machines.wire.codec import WireError, decode_meta
 from storage import keys, records
+from storage.disk import TABLES
 from storage.engine import ENGINE_VALUE_BYTES, Change
 from storage.errors import BadSnapshot
 from storage.records import sealed
@@ -58,6 +59,8 @@ _HEADER = Struct(">8sI")
 _ROW = Struct(">cHI")
 _TABLE = Struct(">cB")
 _END = Struct(">cQ")
+_NAME = re.compile(rb"[A-Za-z][\w.-]{0,63}")
+"""Of a table. LMDB ends a name at a NUL, so that two names could be one table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,7 @@ class _Parser:
         self.meta: SnapshotMeta | None = None
         self._rest = bytearray()
         self._table = ""
+        self._tables = 0
         self._key = b""
         self._rows = 0
         self._ended = False
@@ -278,12 +282,9 @@ class _Parser:
         if have < _HEADER.size + size:
             return None
         try:
-            meta = records.meta_from(bytes(self._rest[_HEADER.size : _HEADER.size + size]))
-        except DecodeError as error:
-            raise BadSnapshot(f"the header cannot be read: {error}") from error
-        if meta.index == 0 or not meta.configuration.voters:
-            raise BadSnapshot(f"a snapshot of nothing: {meta}")
-        self.meta = meta
+            self.meta = decode_meta(bytes(self._rest[_HEADER.size : _HEADER.size + size]))
+        except WireError as error:
+            raise BadSnapshot(f"the header cannot be read: {error.detail}") from error
         return _HEADER.size + size, None
 
     def _begin_table(self, at: int, have: int) -> tuple[int, None] | None:
@@ -293,12 +294,15 @@ class _Parser:
         begin = at + _TABLE.size
         if have < _TABLE.size + size:
             return None
-        try:
-            table = self._rest[begin : begin + size].decode()
-        except UnicodeDecodeError as error:
-            raise BadSnapshot(f"a table's name is not UTF-8: {error}") from error
-        if not self._table < table or table.startswith("@") or size > 64:
+        name = bytes(self._rest[begin : begin + size])
+        if not _NAME.fullmatch(name):
+            raise BadSnapshot(f"{name!r} is no name of a table")
+        table = name.decode()
+        if not self._table < table:
             raise BadSnapshot(f"table {table!r} after {self._table!r}")
+        self._tables += 1
+        if self._tables >= TABLES:  # one is the state's own
+            raise BadSnapshot(f"{self._tables} tables, the limit is {TABLES - 1}")
         self._table, self._key = table, b""
         return begin + size, None
 

@@ -117,6 +117,18 @@ def decode_message(data: bytes) -> Message:
     return _message_from(found)
 
 
+def decode_meta(data: bytes) -> SnapshotMeta:
+    """The point of a snapshot, as one says it of itself. Raises WireError."""
+    try:
+        found = pb.SnapshotMeta.FromString(data)
+    except DecodeError:
+        raise WireError("meta: not an encoded SnapshotMeta") from None
+    meta = _meta_from(found)
+    if not (meta.index and meta.term):
+        raise WireError(f"meta: index {meta.index}, term {meta.term}")
+    return meta
+
+
 def _message_to(message: Message) -> pb.RaftMessage:
     made = pb.RaftMessage(sender=message.sender, receiver=message.receiver, term=message.term)
     match message:

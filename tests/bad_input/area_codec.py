@@ -110,8 +110,14 @@ def assigned(found: Encoded, rng: Random) -> str:
             value = values.noise(rng)
         case FieldDescriptor.TYPE_ENUM:
             value = rng.choice((0, 1, 2, 7, 2**31 - 1, -1))
-        case _:
+        case FieldDescriptor.TYPE_UINT64:
             value = values.number(rng) % 2**64
+        case FieldDescriptor.TYPE_UINT32 | FieldDescriptor.TYPE_FIXED32:
+            value = values.number(rng) % 2**32
+        case FieldDescriptor.TYPE_INT64:
+            value = values.number(rng) % 2**63 * rng.choice((1, -1))
+        case other:
+            raise AssertionError(f"{field.full_name}: {other} is not drawn")
     if repeated:
         getattr(target, field.name).extend([value] * rng.choice((1, 2, 70)))
     else:

@@ -6,7 +6,8 @@ case and holds it to laws 18 and 19:
 
 - it is refused with a typed error that says in one line which field and which limit, or it is
   dropped, or it is no bad input after all and is taken;
-- nothing else comes out of it, and it takes no more than `CPU_SECONDS_MAX`;
+- nothing else comes out of it, nothing forges a line of the log, and it takes no more than
+  `CPU_SECONDS_MAX`;
 - refused, it has changed nothing: the cases of each area look for themselves, and raise `Wrong`;
 - beside itself it takes no more memory than twice the largest frame of its area (and text up to
   four bytes a character, as Python has it). Python's own memory is looked at in every sampled case,
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import signal
 import traceback
 import tracemalloc
@@ -123,12 +125,13 @@ def judge(area: Area, number: int, tally: Tally, *, measure: bool = False) -> No
     memory = _Memory(case.bomb) if measure or case.bomb else None
     tally.cases += 1
     try:
-        if memory is None:
-            with _watch(CPU_SECONDS_MAX):
-                outcome = case.run()
-        else:
-            with _watch(CPU_SECONDS_MAX * MEASURED_FACTOR), memory:
-                outcome = case.run()
+        with _LISTENER:
+            if memory is None:
+                with _watch(CPU_SECONDS_MAX):
+                    outcome = case.run()
+            else:
+                with _watch(CPU_SECONDS_MAX * MEASURED_FACTOR), memory:
+                    outcome = case.run()
     except Hang:
         tally.find("hang", f"{area.name} {number} ({case.what})")
         return
@@ -148,6 +151,31 @@ def judge(area: Area, number: int, tally: Tally, *, measure: bool = False) -> No
         tally.frames = max(tally.frames, round(beside / area.frame_bytes, 3))
         if took > allowed:
             tally.find("memory", f"{area.name} {number} ({case.what}): {took >> 10} KiB")
+
+
+class _Listener(logging.Handler):
+    """Reads what is logged within a `with`, in place of a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._forged = ""
+
+    def __enter__(self) -> None:
+        self._forged = ""
+        logging.getLogger().addHandler(self)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+        if self._forged and kind is None:
+            raise Wrong("forged", f"logged {self._forged[:200]!r}")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if not said.isprintable() or len(said) > DETAIL_MAX:
+            self._forged = said
+
+
+_LISTENER: Final = _Listener()
 
 
 @contextmanager

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from actors.config import FILE_BYTES_MAX, ClusterConfig, RaftSettings
 from actors.seat import REQUEST_FIELDS_MAX
+from actors.transport import ActorTransport, Calls
 from state_machines import packing
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
-from state_machines.raft.messages import Append, Entry, Heartbeat, HeartbeatReply
+from state_machines.raft.messages import (
+    Append,
+    Configuration,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    SnapshotMeta,
+)
 from state_machines.wire import api_pb2 as api
 from state_machines.wire import bounds, codec
-from tests.bad_input import area_config, area_requests
+from storage import records
+from storage.disk import TABLES
+from tests.actors.virtual_time import in_virtual_time
+from tests.bad_input import area_config, area_requests, area_snapshot
 from tests.bad_input.area_codec import bombs
-from tests.bad_input.replica import ROLES, heard
+from tests.bad_input.battery import Outcome
+from tests.bad_input.replica import ROLES, TERM, VOTERS, heard
 from tests.bad_input.values import delimited
+from tests.wire.test_codec import A, B, envelope
 
 
 @pytest.mark.parametrize(("what", "data"), bombs(), ids=[what for what, _ in bombs()])
@@ -110,3 +126,57 @@ def test_a_term_makes_no_leap() -> None:
     for role in ROLES:
         for message in (HeartbeatReply(2, 1, 2**62), Heartbeat(2, 1, 2**62 - 1, 0)):
             assert heard(role, replace(message, receiver=ROLES[role]().core.id)).core.term < 10
+
+
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [
+        (SnapshotMeta(30, TERM + 1, VOTERS), "term 4 came in term 3"),  # could never start again
+        (SnapshotMeta(2**64 - 1, 1, VOTERS), "meta.index"),  # the next index had no bytes
+        (SnapshotMeta(30, 0, VOTERS), "term 0"),
+        (SnapshotMeta(30, TERM, Configuration((2, 1, 1))), "voters"),
+        (SnapshotMeta(30, TERM, Configuration((1, 2), (), (2,))), "learners"),
+    ],
+)
+def test_a_snapshot_of_a_point_that_no_log_has_is_refused(
+    meta: SnapshotMeta, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = area_snapshot.header(records.meta_to(meta)) + area_snapshot.end(0)
+    assert area_snapshot.stream(data, 100, 0) is Outcome.REFUSED
+    assert says in caplog.text
+
+
+@pytest.mark.parametrize("name", [b"kv\0", b"\0", b"a\nb", b"kv\xff"])
+def test_two_names_of_tables_are_never_one_table(name: bytes) -> None:
+    """LMDB ends a name at a NUL: rows of `kv` and of `kv\\0` were in one table."""
+    rows = area_snapshot.table(b"kv") + area_snapshot.row(b"k")
+    rows += area_snapshot.table(name) + area_snapshot.row(b"l")
+    data = area_snapshot.HEAD + rows + area_snapshot.end(2)
+    assert area_snapshot.stream(data, 60_000, 2, disk=True) is Outcome.REFUSED
+
+
+def test_more_tables_than_an_environment_has_are_a_bad_snapshot_and_not_a_bad_disk() -> None:
+    rows = [area_snapshot.table(b"t%03d" % n) + area_snapshot.row(b"k") for n in range(TABLES)]
+    for count, outcome in ((TABLES - 1, Outcome.TAKEN), (TABLES, Outcome.REFUSED)):
+        data = area_snapshot.HEAD + b"".join(rows[:count]) + area_snapshot.end(count)
+        assert area_snapshot.stream(data, 60_000, count, disk=True) is outcome
+
+
+@in_virtual_time
+async def test_a_peer_does_not_ask_for_a_snapshot_to_be_installed() -> None:
+    """Only the shell asks that. In an envelope it stopped a replica, which had no stream."""
+    heard: list[Message] = []
+    transport = ActorTransport(
+        cluster="a cluster",
+        group="mqtt-0",
+        replica=7,
+        seat="mqtt-0/0",
+        seats=("mqtt-0/0", "mqtt-0/1"),
+        calls=cast(Calls, None),
+        received=heard.extend,
+        died=lambda peer: None,
+    )
+    question = InstallSnapshot(A, B, 6, SnapshotMeta(12, 4, VOTERS))
+    with pytest.raises(Invalid, match="install_snapshot"):
+        await transport.deliver(envelope(HeartbeatReply(A, B, 6), question))
+    assert heard == []
