@@ -8,13 +8,15 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto pictures setup
+.PHONY: help run test verify fix proto pictures setup sim proof
 .NOTPARALLEL:
 
 help:
 	@echo "make run      set up, then the demonstration: a local cluster, brokers, faults, a report"
 	@echo "              (make run ARGS=--keep leaves the cluster running)"
 	@echo "make test     set up, then all tests (make test ARGS='tests/raft -q' for some)"
+	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
+	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
@@ -26,6 +28,15 @@ run: setup
 
 test: setup
 	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m pytest $(ARGS)
+
+# Long runs: they print progress, can be stopped and gone on with, and write build/.
+SEEDS := 1000
+
+sim: setup
+	$(PYTHON) -m tests.simulation run --seeds $(SEEDS)
+
+proof: setup
+	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m tests.proof $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .
