@@ -91,6 +91,8 @@ class DiskEngine:
                 map_async=False,
                 lock=True,
             )
+            # What a process that was killed has left in the page cache reads like what is durable.
+            self._env.sync(True)
         except lmdb.Error as error:
             if "already open" in str(error):
                 raise DirectoryInUse(self.path, str(os.getpid())) from error

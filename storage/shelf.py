@@ -81,6 +81,7 @@ class DiskShelf:
         filesystem.make(state)
         filesystem.make(staging)
         self._number = self._find()
+        filesystem.sync(self._state)  # a process that was killed may have left it undone
         self._sweep()
         self._engine = self._open(self._state / str(self._number))
 

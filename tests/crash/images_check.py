@@ -39,20 +39,17 @@ class Checker:
         self._plan = plan
         self._root = scratch / "image"
 
-    def check(self, image: Image, done: int, begun: int) -> str:
-        """`done` steps had ended and `begun` had begun when the power failed."""
+    def check(self, image: Image, before: Expected, after: Expected, what: str = "") -> str:
+        """`before` was promised when the power failed; a step of kind `what` towards `after` had
+        begun, or nothing, and the two are the same."""
         shutil.rmtree(self._root, ignore_errors=True)
         image.write(self._root)
-        before = self._plan.steps[done - 1].after if done else Expected()
-        step = self._plan.steps[done] if begun > done else None
-        after = before if step is None else step.after
-        installing = step is not None and step.what == "install"
         try:
             directory = self._identity(before, after)
             if directory is None:
                 return ""
             with directory:
-                self._stores(directory, before, after, installing)
+                self._stores(directory, before, after, what == "install")
         except (Wrong, StorageError, OSError, AssertionError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -66,7 +63,7 @@ class Checker:
         who = found[0].identity
         if who.founding != plans.FOUNDING or who.status not in (before.status, after.status):
             raise Wrong(f"the identity is {who}")
-        if who.boot not in (before.boot, after.boot):
+        if not before.boot <= who.boot <= after.boot:
             raise Wrong(f"the boot counter is {who.boot}, it was {before.boot}")
         return Directory.open(found[0].path, plans.CLUSTER, plans.GROUP)
 

@@ -225,11 +225,11 @@ class Plan:
                 self._add("save", (), HardState(self._term, rng.choice(FOUNDING.voters), commit))
             case 1:  # a leader that will lose
                 first = self._common() + 1
-                lost = range(first, first + rng.randint(1, 4))
+                lost = range(first, first + rng.randint(2, 7))
                 self._save_these(tuple(self._entry(index) for index in lost), commit)
                 self._term += 1
             case _:
-                entries = self._missing(rng.randint(1, 5))
+                entries = self._missing(rng.choice((1, 1, 2, 5)))
                 self._save_these(entries, rng.randint(commit, entries[-1].index))
 
     def _missing(self, count: int) -> tuple[Entry, ...]:

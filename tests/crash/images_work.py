@@ -1,15 +1,21 @@
-"""The child whose file operations are recorded: a plan (`images_plan.py`), carried out.
+"""The children whose file operations are recorded.
 
-python -m tests.crash.images_work <root> <seed> <length> [broken]
+python -m tests.crash.images_work live <root> <seed> <length> [broken]
+python -m tests.crash.images_work resume <root>
 
-Every step goes through what a replica uses: `open_stores` over a `Directory`, `storage_jobs.save`
-and the machine. `broken` names a store that breaks a law, for the checker to find out.
+`live` carries out a plan (`images_plan.py`), marking where each step begins and ends; every step
+goes through what a replica uses: `open_stores` over a `Directory`, `storage_jobs.save` and `apply`.
+`broken` names a store that breaks a law, for the checker to find out. `resume` is the next process
+after one that was killed: it reads what is there, says so (and what a replica says it may not
+forget), and goes on.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from tests import rewriting
@@ -17,7 +23,7 @@ from tests.crash import recorder
 from tests.crash.images_broken import BROKEN
 
 
-def work(root: Path, seed: int, length: int) -> None:
+def live(root: Path, seed: int, length: int) -> None:
     """Carry out the steps of the plan; the last line of output says that all are done."""
     # Not before `rewriting` had its turn.
     from actors import storage_jobs
@@ -31,7 +37,6 @@ def work(root: Path, seed: int, length: int) -> None:
     history = plans.History()  # of its own: snapshots are made of it in order
     for entry in plan.history.entries:
         history.append(entry)
-    logging.getLogger("metaray.storage").setLevel(logging.ERROR)  # it may be on tmpfs
 
     directory: Directory
     stores: Stores
@@ -48,8 +53,8 @@ def work(root: Path, seed: int, length: int) -> None:
                     replica=plans.REPLICA,
                 )
             case "update":
-                directory.update(status="active")
                 stores = plans.open_small(directory)
+                directory.update(status="active")
                 machine = Machine("metadata", plans.GROUP, stores.state)
             case "save":
                 ready = Ready(entries=step.entries, hard_state=step.hard_state)
@@ -85,7 +90,40 @@ def work(root: Path, seed: int, length: int) -> None:
     sys.stdout.write("done\n")
 
 
+def resume(root: Path) -> None:
+    """Open what a killed process has left, say what it is, and promise one thing more."""
+    from state_machines.raft.messages import Entry, HardState
+    from storage import identity
+    from tests.crash import images_plan as plans
+
+    recorder.mark("resume")
+    found = identity.find(root, plans.CLUSTER, plans.GROUP)
+    if not found:
+        return
+    with identity.Directory.open(found[0].path, plans.CLUSTER, plans.GROUP) as directory:
+        stores = plans.open_small(directory)
+        loaded = stores.loaded
+        said = {
+            "boot": directory.identity.boot,
+            "status": directory.identity.status,
+            "base": loaded.snapshot.index,
+            "last": stores.log.last_index,
+            "hard_state": asdict(loaded.hard_state),
+            "applied": stores.state.applied.index,
+        }
+        recorder.mark("said " + json.dumps(said))
+        term = loaded.hard_state.term + 1
+        hard = HardState(term, 0, loaded.hard_state.commit)
+        stores.log.save(None, (Entry(term, stores.log.last_index + 1),), hard)
+        recorder.mark("more")
+        stores.close()
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 4:
-        rewriting.install(BROKEN[sys.argv[4]].rewrite)
-    work(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    logging.getLogger("metaray.storage").setLevel(logging.ERROR)  # it may be on tmpfs
+    if len(sys.argv) > 5:
+        rewriting.install(BROKEN[sys.argv[5]].rewrite)
+    if sys.argv[1] == "live":
+        live(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        resume(Path(sys.argv[2]))

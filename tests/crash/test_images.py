@@ -9,10 +9,12 @@ import pytest
 
 from tests.crash import images_worker, recorder
 from tests.crash.images_broken import BROKEN
+from tests.crash.images_worker import Life
 
 SEED = 1
 IMAGES = 150
-BROKEN_IMAGES = 60
+KILLED_IMAGES = 60
+BROKEN_IMAGES = 40
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +26,44 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_whatever_a_power_failure_leaves_keeps_every_promise(shim: Path, tmp_path: Path) -> None:
-    record = images_worker.record_life(shim, tmp_path / "life", SEED)
-    verdicts = list(images_worker.check_life(record, SEED, images=IMAGES))
+    life = Life(SEED)
+    record = images_worker.record_life(shim, tmp_path / "life", life)
+    verdicts = list(images_worker.check_life(record, life, IMAGES))
     assert len(verdicts) == IMAGES
     assert [each for each in verdicts if each.wrong] == []
 
 
+@pytest.mark.parametrize("fault", ["meta:6:kill", "rename:8:kill", "fdatasync:20:kill"])
+def test_who_comes_after_a_killed_process_promises_only_what_is_durable(
+    shim: Path, tmp_path: Path, fault: str
+) -> None:
+    """What the killed one wrote can be read from the page cache, and be lost with the power."""
+    life = Life(2, fault=fault)
+    record = images_worker.record_life(shim, tmp_path / "life", life)
+    assert any(event.data == b"resume" for event in recorder.events(record))
+    verdicts = list(images_worker.check_life(record, life, KILLED_IMAGES))
+    assert [each for each in verdicts if each.wrong] == []
+
+
+def test_a_pointer_is_durable_before_what_it_no_longer_points_to_is_removed(
+    shim: Path, tmp_path: Path
+) -> None:
+    """The process was killed between the rename of CURRENT and its sync. Had the next one removed
+    the old state right away, a power failure could have left neither."""
+    record = images_worker.record_life(shim, tmp_path / "life", Life(1, fault="rename:44:kill"))
+    events = list(recorder.events(record))
+    resumed = next(at for at, each in enumerate(events) if each.data == b"resume")
+    assert events[resumed - 1].data.endswith(b"state/CURRENT")
+    state = next(each.inode for each in events if each.kind == "D" and each.data[-6:] == b"/state")
+    after = events[resumed:]
+    synced = next(at for at, each in enumerate(after) if (each.kind, each.inode) == ("S", state))
+    removed = next(at for at, e in enumerate(after) if e.kind == "U" and b"/state/" in e.data)
+    assert synced < removed
+
+
 @pytest.mark.parametrize("broken", sorted(BROKEN))
 def test_a_store_that_breaks_a_law_is_found_out(shim: Path, tmp_path: Path, broken: str) -> None:
-    record = images_worker.record_life(shim, tmp_path / "life", SEED, broken=broken)
-    verdicts = images_worker.check_life(record, SEED, images=BROKEN_IMAGES)
+    life = Life(SEED, broken=broken)
+    record = images_worker.record_life(shim, tmp_path / "life", life)
+    verdicts = images_worker.check_life(record, life, BROKEN_IMAGES)
     assert any(each.wrong for each in verdicts), BROKEN[broken].why
