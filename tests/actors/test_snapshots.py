@@ -244,6 +244,17 @@ async def test_while_one_is_verified_another_waits() -> None:
         assert (await both.take_all(chunks))[-1][1] is not None
 
 
+@in_loop
+async def test_of_one_that_is_not_wanted_nothing_is_left() -> None:
+    """The core refuses a snapshot that its log has overtaken: else its copy stays on the disk."""
+    async with pair() as both:
+        await both.take_all(await both.stream())
+        shelf = both.stores.state._shelf
+        assert shelf.staged is not None
+        both.receiver.release()
+        await eventually(lambda: shelf.staged is None)
+
+
 # -- the sender ---------------------------------------------------------------------------------
 
 

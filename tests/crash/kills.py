@@ -39,12 +39,11 @@ class Lab:
     """A nursery of victims, warm, and a place on a real disk for their directories."""
 
     def __init__(self, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
         kind = filesystem.check(place)
         if kind in filesystem.VOLATILE:
             raise RuntimeError(f"{place} is on {kind}, which is no disk")
         self.place = place
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
         self._nursery = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.victim"],
             stdin=subprocess.PIPE,
@@ -64,8 +63,8 @@ class Lab:
     ) -> None:
         with self._nursery:  # closes its pipes, which ends it, and waits
             pass
-        if error is None:
-            shutil.rmtree(self.place)
+        if not any(self.place.iterdir()):
+            self.place.rmdir()
 
     def live(self, order: Order) -> End:
         """One life, to its end."""
@@ -73,12 +72,16 @@ class Lab:
         assert self._nursery.stdout is not None
         self._nursery.stdin.write(order.line() + "\n")
         self._nursery.stdin.flush()
-        return End(**json.loads(self._nursery.stdout.readline()))
+        line = self._nursery.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the nursery has died over {order}")
+        return End(**json.loads(line))
 
     def chain(self, name: str, *orders: Order) -> Chain:
         """These lives one after another in a fresh directory, one more that comes to rest, and the
         verdict. The directory is kept when something was wrong."""
         root = self.place / name
+        shutil.rmtree(root, ignore_errors=True)
         numbered = [
             replace(order, root=str(root), life=number) for number, order in enumerate(orders, 1)
         ]
@@ -92,7 +95,7 @@ class Lab:
             kill_after=None,
         )
         lives = (*numbered, final)
-        ends = tuple(self.live(order) for order in lives)
+        ends = tuple([self.live(order) for order in lives])
         seats = {group: 3 if group == final.wide else 1 for group in GROUPS}
         verdict = judge(root, seats)
         for order, end in zip(lives, ends, strict=True):

@@ -86,7 +86,7 @@ async def _live(order: Order, journal: Journal) -> int:
     clients.start()
     for phase in order.phases:
         journal("phase", phase)
-        await _unless_failed(PHASES[phase](fleet), fleet, clients)
+        await _unless_failed(PHASES[phase](fleet, clients), fleet, clients)
     if not order.rest:
         await _unless_failed(_fresh(clients), fleet, clients)
         journal("counts", failpoints.counts())

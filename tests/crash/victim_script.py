@@ -28,10 +28,11 @@ from storage.errors import StorageError
 from tests.actors.wires import Group, Wires, eventually
 from tests.crash.verdict_state import digest_of
 from tests.crash.victim_journal import Journal
-from tests.crash.victim_workload import GROUPS
+from tests.crash.victim_workload import GROUPS, Clients
 
 CLUSTER: Final = "crash"
 PHASE_SECONDS: Final = 40.0  #: until a group has got over what befell it
+RETIRE_SECONDS: Final = 1.0  #: in which a replica hears that it was removed
 SPEED: Final = (
     20  #: a victim's stamps run so much faster than time, so delays of a second are short
 )
@@ -85,6 +86,7 @@ class Fleet:
         self._journal = journal
         self._tending: asyncio.Task[None] | None = None
         self._away: set[str] = set()  # seats whose absence is part of the script
+        self._member_at: dict[int, float] = {}  # when a replica was last seen to be a member
 
     async def start(self) -> None:
         """Sit every seat, found what was not founded, stand for election, and look after it."""
@@ -140,10 +142,17 @@ class Fleet:
             said = seat.hello()
             if said["status"] == "vacant":
                 await seat.reserve(CLUSTER)
-            elif said["status"] == "active" and said["replica"] not in members:
+            elif said["status"] == "active" and self._is_outside(said["replica"], members):
                 change = Change(add_learners=(said["replica"],))
                 self.wires.living[leader["seat"]].change(change)
                 return
+
+    def _is_outside(self, replica: int, members: set[int]) -> bool:
+        """Whether it is no member, and has had the time to hear of it and retire."""
+        now = time.monotonic()
+        for each in members:
+            self._member_at[each] = now
+        return now - self._member_at.get(replica, 0.0) > RETIRE_SECONDS and replica not in members
 
     def _keep_controller(self) -> None:
         """One for each term of the metadata leader; the older ones find out that they are."""
@@ -193,9 +202,8 @@ class Fleet:
         """A follower is removed on purpose; its seat gets a new replica later."""
         await self.whole()
         leader, follower = await self._roles()
-        replica = follower.hello()["replica"]
-        with suppress(MetarayError):
-            leader.change(Change(remove=(replica,)))
+        change = Change(remove=(follower.hello()["replica"],))
+        await _in_time(lambda: _changed(leader, change) or not _leads(leader))
         await self.whole()
 
     async def cut(self) -> None:
@@ -262,8 +270,11 @@ class Fleet:
 
     async def settle(self) -> None:
         """No more timers, no more clients: wait until all replicas stand at the same point."""
+        await self.whole(GROUPS)
         for controller in self.controllers:
             controller.fenced = controller.fenced or "the victim comes to rest"
+            assert controller._task is not None
+            await _in_time(controller._task.done)
         await self.whole(GROUPS)
         for name, group in self.groups.items():
             seats = self._seats(group)
@@ -291,6 +302,13 @@ async def _found(seats: list[Seat]) -> None:
         await seat.activate()
 
 
+def _changed(leader: Seat, change: Change) -> bool:
+    with suppress(MetarayError):  # another change may be under way
+        leader.change(change)
+        return True
+    return False
+
+
 def _leads(seat: Seat) -> bool:
     return seat.replica is not None and seat.replica.leads
 
@@ -312,7 +330,15 @@ async def _in_time(look: Callable[[], Any]) -> Any:
     return await eventually(look, PHASE_SECONDS)
 
 
-PHASES: Final[dict[str, Callable[[Fleet], Awaitable[None]]]] = {
-    each.__name__: each
+async def _bulk(fleet: Fleet, clients: Clients) -> None:
+    await clients.bulk()
+
+
+def _of(phase: Callable[[Fleet], Awaitable[None]]) -> Callable[[Fleet, Clients], Awaitable[None]]:
+    return lambda fleet, _: phase(fleet)
+
+
+PHASES: Final[dict[str, Callable[[Fleet, Clients], Awaitable[None]]]] = {"bulk": _bulk} | {
+    each.__name__: _of(each)
     for each in (Fleet.away, Fleet.wipe, Fleet.remove, Fleet.cut, Fleet.crash, Fleet.transfer)
 }

@@ -4,6 +4,7 @@
     register   a broker registers again: each time raises its epoch
     commit     an offset commit: each time raises the row's count
     will       open a session, set a will, lose the connection: fires one outbox row with its id
+    bulk       large values at once, on demand: the maps grow, the layer is full before its time
 
 Every operation has an id that says in which life it was made, and the id is in its command, so it
 can be found in the log. Clients know nothing of the lives before but what they read.
@@ -28,6 +29,8 @@ from state_machines.mqtt.will import SetWill
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from tests.crash.victim_journal import Journal
 
+BULK: Final = 14  #: values written at once,
+BULK_BYTES: Final = 60_000  #: of so many bytes each: more than a map's first size, together
 GROUPS: Final = ("metadata-0", "offset-0", "mqtt-0")
 LIST_IDS: Final = 40  #: ids in one list; then the writer begins another key
 PADDING: Final = b"." * 1_500  #: so that maps grow, layers fill and snapshots take several chunks
@@ -66,6 +69,15 @@ class Clients:
         """What ended a writer that was not to end."""
         ended = (each.exception() for each in self._tasks if each.done())
         return next((error for error in ended if error is not None), None)
+
+    async def bulk(self) -> None:
+        """Write more at once than a map holds at first."""
+        await asyncio.gather(
+            *(
+                self._do("metadata-0", "bulk", f"bulk/{number}", _fill(f"bulk/{number}"))
+                for number in range(BULK)
+            )
+        )
 
     async def _append(self, number: int) -> None:
         for list_number in itertools.count():
@@ -151,6 +163,10 @@ def _put(key: str, ids: list[str], revision: int) -> Callable[[str], PutKv]:
         return PutKv(key=key, value=value + PADDING, expected_revision=revision)
 
     return make
+
+
+def _fill(key: str) -> Callable[[str], PutKv]:
+    return lambda name: PutKv(key=key, value=name.encode() + b"," + bytes(BULK_BYTES))
 
 
 def _open(client: str) -> Callable[[str], OpenSession]:
