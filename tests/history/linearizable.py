@@ -10,9 +10,10 @@ them in again. What was tried once (the set of operations taken, and the state t
 tried again. An operation of unknown outcome has no return: it may be taken at any later moment, if
 it changes something then, or never.
 
-Two shortcuts, neither of which loses an order: where replies themselves say where they stand among
-others (`Model.place`: revisions, epochs), no other order is tried; and of equal operations of
-unknown outcome the one that was asked first is taken first.
+Three shortcuts, none of which loses an order. What may come next and changes nothing comes next:
+it could not come better later. Where replies themselves say where they stand among others
+(`Model.place`: revisions, epochs), no other order is tried. Of equal operations of unknown outcome
+the one that was asked first is taken first.
 
 The search is bounded. One that comes to no end is a failure, never a pass.
 """
@@ -22,13 +23,17 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from tests.history.operation import Operation
 
 STEPS_MAX: Final = 2_000_000  #: asked of the model, for one key
 SHOWN: Final = 12  #: operations of a prefix that a report shows
+
+
+Options = list[tuple[int, Hashable]]
+"""Operations by number, and the state after each."""
 
 
 class Model(Protocol):
@@ -174,44 +179,57 @@ class _Search:
 
     def run(self, steps_max: int) -> Failure | None:
         """Search; None when an order was found."""
-        ops, step, after = self._ops, self._model.step, self._after
+        ops = self._ops
         state, taken = self._model.initial, 0
         left = sum(each.returned is not None for each in ops)
         seen: set[tuple[int, Hashable]] = set()
-        stack: list[tuple[int, Hashable, list[int]]] = []
-        choices = self._choices()
-        best: tuple[Operation, ...] = ()
-        best_state, stuck = state, tuple(ops[each] for each in reversed(choices))
+        stack: list[tuple[int, Hashable, Options]] = []
+        options = self._options(state, taken)
+        furthest: Failure | None = None
         while left:
-            while choices:
-                i = choices.pop()
-                if after[i] & ~taken:
-                    continue
-                self.steps += 1
-                new = step(state, ops[i])
-                if new is None or (ops[i].returned is None and new == state):
-                    continue
+            if self.steps > steps_max:
+                here = furthest or self._stuck([each for each, _, _ in stack], state)
+                return replace(here, decided=False)
+            while options:
+                i, new = options.pop()
                 mark = (taken | 1 << i, new)
                 if mark not in seen:
-                    seen.add(mark)
                     break
             else:
+                if furthest is None or len(stack) > len(furthest.prefix):
+                    furthest = self._stuck([each for each, _, _ in stack], state)
                 if not stack:
-                    return Failure(ops[0].key, True, len(ops), best, best_state, stuck)
-                i, state, choices = stack.pop()
+                    return furthest
+                i, state, options = stack.pop()
                 taken ^= 1 << i
                 left += self._put_back(i)
                 continue
-            if self.steps > steps_max:
-                return Failure(ops[0].key, False, len(ops), best, best_state, stuck)
-            stack.append((i, state, choices))
-            state, taken = new, taken | 1 << i
+            seen.add(mark)
+            stack.append((i, state, options))
+            taken, state = mark
             left -= self._take(i)
-            choices = self._choices()
-            if len(stack) > len(best):
-                best = tuple(ops[each] for each, _, _ in stack)
-                best_state, stuck = state, tuple(ops[each] for each in reversed(choices))
+            options = self._options(state, taken)
         return None
+
+    def _options(self, state: Hashable, taken: int) -> Options:
+        """What may come next and the state after it, the best last."""
+        found: Options = []
+        for i in self._choices():
+            if self._after[i] & ~taken:
+                continue
+            self.steps += 1
+            new = self._model.step(state, self._ops[i])
+            if new == state and self._ops[i].returned is not None:
+                return [(i, new)]
+            if new is not None and new != state:
+                found.append((i, new))
+        return found
+
+    def _stuck(self, taken: Sequence[int], state: Hashable) -> Failure:
+        """What to report if the search comes no further than here."""
+        prefix = tuple([self._ops[i] for i in taken])
+        conflict = tuple([self._ops[i] for i in reversed(self._choices())])
+        return Failure(self._ops[0].key, True, len(self._ops), prefix, state, conflict)
 
     def _choices(self) -> list[int]:
         """What was called before the first return in the list; the best last."""

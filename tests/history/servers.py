@@ -246,6 +246,7 @@ class _Run:
     ended: list[Operation] = field(default_factory=list)
     lingering: list[_Asked] = field(default_factory=list)
     past: list[dict[str, Any]] = field(default_factory=list)
+    log: list[Operation] = field(default_factory=list)
 
     def happen(self, asked: _Asked) -> None:
         """It takes effect."""
@@ -265,6 +266,8 @@ class _Run:
             self.past = [*self.past[1 - PAST :], before]
         index = 0 if reading else server.index
         asked.operation = replace(each, output=output, index=index)
+        if not reading:
+            self.log.append(asked.operation)
 
     def end(self, asked: _Asked) -> None:
         """It is answered, or given up."""
@@ -285,8 +288,12 @@ def history(
     keys: Sequence[str] = ("k",),
     doubt: float = 0.15,
     bugs: float = 0.0,
+    log: list[Operation] | None = None,
 ) -> list[Operation]:
-    """`count` operations by so many processes. `doubt`: how many outcomes stay unknown."""
+    """`count` operations by so many processes. `doubt`: how many outcomes stay unknown.
+
+    `log` gets the writes that took effect, each with its index, those in doubt too.
+    """
     run = _Run(server, luck, bugs)
     busy: dict[int, _Asked] = {}
     left = count
@@ -308,4 +315,6 @@ def history(
         else:
             run.end(asked)
             del busy[process]
+    if log is not None:
+        log += run.log
     return sorted(run.ended, key=lambda each: each.invoked)

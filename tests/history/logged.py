@@ -1,0 +1,186 @@
+"""What the replicas' logs say of a history: the two must tell one story.
+
+    logs = [read_log(path) for path in directories]     # of replicas that have stopped
+    commands = commands_in(agreed(logs))
+    problems = compare(operations, commands, asked, begin=...)
+    replay.check(placed(operations, commands, asked), model, reads=...)
+
+Every acknowledged write is in the log, at the index that its reply gave; every command in the log
+was asked for, and no more often than that: what failed for certain is not in there. `placed` gives
+each write the place where it was found, also one whose outcome nobody was told.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from state_machines import op
+from state_machines.clients import RegisterClient
+from state_machines.raft.messages import Entry, EntryKind
+from state_machines.wire import api_pb2 as api
+from storage.disk import DiskEngine
+from storage.log import RaftLog
+from tests.history.operation import Operation
+
+Asked = Callable[[Operation], Any]
+"""The command that an operation asked for, None for one that asked for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One replica's log: the entries after `base`, of which those up to `commit` are committed."""
+
+    base: int
+    commit: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the log: the `place`-th, from 1, of all in its entry."""
+
+    index: int
+    place: int
+    client: int
+    sequence: int
+    tag: str
+    body: bytes
+
+    @property
+    def what(self) -> tuple[str, bytes]:
+        """What was asked for."""
+        return self.tag, self.body
+
+
+def read_log(directory: Path) -> Log:
+    """The log in the data directory of a replica that has stopped. The directory stays as it is:
+    opening a log repairs what a crash may leave, so this opens a copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "log"
+        shutil.copytree(directory / "log", copy)
+        log = RaftLog(DiskEngine(copy))
+        try:
+            loaded = log.load()
+        finally:
+            log.close()
+    return Log(loaded.snapshot.index, loaded.hard_state.commit, loaded.entries)
+
+
+def agreed(logs: Sequence[Log]) -> list[Entry]:
+    """What is committed, from all that have it. AssertionError where two differ about it.
+
+    How far a replica knew of it is a hint that lags; beyond that counts what a majority has.
+    """
+    found: dict[int, Entry] = {}
+    had: Counter[Entry] = Counter()
+    for log in logs:
+        had.update(log.entries)
+        for entry in log.entries:
+            if entry.index <= log.commit:
+                other = found.setdefault(entry.index, entry)
+                assert other == entry, f"two entries are committed at {entry.index}"
+    for entry, count in had.items():
+        if 2 * count > len(logs):
+            other = found.setdefault(entry.index, entry)
+            assert other == entry, f"a majority has another entry at {entry.index}"
+    return [found[index] for index in sorted(found)]
+
+
+def commands_in(entries: Iterable[Entry]) -> list[Command]:
+    """The commands of some entries as they are applied: of a retried proposal only the first."""
+    found: list[Command] = []
+    known: set[tuple[int, int]] = set()
+    for entry in entries:
+        if entry.kind is not EntryKind.NORMAL or not entry.data:
+            continue
+        place = 0
+        for proposal in api.Batch.FromString(entry.data).proposals:
+            who = (proposal.client, proposal.sequence)
+            repeated = proposal.client != 0 and who in known
+            known.add(who)
+            for each in proposal.commands:
+                place += 1
+                if not repeated and each.tag != op.TAGS[RegisterClient]:
+                    found.append(Command(entry.index, place, *who, each.tag, each.body))
+    return found
+
+
+def compare(
+    operations: Iterable[Operation],
+    commands: Sequence[Command],
+    asked: Asked,
+    *,
+    begin: int = 0,
+    tags: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Where history and log contradict each other. `begin`: the log has only what came after it.
+    `tags`: commands that others ask for too, so that more of them are in the log."""
+    problems: list[str] = []
+    at = Counter((each.index, each.what) for each in commands)
+    ever = Counter(each.what for each in commands)
+    invoked: Counter[tuple[str, bytes]] = Counter()
+    acknowledged: Counter[tuple[str, bytes]] = Counter()
+    for each in operations:
+        what = _what(each, asked)
+        if what is None:
+            continue
+        invoked[what] += 1
+        if each.unknown:
+            continue
+        acknowledged[what] += 1
+        if each.index > begin and not at[each.index, what]:
+            problems.append(f"acknowledged, and not in the log at {each.index}: {each}")
+        if each.index:
+            at[each.index, what] -= 1
+        elif not begin and acknowledged[what] > ever[what]:
+            problems.append(f"acknowledged, and not in the log: {each}")
+    for what, count in ever.items():
+        if count > invoked[what] and what[0] not in tags:
+            where = [f"{x.index}.{x.place}" for x in commands if x.what == what]
+            problems.append(
+                f"{what[0]} is in the log {count} times, at {', '.join(where)}, and was asked for "
+                f"{invoked[what]} times: {op.decode(op.COMMANDS, *what)}"
+            )
+    return problems
+
+
+def placed(
+    operations: Iterable[Operation],
+    commands: Sequence[Command],
+    asked: Asked,
+    *,
+    group: str = "",
+    begin: int = 0,
+) -> list[Operation]:
+    """The history with every write at its place in the log. One of unknown outcome that is not in
+    a log that is whole never happened, and goes. Of equal writes the one that ended first is the
+    first. `begin`: the log has only what came after it."""
+    waiting: defaultdict[tuple[str, bytes], deque[Command]] = defaultdict(deque)
+    for command in commands:
+        waiting[command.what].append(command)
+    found: list[Operation] = []
+    for each in sorted(operations, key=lambda x: (x.returned is None, x.returned or x.invoked)):
+        what = _what(each, asked)
+        if what is None:
+            found.append(each)
+            continue
+        there = waiting[what]
+        at = next((x for x in there if each.index in (0, x.index)), None)
+        if at is not None:
+            there.remove(at)
+            here = each.group or group
+            found.append(replace(each, group=here, index=at.index, place=at.place))
+        elif begin or not each.unknown:
+            found.append(each)
+    return sorted(found, key=lambda each: each.invoked)
+
+
+def _what(operation: Operation, asked: Asked) -> tuple[str, bytes] | None:
+    command = asked(operation)
+    return None if command is None else (op.tag(command), op.encode(command))
