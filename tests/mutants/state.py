@@ -128,9 +128,9 @@ STATE: Final = (
         "the-slot-of-a-command-is-not-asked",
         "design 5.15",
         MACHINE,
-        "            operation = self._decode(op.COMMANDS, command)\n"
-        "            slots.check_owned(db, self.kind, operation)\n",
-        "            operation = self._decode(op.COMMANDS, command)\n",
+        "            slots.check_owned(db, self.kind, operation)\n"
+        "            reply = packing.pack(operation.apply(db, at))\n",
+        "            reply = packing.pack(operation.apply(db, at))\n",
     ),
     Mutant(
         "the-slot-of-a-query-is-not-asked",
