@@ -200,24 +200,24 @@ class FromProcess:
     """The network as one process sees it: `transport.Calls`, `caller.Groups`, the controller's."""
 
     def __init__(self, network: Network, process: Process, seats: dict[str, list[str]]) -> None:
-        self._network = network
+        self.network = network
         self._process = process
         self._seats = seats
 
     def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
-        return self._network.call(self._process, seat, "deliver", envelope)
+        return self.network.call(self._process, seat, "deliver", envelope)
 
     def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
-        return self._network.call(self._process, seat, "chunk", chunk)
+        return self.network.call(self._process, seat, "chunk", chunk)
 
     def attend(self, seat: str, replica: int) -> Awaitable[bool]:
-        return self._network.call(self._process, seat, "attend", replica)
+        return self.network.call(self._process, seat, "attend", replica)
 
     def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
-        return self._network.call(self._process, seat, "hello")
+        return self.network.call(self._process, seat, "hello")
 
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
-        return self._network.call(self._process, seat, method, *args)
+        return self.network.call(self._process, seat, method, *args)
 
     def died(self, error: BaseException) -> bool:
         return isinstance(error, Gone)
@@ -232,10 +232,10 @@ class FromProcess:
         """The seats are known from the start."""
 
     def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self._network.call(self._process, seat, "propose", request)
+        return self.network.call(self._process, seat, "propose", request)
 
     def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self._network.call(self._process, seat, "query", request)
+        return self.network.call(self._process, seat, "query", request)
 
     def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self._network.call(self._process, seat, "watch", request)
+        return self.network.call(self._process, seat, "watch", request)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from random import Random
 
 from actors.config import RaftSettings
+from state_machines.limits import CLIENTS_MAX
 
-SAFETY_SECONDS = 8.0  #: of trouble, before the group has to get well again
+SAFETY_SECONDS = 6.0  #: of trouble, before the group has to get well again
 
 NETWORK = (
     "drop",
@@ -71,6 +72,7 @@ class Plan:
     spares: int
     groups: tuple[str, ...]
     clients: int
+    remembered: int  #: clients that a group remembers; one more and it forgets the oldest
     settings: RaftSettings
     faults: tuple[Fault, ...]
 
@@ -92,7 +94,7 @@ def draw(seed: int) -> Plan:
     for _ in range(rng.randrange(3, 12)):
         kind = rng.choice(kinds)
         at = rng.random() * (SAFETY_SECONDS - 1.0) + 0.5
-        seconds = 0.05 * (120 ** rng.random())  # 50 ms to 6 s, short ones as likely as long ones
+        seconds = 0.05 * (100 ** rng.random())  # 50 ms to 5 s, short ones as likely as long ones
         faults.append(Fault(kind, round(at, 3), round(seconds, 3), rng.randrange(2**32)))
     faults.sort(key=lambda fault: fault.at)
     return Plan(
@@ -101,6 +103,7 @@ def draw(seed: int) -> Plan:
         spares=rng.choice((0, 1, 2)) if replicas > 1 else rng.choice((0, 2)),
         groups=groups,
         clients=rng.randrange(1, 4),
+        remembered=rng.choice((2, 4, CLIENTS_MAX, CLIENTS_MAX, CLIENTS_MAX)),
         settings=RaftSettings(
             tick_ms=50,
             heartbeat_interval_ms=rng.choice((200, 250, 350)),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from actors.caller import Caller
+from state_machines import clients
 from state_machines.metadata.kv import PutKv
 from state_machines.mqtt.session import OpenSession
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
@@ -55,6 +56,8 @@ def run(plan: Plan) -> Result:
     logging.disable(logging.CRITICAL)
     collecting = gc.isenabled()
     gc.disable()  # a coroutine that is collected in the middle of a run would act
+    constants = vars(clients)
+    remembered, constants["CLIENTS_MAX"] = constants["CLIENTS_MAX"], plan.remembered
     world = World(plan)
     workload = Workload(world)
     began = time.process_time()
@@ -74,6 +77,7 @@ def run(plan: Plan) -> Result:
         for home in world.homes.values():
             result.seen += home.condition.seen
         world.end()
+        constants["CLIENTS_MAX"] = remembered
         if collecting:
             gc.enable()
         logging.disable(level)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.memory import MemoryEngine
+from state_machines import clients
 from tests.simulation.plan import KINDS, Plan, draw
 from tests.simulation.run import Result, minimise, run, struck
 
@@ -62,20 +62,13 @@ def test_a_seed_is_one_run_whatever_the_hash_seed() -> None:
     assert len(runs) == 1
 
 
-def test_a_violation_is_found_and_traced_to_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that forgets what it had made durable, whenever the power goes."""
-    plan = _with("crash all")
-    kept = MemoryEngine.write
-    monkeypatch.setattr(
-        MemoryEngine,
-        "write",
-        lambda self, changes: kept(
-            self, [each for each in changes if each[1] != b"hard_state" or _tenth()]
-        ),
-    )
+def test_a_violation_is_found_and_traced_to_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that applies a retry again."""
+    monkeypatch.setattr(clients, "kept_reply", lambda db, proposal: None)
+    plan = _with("lost answers")
     result = minimise(plan)
-    assert "forgot" in result.failure or "lost" in result.failure or "ends at" in result.failure
-    assert len(result.plan.faults) < len(plan.faults)
+    assert result.failure, "a lost answer is asked for again"
+    assert 1 <= len(result.plan.faults) < len(plan.faults)
     assert result.trace, "the end of the run is told"
 
 
@@ -89,19 +82,11 @@ def _with(kind: str) -> Plan:
     raise AssertionError(f"no plan has {kind}")
 
 
-_writes = Counter[str]()
-
-
-def _tenth() -> bool:
-    _writes["all"] += 1
-    return _writes["all"] % 10 != 0
-
-
 def test_a_plan_without_faults_is_quiet() -> None:
     plan = replace(_with("drop"), faults=())
     result: Result = run(plan)
     assert not result.failure
-    assert result.elections == len(plan.groups), "one leader each, and no other"
+    assert result.elections <= 2 * len(plan.groups), "the first, and one if it is left out later"
     assert set(result.seen) <= {"watch compacted"}
 
 

@@ -69,6 +69,8 @@ class JudgedCalls(FromProcess):
         if reply.code == api.OK:
             facts = self._monitor.facts[seat.rpartition("/")[0]]
             facts.acknowledged = max(facts.acknowledged, reply.revision)
+        elif reply.code == api.SESSION_EXPIRED:
+            self.network.seen["client forgotten"] += 1
         return data
 
     async def query(self, seat: str, request: bytes) -> bytes:
@@ -158,6 +160,9 @@ class World:
         if seat is not None and seat.replica is not None:
             self._count_ticks(seat.replica, process.name)
             self._looks[process] = self.monitor.adopt(seat.replica)
+        elif seat is not None and seat.status_word == "stopped":
+            whole = self.monitor.excused.isdisjoint(self.homes[process.name].rooms)
+            self.monitor.expect(not whole, f"{process.name} refuses its own disk: {seat._fault}")
         if self.monitor.failures:
             self.monitor.raise_failures()
 
