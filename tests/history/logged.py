@@ -22,11 +22,15 @@ from typing import Any
 
 from state_machines import op
 from state_machines.clients import RegisterClient
+from state_machines.machine import Machine
 from state_machines.raft.messages import Entry, EntryKind
+from state_machines.tables import Table
 from state_machines.wire import api_pb2 as api
 from storage.disk import DiskEngine
 from storage.log import RaftLog
+from storage.memory import MemoryKeyValue
 from tests.history.operation import Operation
+from tests.history.watch import Event
 
 Asked = Callable[[Operation], Any]
 """The command that an operation asked for, None for one that asked for none."""
@@ -108,6 +112,25 @@ def commands_in(entries: Iterable[Entry]) -> list[Command]:
                 place += 1
                 if not repeated and each.tag != op.TAGS[RegisterClient]:
                     found.append(Command(entry.index, place, *who, each.tag, each.body))
+    return found
+
+
+def changes_in(entries: Iterable[Entry], kind: str, table: Table[Any]) -> list[Event]:
+    """What the entries from the first one on changed in a table, as watchers are to be told of it.
+
+    A machine of its own applies them: what a replica's log says is what its watchers must hear.
+    """
+    machine = Machine(kind, f"{kind}-0", MemoryKeyValue())
+    found: list[Event] = []
+    for entry in entries:
+        if entry.kind is not EntryKind.NORMAL or not entry.data:
+            continue
+        machine.apply(entry)
+        found += [
+            Event(entry.index, str(key[-1]), None if row is None else table.decode(row)[0].value)
+            for name, key, row in machine.take_changes()
+            if name == table.name
+        ]
     return found
 
 

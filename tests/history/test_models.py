@@ -5,81 +5,29 @@ The small services of `servers.py` are held to it too, so that what is made with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from state_machines import op
 from state_machines.errors import Rejected
-from tests.history.commands import KINDS, drive, perform, request, told
+from tests.history.commands import KINDS, request, told
 from tests.history.linearizable import check
+from tests.history.machine import KEYS, STEPS, machine_histories, numbered, sequence
 from tests.history.models import MODELS, NEVER_S
-from tests.history.operation import Operation, Value, refusal
-from tests.history.servers import SERVERS, Server
-from tests.history.spoil import RUINS, spoil
+from tests.history.operation import Operation, refusal
+from tests.history.servers import SERVERS
 from tests.machine.alone import Group
 
-SEEDS = 8
-STEPS = 120
-KEYS = dict.fromkeys(MODELS, ("k", "key")) | {"fence": ("the group",)}
-"""A group has one fence."""
-
+SEEDS = 6
 EACH = pytest.mark.parametrize("name", sorted(MODELS))
-
-
-def ask(group: Group, operation: object) -> Value:
-    return group.ask(operation) if op.is_query(type(operation)) else group.run(operation)
-
-
-def sequence(name: str, seed: int) -> Iterator[Operation]:
-    """What the real machine says to one who asks after the other, an entry for each."""
-    luck, group, server = Random(seed), Group(KINDS[name]), SERVERS[name]()
-    for number in range(STEPS):
-        key = luck.choice(KEYS[name])
-        kind, input = server.draw(luck, key)
-        output = drive(perform(name, kind, key, input), lambda each: ask(group, each))
-        server.index = numbered(name, group.index, 1) - 1
-        assert output == wanted(server, kind, key, input), f"seed {seed}, {kind}({input}) of {key}"
-        now = 10 * number
-        yield Operation("p", kind, key, input, output, now, now + 1, "g", group.index)
-
-
-def numbered(name: str, index: int, nth: int) -> int:
-    """What the service here calls the entry: epochs of sessions count within it too."""
-    return (index << 20) | nth if name == "session" else index
-
-
-def wanted(server: Server, kind: str, key: str, input: Value) -> Value:
-    """The answer of the small service, which tells the count of some counters only."""
-    output = server.ask(kind, key, input)
-    return server.rows[key] if kind == "add" else output
 
 
 @EACH
 def test_what_the_machine_answers_is_legal_and_anything_else_is_not(name: str) -> None:
-    refused = 0
-    for seed in range(SEEDS):
-        luck, operations = Random(seed), list(sequence(name, seed))
-        verdict = check(operations, MODELS[name])
-        assert verdict.legal, f"seed {seed}: {verdict}"
-        for ruin in RUINS:
-            ruined = ruin(name, operations, luck)
-            if ruined is not None:
-                assert not check(ruined, MODELS[name]).legal, f"seed {seed}: {ruin.__name__}"
-                refused += 1
-        for _ in range(10):
-            spoiled = spoil(operations, luck)
-            changed = [
-                new
-                for old, new in zip(operations, spoiled, strict=False)
-                if old != new and new.kind in SERVERS[name]().reads
-            ]
-            if len(spoiled) == len(operations) and changed:
-                assert not check(spoiled, MODELS[name]).legal, f"seed {seed}: {changed}"
-                refused += 1
-    assert refused > SEEDS
+    figures = machine_histories(name, range(SEEDS))
+    assert figures["machine_histories"] == SEEDS
+    assert figures["machine_refused"] > SEEDS
 
 
 @EACH

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
 import msgpack
 import pytest
 
 from actors import watches
-from actors.watches import History
-from state_machines.errors import Compacted
-from state_machines.metadata.kv import KV, DeleteKv, PutKv
+from state_machines.metadata.kv import KV, PutKv
 from state_machines.wire import api_pb2 as api
 from tests.history.watch import (
     GUARANTEES,
@@ -23,79 +19,16 @@ from tests.history.watch import (
     delivery,
     stream,
 )
+from tests.history.watch_story import Watch, story, watch_stories
 from tests.machine.alone import Group
 
 SEEDS = 12
-ENTRIES = 60
-Watch = list[Delivery | Compaction]
 
 
-class Story:
-    """A group, its recent past, and watchers who poll it whenever they like."""
-
-    def __init__(self, seed: int) -> None:
-        self.luck = Random(seed)
-        self.group = Group("metadata")
-        self.past = History(self.group.index)
-        self.committed: list[Event] = []
-        self.watches: list[Watch] = [[] for _ in range(4)]
-        self._at = [self.group.index] * 4
-
-    def run(self) -> None:
-        for number in range(ENTRIES):
-            self.entry(number)
-            for watcher in range(4):
-                if self.luck.random() < 0.4:
-                    self.poll(watcher)
-
-    def entry(self, number: int) -> None:
-        """A few pairs change, now and then none."""
-        luck = self.luck
-        keys = [luck.choice("abc") for _ in range(luck.randrange(4))]
-        self.group.together(
-            *(
-                DeleteKv(key=key) if luck.random() < 0.3 else PutKv(key=key, value=b"%d" % number)
-                for key in keys or ["x"]
-            )
-        )
-        changes = self.group.machine.take_changes()
-        self.committed += [
-            Event(self.group.index, str(key[-1]), None if row is None else KV.decode(row)[0].value)
-            for table, key, row in changes
-            if table == KV.name
-        ]
-        self.past.add(self.group.index, changes)
-        self.past.applied(self.group.index)
-
-    def poll(self, watcher: int) -> None:
-        """Ask for what came after, go back a little, or find that it is gone."""
-        after = self._at[watcher]
-        if self.luck.random() < 0.1:
-            after = max(0, after - self.luck.randrange(5))
-        try:
-            found, upto = self.past.after(after, [KV.name], self.luck.randrange(1, 5))
-        except Compacted:
-            self.watches[watcher].append(Compaction(after))
-            self._at[watcher] = self.past.revision
-            self.watches.append(self.watches[watcher])
-            self.watches[watcher] = []  # whoever was refused begins anew
-            return
-        reply = api.Reply(revision=max(upto, after), changes=found)
-        self.watches[watcher].append(delivery(after, reply, KV))
-        self._at[watcher] = reply.revision
-
-
-def story(seed: int) -> Story:
-    told = Story(seed)
-    told.run()
-    return told
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_watchers_of_the_real_past_are_told_everything(seed: int) -> None:
-    told = story(seed)
-    assert check(told.watches, told.committed) == []
-    assert sum(len(each.events) for watch in told.watches for each in deliveries(watch)) > 50
+def test_watchers_of_the_real_past_are_told_everything_and_a_breach_is_found() -> None:
+    figures = watch_stories(range(SEEDS))
+    assert figures["watch_events"] > 50 * SEEDS
+    assert figures["watch_breaches"] > 2 * SEEDS
 
 
 def test_what_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +39,6 @@ def test_what_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert check(told.watches, told.committed) == []
         refused += sum(isinstance(each, Compaction) for watch in told.watches for each in watch)
     assert refused > SEEDS
-
-
-def deliveries(watch: Sequence[Delivery | Compaction]) -> list[Delivery]:
-    return [each for each in watch if isinstance(each, Delivery)]
 
 
 COMMITTED = [
@@ -171,25 +100,6 @@ def test_a_breach_is_called_by_its_name(guarantee: str) -> None:
         found = check([breach], COMMITTED)
         assert guarantee in {each.guarantee for each in found}, f"{breach}: {found}"
         assert str(found[0]).startswith("watch 0: not ")
-
-
-def test_a_breach_in_any_long_watch_is_found() -> None:
-    found = 0
-    for seed in range(SEEDS):
-        told = story(seed)
-        luck = Random(seed)
-        for watch in told.watches:
-            full = [each for each in deliveries(watch) if each.events]
-            if not full:
-                continue
-            each = luck.choice(full)
-            place = watch.index(each)
-            gone = luck.randrange(len(each.events))
-            watch[place] = replace(each, events=each.events[:gone] + each.events[gone + 1 :])
-            assert check([watch], told.committed), f"seed {seed}: {each} without its {gone}th"
-            found += 1
-            watch[place] = each
-    assert found > 2 * SEEDS
 
 
 def test_a_write_in_doubt_may_be_told_of_once_and_to_everyone() -> None:
