@@ -48,6 +48,8 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     `cluster` is empty for "whatever the directories say, a new one if they say nothing".
     """
     seats = [spec for spec in specs(config) if spec.group == group]
+    if group not in placement.states():
+        placement.remove([group])  # actors whose places were taken away hang and keep their names
     reserved = placement.ensure_group(config, group)
     living = remote.named_actors()
     for number, spec in enumerate(seats):

@@ -63,6 +63,8 @@ def _alarms(groups: dict[str, Any], controllers: list[dict[str, Any]]) -> list[s
     """What an operator should look at, in words; placement has its own."""
     found = []
     for name, group in groups.items():
+        if group["placement"] == "none":
+            found.append(f"{name}: no placement group; `metaray up` makes it again over its data")
         if not group["leader"]:
             found.append(f"{name}: no leader, so no writes")
         found += [

@@ -39,9 +39,9 @@ from tests.history.operation import Recorder
 CALL_MS: Final = 8_000  #: the deadline of every call
 SLOT_SECONDS: Final = 2.0  #: how long a key is in use
 KEYS: Final = 2  #: in use at a time, of each kind
-PAUSE_MS: Final = 40  #: the longest pause of a task between two calls
+PAUSE_MS: Final = 120  #: the longest pause of a task between two calls
 PARTITIONS: Final = 3
-SETTLE_SECONDS: Final = 1.0  #: at the end, for what is on its way to a watcher
+MARK_SECONDS: Final = 30.0  #: at the end, until a watcher must have been told of the last write
 
 Step = Callable[["Task"], Awaitable[None]]
 
@@ -231,8 +231,9 @@ async def _loop(task: Task, step: Step, stop: asyncio.Event) -> None:
         await asyncio.sleep(task.rng.randrange(PAUSE_MS) / 1000)
 
 
-async def _watch(client: Client, file: TextIO, tenant: str) -> None:
-    """Every change of our tenant's pairs, for ever; where it begins, and anew when compacted."""
+async def _watch(client: Client, file: TextIO, tenant: str, mark: str) -> None:
+    """Every change of our tenant's pairs until that of the key `mark`; where it begins, and where
+    it begins anew because what came between was compacted."""
     revision: int | None = None
     while True:
         try:
@@ -244,6 +245,8 @@ async def _watch(client: Client, file: TextIO, tenant: str) -> None:
                     value = change.row.value.decode() if change.row is not None else None
                     file.write(json.dumps([change.revision, change.key[1], value]) + "\n")
                 revision = change.revision
+                if change.key == (tenant, mark):
+                    return
         except Compacted:
             revision = None
         except (NoQuorum, Unavailable):
@@ -263,7 +266,7 @@ def _when_input_ends(stop: asyncio.Event) -> None:
 
 async def work(name: str, tenant: str, seed: int, folder: Path) -> None:
     """One client process, until standard input ends. Makes `<name>.ready` once it works."""
-    stop = asyncio.Event()
+    stop, mark = asyncio.Event(), f"mark.{name}"
     with (
         Recorder(folder / f"{name}.history") as recorder,
         (folder / f"{name}.watch").open("w", buffering=1) as told,
@@ -281,7 +284,7 @@ async def work(name: str, tenant: str, seed: int, folder: Path) -> None:
                 for step in STEPS
             ]
             _when_input_ends(stop)
-            watching = asyncio.create_task(_watch(first, told, tenant))
+            watching = asyncio.create_task(_watch(first, told, tenant, mark))
             steps = zip(tasks, STEPS * 2, strict=True)
             loops = [asyncio.create_task(_loop(task, step, stop)) for task, step in steps]
             ended: list[asyncio.Future[Any]] = [asyncio.create_task(stop.wait()), watching, *loops]
@@ -289,10 +292,10 @@ async def work(name: str, tenant: str, seed: int, folder: Path) -> None:
             await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
             stop.set()
             await asyncio.gather(*loops)
-            if not watching.done():
-                await asyncio.sleep(SETTLE_SECONDS)
-            if watching.done():
-                watching.result()
-            watching.cancel()
+            async with asyncio.timeout(MARK_SECONDS):
+                while not watching.done():  # it may have to begin anew after a mark
+                    await first.put(mark, b"", tenant=tenant)
+                    await asyncio.wait([watching], timeout=1.0)
+            watching.result()  # it was told of the mark, so of all before
     slowest = max(task.slowest for task in tasks)
     (folder / f"{name}.slowest").write_text(f"{slowest:.3f}")

@@ -22,7 +22,7 @@ import ray
 
 from actors import placement, remote
 from metaray.local.processes import kill, marked
-from tests.nemesis.world import GROUPS, World, start_head, wait_for
+from tests.nemesis.world import GROUPS, World, head_family, start_head, wait_for
 
 DETECTION_SECONDS = 60.0  #: until a death that Ray tells, or an election, must have been seen
 RETURN_SECONDS = 180.0  #: until what was killed must be back, on a machine however busy
@@ -282,11 +282,8 @@ class KillHead(KillGcs):
 
     def inject(self) -> None:
         self.terms = self.world.terms()
-        home = str(self.world.cluster.nodes[0].data)
         self.process = self.world.head_process("gcs_server")
-        self.family = [
-            each for each in marked(self.world.cluster.mark, {home}) if _runs_in(each, home)
-        ]
+        self.family = head_family(self.world.cluster)
         assert not kill(self.family), "processes of the head do not end"
 
     def seen(self) -> str:
@@ -299,13 +296,6 @@ class KillHead(KillGcs):
         (self.world.cluster.temporary / "ray_current_cluster").unlink(missing_ok=True)
         self.world.cluster = start_head(self.world.cluster, port)
         wait_for_control()
-
-
-def _runs_in(process: psutil.Process, home: str) -> bool:
-    try:
-        return process.cwd() == home
-    except psutil.Error:
-        return False
 
 
 @dataclass

@@ -13,14 +13,18 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import psutil
 import ray
+from ray.util.placement_group import get_placement_group, remove_placement_group
 
+from actors.config import ClusterConfig
 from actors.ray_env import NAMESPACE
 from metaray.join import ADDRESS_VARIABLE
 from metaray.local.processes import marked
+from metaray.overview import overview
+from metaray.service import start_service
 from tests.nemesis.faults import (
     DETECTION_SECONDS,
     Fault,
@@ -30,7 +34,7 @@ from tests.nemesis.faults import (
     log_lines,
 )
 from tests.nemesis.load import ROOT, Load
-from tests.nemesis.world import GROUPS, wait_for
+from tests.nemesis.world import GROUPS, connect, wait_for
 
 SPARK_SECONDS: Final = 300.0  #: for a report on a machine however busy
 
@@ -151,6 +155,81 @@ class SparkBeside(Fault):
 
 
 @dataclass
+class RemovePlacement(Fault):
+    """A group's placement group is removed, and all its actors with it: status says so, and
+    `metaray up` makes it again over the same directories (R6)."""
+
+    name: ClassVar[str] = "removal of a placement group"
+    hold: float = 0.0
+
+    def inject(self) -> None:
+        known = self.world.statuses(self.group)
+        self.before = {each["replica"] for each in known.values()}
+        self.processes = [self.world.process(seat) for seat in known]
+        remove_placement_group(get_placement_group(self.group))
+
+    def seen(self) -> str:
+        wait_for(lambda: all(map(gone, self.processes)), "its actors' processes are gone")
+
+        def reported() -> list[str]:
+            return [
+                each
+                for each in overview()["alarms"]
+                if each.startswith(f"{self.group}:") and "placement" in each
+            ]
+
+        [alarm] = wait_for(reported, "status reports the group", DETECTION_SECONDS)
+        return f"{len(self.processes)} processes are gone; status: {alarm}"
+
+    def heal(self) -> None:
+        for _ in start_service(ClusterConfig()):
+            pass
+        self.world.forget()
+        self.world.meet()
+
+    def healed(self) -> None:
+        after = {each["replica"] for each in self.world.statuses(self.group).values()}
+        assert after == self.before, "a replica came back as somebody else"
+
+
+@dataclass
+class DriverExit(Fault):
+    """The driver that made everything ends, as after every `metaray up`: nothing ends with it."""
+
+    name: ClassVar[str] = "exit of the driver that made the groups"
+    hold: float = 3.0
+
+    def inject(self) -> None:
+        self.job = ray.get_runtime_context().get_job_id()
+        self.before = self._processes()
+        ray.shutdown()
+
+    def _processes(self) -> dict[str, int]:
+        return {
+            seat: int(self.world.ask(seat, "process"))
+            for group in GROUPS
+            for seat in self.world.seats(group)
+        }
+
+    def seen(self) -> str:
+        assert not ray.is_initialized()
+        return f"job {self.job} has ended"
+
+    def heal(self) -> None:
+        connect(self.world.cluster)
+        self.world.forget()
+        self.world.meet()
+
+    def healed(self) -> None:
+        [dead] = [each["IsDead"] for each in ray.state.jobs() if each["JobID"] == self.job]
+        assert dead, "Ray does not know that the driver has ended"
+        assert self._processes() == self.before, "an actor ended or began with the driver"
+
+    def hurts(self) -> tuple[str, ...]:
+        return GROUPS
+
+
+@dataclass
 class FailingCalls(Fault):
     """Time goes by while actor calls and their answers are lost at random (R10)."""
 
@@ -220,13 +299,3 @@ def overtaken(calls: int) -> tuple[int, int]:
     ray.kill(actor)
     assert done
     return sum(a > b for a, b in itertools.pairwise(numbers)), len(numbers)
-
-
-__all__: list[Any] = [
-    "WIRES",
-    "FailingCalls",
-    "KillClient",
-    "KillLeaderWithoutGcs",
-    "OvertakingCalls",
-    "SparkBeside",
-]

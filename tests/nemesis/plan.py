@@ -46,6 +46,8 @@ PLAIN: Final[dict[str, Make]] = {
     "transfer": lambda w, rng, _, n: faults.TransferLeader(w, rng, _group(rng)),
     "controller": lambda w, rng, _, n: faults.KillController(w, rng, "metadata-0"),
     "leader-without-gcs": lambda w, rng, _, n: harder.KillLeaderWithoutGcs(w, rng, _group(rng)),
+    "placement": lambda w, rng, _, n: harder.RemovePlacement(w, rng, _group(rng)),
+    "driver": lambda w, rng, _, n: harder.DriverExit(w, rng),
     "client": lambda w, rng, load, n: harder.KillClient(w, rng, load=load),
     "spark": lambda w, rng, _, n: harder.SparkBeside(w, rng),
 }

@@ -9,6 +9,7 @@ import pytest
 
 from metaray.local import LocalCluster
 from tests.nemesis.faults import FreezeLeader, KillLeader, KillNode
+from tests.nemesis.harder import RemovePlacement
 from tests.nemesis.run import scenario
 from tests.nemesis.world import World
 
@@ -47,3 +48,18 @@ def test_nothing_is_lost_or_doubled_when_leaders_die_and_freeze_and_a_node_goes(
     assert run.verdict.told > 0
     assert run.slowest_s < 10.0  # no call outlives its deadline of 8 s
     assert all(rows > 0 for _, rows in run.compared.values())
+
+
+@pytest.mark.timeout(480)
+def test_a_group_whose_placement_was_removed_is_reported_and_made_again_over_its_data(
+    service: LocalCluster,
+) -> None:
+    world = World(service)
+    world.meet()
+    world.wait_until_whole()
+    fault = RemovePlacement(world, Random(SEED), "mqtt-0")
+    fault.inject()
+    assert "no placement group" in fault.seen()
+    fault.heal()
+    world.wait_until_whole()
+    fault.healed()
