@@ -54,8 +54,8 @@ class Clock:
 
 
 class JudgedCalls(FromProcess):
-    """The network as a client's process sees it; what it is told must not be older than what any
-    client was told before it asked."""
+    """The network as a client's process sees it. What is acknowledged must have been applied, and
+    what a read is told must not be older than what anybody was told before it asked."""
 
     def __init__(
         self, network: Network, process: Process, seats: dict[str, list[str]], monitor: Monitor
@@ -67,7 +67,13 @@ class JudgedCalls(FromProcess):
         data = await super().propose(seat, request)
         reply = api.Reply.FromString(data)
         if reply.code == api.OK:
-            facts = self._monitor.facts[seat.rpartition("/")[0]]
+            asked = api.ProposeRequest.FromString(request)
+            who = (asked.proposal.client, asked.proposal.sequence)
+            facts = self._monitor.facts[asked.group]
+            if who[0] and facts.effects.get(who) != reply.revision:
+                self._monitor.fail(
+                    f"{seat} acknowledges {who} at {reply.revision}, where it is not"
+                )
             facts.acknowledged = max(facts.acknowledged, reply.revision)
         elif reply.code == api.SESSION_EXPIRED:
             self.network.seen["client forgotten"] += 1
