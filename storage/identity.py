@@ -186,7 +186,8 @@ class Directory:
 
 
 def find(root: Path, cluster: str | None, group: str) -> list[Found]:
-    """The group's directories under `root` that no process holds, the most booted first.
+    """The group's directories under `root` that no process holds: those that took part first, the
+    most booted of them before the others, for they have votes to keep.
 
     Retired ones come last. `cluster`: whose they have to be; None takes any. Raises `ForeignData`
     if one is another's, and `BadIdentity` if one cannot be read: to guess would be to speak with a
@@ -251,10 +252,10 @@ def _canonical(body: Any) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def preference(found: Found) -> tuple[bool, int, str]:
+def preference(found: Found) -> tuple[int, int, str]:
     """The order of `find`."""
     who = found.identity
-    return who.status == "retired", -who.boot, found.path.name
+    return ("active", "founding", "retired").index(who.status), -who.boot, found.path.name
 
 
 def _expect(path: Path, what: str, found: str, wanted: str) -> None:

@@ -43,7 +43,12 @@ _PHASES: Final = {
     "disk.after_growing": ("bulk",),
     "flush.of_full_layer": ("bulk",),
 }
-_OFTEN: Final = frozenset({"apply", "client", "compact", "disk", "flush", "log", "message", "read"})
+_OFTEN: Final = frozenset(
+    {
+        *("apply", "client", "compact", "disk", "flush", "log", "message", "read"),
+        *("vote.before_promise", "vote.before_save"),
+    }
+)
 _FEW: Final = frozenset({"log.before_load", "log.after_load", "log.before_purge_of_snapshot"})
 _ONCE: Final = frozenset({"file.before_removal", "member.before_retirement"})
 _METADATA: Final = frozenset({"controller.fenced"})  #: passed only when metadata has three replicas
@@ -91,7 +96,7 @@ def hits(name: str) -> tuple[int, ...]:
     area = name.partition(".")[0]
     if name in RECONCILE or name in _ONCE:
         return (1,)
-    if name in _FEW or area not in _OFTEN:
+    if name in _FEW or not {area, name} & _OFTEN:
         return HITS[:RARE]
     return HITS
 

@@ -48,6 +48,8 @@ class Verdict:
     reads: int = 0
     promises: int = 0
     openings: int = 0
+    entries: int = 0
+    served: set[int] = field(default_factory=set)  #: lives that have acknowledged a write
     lost: int = 0
     doubled: int = 0
     serve_seconds: list[float] = field(default_factory=list)
@@ -79,7 +81,8 @@ class _Court:
         self.states: dict[str, list[list[Any]]] = defaultdict(list)
         self.rested = False
         self.replicas: dict[str, set[int]] = defaultdict(set)  #: that ever opened, by seat
-        self._line = 0
+        self.members: set[int] = set()  #: replicas of any configuration
+        self._line = self._life = 0
         self._opened: dict[int, list[Any]] = {}
         self._terms: dict[int, int] = defaultdict(int)
         self._votes: dict[tuple[int, int], int] = {}
@@ -110,8 +113,12 @@ class _Court:
     def _hear_end(self, name: str) -> None:
         self.verdict.ended.append(name)
 
+    def _hear_life(self, number: int) -> None:
+        self._life = number
+
     def _hear_serve(self, seconds: float) -> None:
         self.verdict.serve_seconds.append(seconds)
+        self.verdict.served.add(self._life)
 
     # -- promises ---------------------------------------------------------------------------
 
@@ -162,6 +169,8 @@ class _Court:
     def _hear_entry(self, group: str, index: int, term: int, _: int, data: str) -> None:
         entry = records.entry_from(base64.b64decode(data))
         before = self.entries[group].setdefault(index, entry)
+        if entry.configuration is not None:
+            self.members.update(entry.configuration.members)
         if before != entry:
             self.wrong(f"{group}: two entries at index {index}, of terms {before.term} and {term}")
 
@@ -257,6 +266,7 @@ def _judge_group(court: _Court, group: str, count: int) -> None:
         missing = sorted(set(range(1, applied + 1)) ^ set(entries))
         court.wrong(f"{group}: applied {applied}, but nobody has applied {missing[:9]}")
         return
+    court.verdict.entries += applied
     store = replay(group, [entries[index] for index in sorted(entries)])
     if digest_of(store.dump())[0] != digest:
         court.wrong(f"{group}: the state is not what the log gives")
@@ -362,8 +372,11 @@ _EFFECTS = {
 def _judge_directory(court: _Court, root: Path, group: str) -> None:
     """The directory of a seat, when no process holds it any more."""
     found = identity.find(root, None, group)
-    living = [each for each in found if each.identity.status != "retired"]
-    if len(living) != 1 or {each.identity.replica for each in found} - court.replicas[root.name]:
+    living = [each for each in found if each.identity.status == "active"]
+    # One whose making met an error at its very end may be left: nobody, and never opened.
+    nobodies = {each.identity.replica for each in found if each.identity.status == "founding"}
+    others = {each.identity.replica for each in found} - nobodies
+    if len(living) != 1 or others - court.replicas[root.name] or nobodies & court.members:
         court.wrong(f"{root.name}: {[each.identity for each in found]}")
         return
     path = living[0].path

@@ -134,7 +134,7 @@ def _be(order: Order) -> int:
         level=logging.INFO, stream=sys.stderr, format=f"{order.life} %(asctime)s %(message)s"
     )
     journal = Journal(root / "journal")
-    journal("life", order.life, os.getpid())
+    journal("life", order.life)
 
     def passed(name: str, last: bool) -> None:
         journal("end" if last else "point", name)

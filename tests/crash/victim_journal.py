@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(self._file, b"\n")  # ends a line that a kill has cut short
 
     def __call__(self, kind: str, *what: Any) -> None:
         line = json.dumps([kind, *what], separators=(",", ":")).encode() + b"\n"
@@ -44,7 +46,13 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[list[Any]]:
-    """All lines of a journal, in order."""
-    with path.open("rb") as file:
-        for line in file:
-            yield json.loads(line)
+    """All lines of a journal, in order. A kill may cut the last line of a life short: it died
+    before it went on to what the line speaks of."""
+    lines = path.read_bytes().split(b"\n")
+    for line, following in pairwise([*lines, b""]):
+        try:
+            if line:
+                yield json.loads(line)
+        except json.JSONDecodeError:
+            if following:
+                raise

@@ -172,6 +172,16 @@ def test_find_lists_the_most_used_first_and_the_retired_last(root: Path) -> None
     assert find(root, "c", "metadata-1") == []
 
 
+def test_find_lists_those_that_took_part_before_those_that_never_did(root: Path) -> None:
+    """A making that failed at its very end leaves a directory that its seat must not take."""
+    active, founding = sorted((made(root), made(root)), reverse=True)
+    with opened(active) as directory:
+        directory.update(status="active")
+    for _ in range(3):
+        opened(founding).close()
+    assert [each.path for each in find(root, "c", GROUP)] == [active, founding]
+
+
 def test_two_that_look_at_once_hide_nothing_from_each_other(root: Path) -> None:
     path = made(root)
     lock = identity._lock(path, 0, fcntl.LOCK_SH)  # the other one is just looking
