@@ -7,12 +7,14 @@ made, or says in one line what is wrong with it.
 from __future__ import annotations
 
 import math
+import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Final
 
 import yaml
@@ -23,6 +25,15 @@ from tests.bad_input import values
 from tests.bad_input.battery import Case, Outcome, refused
 
 LAUNCHER: Final = (Path(__file__).parents[2] / "cluster.yaml").read_bytes()
+SMALL: Final = b"""cluster_name: c
+metadata:
+  groups: [metadata-0, "offset-0"]
+  replicas: 3
+  raft: &raft
+    heartbeat_interval: 250 ms
+    flush_bytes: 8 MiB
+  controller: {heartbeat_timeout: 30 s}
+"""
 SETTINGS: Final = tuple(
     (each.metadata["section"], each.name.removesuffix("_ms")) for each in fields(RaftSettings)
 )
@@ -172,9 +183,11 @@ class Config:
     frame_bytes = FILE_BYTES_MAX
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="bad-input-")
-        self._path = Path(self._folder.name) / "cluster.yaml"
-        self._texts = [*TEXTS, *values.cuts(LAUNCHER)]
+        folder = mkdtemp(prefix="bad-input-")
+        weakref.finalize(self, shutil.rmtree, folder)
+        self._path = Path(folder) / "cluster.yaml"
+        flipped = [values.flipped(SMALL, bit) for bit in range(8 * len(SMALL))]
+        self._texts = [*TEXTS, *values.cuts(SMALL), *flipped]
         self._placed = [(place, value) for place in PLACES for value in ODD]
         self._made = [
             *((RaftSettings, each.name, value) for each in fields(RaftSettings) for value in MADE),
@@ -186,7 +199,7 @@ class Config:
     def case(self, number: int) -> Case:
         if number < len(self._texts):
             text = self._texts[number]
-            what = f"text {text[:40]!r}" if number < len(TEXTS) else f"cut at {len(text)}"
+            what = f"text {text[:40]!r}" if number < len(TEXTS) else f"damaged {number}"
             return Case(what, partial(load, self._path, text), size=len(text), wide=True)
         number -= len(self._texts)
         if number < len(self._placed):
@@ -199,7 +212,7 @@ class Config:
         rng = Random(f"config {number}")
         match rng.randrange(4):
             case 0:
-                text = values.mangled(rng, LAUNCHER)
+                text = values.mangled(rng, rng.choice((SMALL, SMALL, SMALL, LAUNCHER)))
                 return Case("mangled", partial(load, self._path, text), size=len(text))
             case 1:
                 text = values.noise(rng)[:4_096]

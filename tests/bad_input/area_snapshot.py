@@ -46,6 +46,14 @@ class Inline:
     async def run(self, job: Callable[[], T]) -> T:
         return job()
 
+    def hand(
+        self,
+        job: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        done(job())
+
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
     """The result of work that waits for nothing."""
