@@ -30,16 +30,19 @@ class StorageThread:
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Run `job` there and call `done` or `failed` on the loop."""
+        """Run `job` there; call `done` on the loop, or `failed`, also for what `done` raises."""
         self.queued += 1
 
         def back(future: Future[T]) -> None:
             self.queued -= 1
             error = future.exception()
-            if error is not None:
-                failed(error)
-            else:
-                done(future.result())
+            if error is None:
+                try:
+                    done(future.result())
+                    return
+                except Exception as unforeseen:  # noqa: BLE001 - law 8: half done, it is as bad as a failed job
+                    error = unforeseen
+            failed(error)
 
         future = self._executor.submit(job)
         future.add_done_callback(lambda each: self._call_back(back, each))

@@ -253,6 +253,27 @@ def test_it_does_not_start_without_assertions(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_surprise_after_an_apply_stops_its_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know what it left half done; the write itself is applied once, elsewhere."""
+    async with running(Group(tmp_path)) as (group, caller):
+        before = await caller.call(PutKv(key="k", value=b"1"))
+        leader = await group.leader()
+        assert leader.replica is not None
+
+        def surprise(*_: Any) -> None:
+            raise AssertionError("that cannot be")
+
+        monkeypatch.setattr(leader.replica.history, "applied", surprise)
+        after = await caller.call(PutKv(key="k", value=b"2", expected_revision=before))
+        assert after > before
+        await eventually(lambda: status(leader)["role"] == "stopped")
+        assert "that cannot be" in status(leader)["stopped"]
+        assert (await caller.call(GetKv(key="k"))).value == b"2"
+
+
+@in_loop
 async def test_a_record_that_lies_stops_its_replica_alone(tmp_path: Path) -> None:
     async with running(Group(tmp_path)) as (group, caller):
         for number in range(20):
