@@ -303,7 +303,7 @@ async def _found(seats: list[Seat]) -> None:
 
 
 def _changed(leader: Seat, change: Change) -> bool:
-    with suppress(MetarayError):  # another change may be under way
+    with suppress(MetarayError, StorageError):  # another change may be under way
         leader.change(change)
         return True
     return False
