@@ -1,0 +1,76 @@
+"""What a snapshot of a group takes along, and in which pieces (laws 9 and 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from state_machines.machine import Machine
+from state_machines.metadata.node import RegisterNode
+from state_machines.raft.messages import Entry, SnapshotMeta
+from state_machines.wire import api_pb2 as api
+from state_machines.wire import raft_pb2
+from storage import records
+from storage.shelf import MemoryShelf
+from storage.snapshot import Chunk, write_stream
+from storage.state import State
+from tests.machine.alone import EMPTY, NOW_MS, wire
+from tests.storage.faults import MEMBERS, point
+
+MESSAGE_BYTES_MAX = 64 << 10
+
+
+def chunks_of(state: State) -> list[Chunk]:
+    with state.view() as view:
+        return list(write_stream(view))
+
+
+def installed(chunks: Sequence[Chunk]) -> State:
+    """Another replica, which was sent these."""
+    state = State(MemoryShelf(), founding=MEMBERS)
+    staging = state.stage()
+    for chunk in chunks:
+        staging.add(chunk)
+    state.install(staging, staging.finish())
+    return state
+
+
+def apply(state: State, index: int, proposal: api.Proposal) -> api.Reply:
+    batch = api.Batch(now_ms=NOW_MS, proposals=[proposal])
+    machine = Machine("metadata", "metadata-0", state)
+    (applied,) = machine.apply(Entry(1, index, batch.SerializeToString()))
+    state.set_applied(SnapshotMeta(index, 1, MEMBERS))
+    return api.Reply.FromString(applied.reply)
+
+
+def test_a_retry_after_an_install_finds_its_reply() -> None:
+    state = State(MemoryShelf(), founding=MEMBERS)
+    register = api.Proposal(sequence=1, commands=[api.Command(tag="client.register", body=EMPTY)])
+    client = apply(state, 1, register).client
+    join = api.Proposal(client=client, sequence=1, commands=[wire(RegisterNode(node_id="b"))])
+    first = apply(state, 2, join)
+    assert apply(installed(chunks_of(state)), 3, join) == first
+
+
+def test_a_chunk_fits_into_a_message() -> None:
+    state = State(MemoryShelf(), founding=MEMBERS)
+    for number in range(40):
+        state.put("t", (number,), bytes(10_000))
+    state.set_applied(point(5))
+    chunks = chunks_of(state)
+    assert len(chunks) > 5
+    for chunk in chunks:
+        message = raft_pb2.SnapshotChunk(
+            cluster="c" * 32,
+            group="g" * 128,
+            sender=2**63 - 1,
+            receiver=2**63 - 1,
+            term=2**62,
+            meta=raft_pb2.SnapshotMeta.FromString(records.meta_to(point(5))),
+            number=chunk.number,
+            data=chunk.data,
+            crc=chunk.crc,
+            last=chunk.last,
+            records=chunk.records,
+            digest=chunk.digest,
+        )
+        assert message.ByteSize() <= MESSAGE_BYTES_MAX
