@@ -19,7 +19,7 @@ from tests.proof.record import Record
 from tests.properties import replays
 from tests.properties.everything import PROPERTIES, Property
 
-BATCH: Final = 500  #: examples between two saves of the record
+BATCH: Final = 250  #: examples between two saves of the record
 REPLAY_BATCH: Final = 10
 REPLAYS: Final = "histories_replayed_alike"
 
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
 def main(
     scale: Annotated[int, typer.Option(help="so many hundredths of the whole length")] = 100,
     seed: Annotated[int, typer.Option(help="what the examples follow from")] = 1,
-    histories: Annotated[int, typer.Option(help="histories to replay in other processes")] = 200,
+    histories: Annotated[int, typer.Option(help="histories to replay in other processes")] = 100,
     only: Annotated[str, typer.Option(help="properties whose name contains this")] = "",
     batch: Annotated[int, typer.Option(help="ask about this batch alone, without a record")] = -1,
 ) -> None:
@@ -59,7 +59,8 @@ def main(
             while (done := record.figures.get(each.name, 0)) < wanted[each.name]:
                 asked = min(BATCH, wanted[each.name] - done)
                 held = _ask(console, each, asked, _batch_seed(seed, each.name, done))
-                record.advance(held, **{each.name: held, f"examples_of_{each.part}": held})
+                cases = held * each.cases
+                record.advance(held, **{each.name: held, f"cases_of_{each.part}": cases})
                 progress.update(task, completed=record.done)
         progress.update(task, description=REPLAYS)
         while not only and (done := record.figures.get(REPLAYS, 0)) < histories:

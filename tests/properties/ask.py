@@ -23,19 +23,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 
 SAMPLE: Final = 60
+PHASES = (Phase.generate, Phase.shrink)  # no database: examples follow from the seed alone
 
 T = TypeVar("T", bound=Callable[..., None] | type[RuleBasedStateMachine])
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One thing that holds. `part` groups the figures of the long run."""
+    """One thing that holds. `part` groups the figures of the long run; `long` and `sample` are
+    numbers of examples."""
 
     name: str
     part: str
     long: int
     sample: int
     steps: int
+    cases: int  #: what is looked at in one example
     test: Callable[..., None] | type[RuleBasedStateMachine]
     inputs: dict[str, st.SearchStrategy[Any]]
 
@@ -48,7 +51,7 @@ class Property:
             database=None,
             deadline=None,
             stateful_step_count=self.steps,
-            phases=(Phase.generate, Phase.shrink),
+            phases=PHASES,
             suppress_health_check=list(HealthCheck),
         )
         done = 0
@@ -88,14 +91,21 @@ PROPERTIES: Final[dict[str, Property]] = {}
 
 
 def holds(
-    *, long: int, sample: int = SAMPLE, steps: int = 30, **inputs: st.SearchStrategy[Any]
+    *,
+    long: int,
+    sample: int = SAMPLE,
+    steps: int = 30,
+    cases: int = 1,
+    **inputs: st.SearchStrategy[Any],
 ) -> Callable[[T], T]:
     """Register a function of `inputs`, or a state machine, as a property."""
 
     def register(test: T) -> T:
         part = test.__module__.rpartition(".")[2]
         assert test.__name__ not in PROPERTIES, f"{test.__name__} is there already"
-        PROPERTIES[test.__name__] = Property(test.__name__, part, long, sample, steps, test, inputs)
+        PROPERTIES[test.__name__] = Property(
+            test.__name__, part, long, sample, steps, cases, test, inputs
+        )
         return test
 
     return register

@@ -40,7 +40,7 @@ def rows_of(state: State) -> Rows:
     return {name: int(value) for name in NAMES if (value := state.get("sums", (name,))) is not None}
 
 
-@holds(long=2_500, sample=40, steps=40)
+@holds(long=3_000, sample=40, steps=30)
 class StoredReplicaInMemory(Placed):
     """`saved` is the log as it was promised; `sums` the rows at each index that matters."""
 
@@ -208,7 +208,7 @@ class StoredReplicaInMemory(Placed):
         assert rows_of(self.state) == self.sums[self.state.applied.index]
 
 
-@holds(long=1_500, sample=20, steps=40)
+@holds(long=1_000, sample=20, steps=30)
 class StoredReplicaOnDisk(StoredReplicaInMemory):
     """The same over LMDB."""
 

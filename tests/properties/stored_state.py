@@ -56,7 +56,7 @@ def crash_at(step: str) -> Callable[[str], None]:
     return stop
 
 
-@holds(long=3_000, sample=40, steps=40)
+@holds(long=2_000, sample=30, steps=25)
 class StoredStateInMemory(Placed):
     """`rows` is the state, `kept` what was flushed of it, with its index."""
 
@@ -68,6 +68,7 @@ class StoredStateInMemory(Placed):
         self.index = 0
         self.loose = False
         self.kept: tuple[int, Rows] = (0, {})
+        self.touched: set[Key] = set()  # rows there are or have been
         self.twin = MemoryKeyValue()
         self.state = self.opened()
 
@@ -95,6 +96,7 @@ class StoredStateInMemory(Placed):
     @rule(changes=st.lists(st.tuples(KEYS, st.one_of(st.none(), VALUES)), max_size=6))
     def change(self, changes: list[tuple[Key, bytes | None]]) -> None:
         for key, value in changes:
+            self.touched.add(key)
             self.loose = True
             for store in (self.state, self.twin):
                 if value is None:
@@ -133,11 +135,6 @@ class StoredStateInMemory(Placed):
         else:
             assert self.kept == (self.index, self.rows), "there was nothing to flush"
             self.restart()
-
-    @rule(key=KEYS)
-    def get(self, key: Key) -> None:
-        for store in (self.state, self.twin):
-            assert store.get("t", key) == self.rows.get(key)
 
     @rule(
         key=KEYS,
@@ -183,6 +180,7 @@ class StoredStateInMemory(Placed):
         """A snapshot from elsewhere arrives and takes the place of everything; or the process dies
         (`end`) while it is received or put in force."""
         source = State(MemoryShelf())
+        self.touched |= rows.keys()
         for key, value in rows.items():
             source.put("t", key, value)
         at = point(max(self.index + ahead, 1), 2)
@@ -231,12 +229,21 @@ class StoredStateInMemory(Placed):
         assert own in ((0, 1, 2) if self.kept == (0, {}) else (1, 2))
 
     @invariant()
+    def has_its_rows_and_no_others(self) -> None:
+        expected = sorted((keys.encode(key), value) for key, value in self.rows.items())
+        stores: tuple[KeyValue, ...] = (self.state, self.twin)
+        for store in stores:
+            assert list(store.scan("t")) == expected
+            for key in self.touched:
+                assert store.get("t", key) == self.rows.get(key)
+
+    @invariant()
     def stands_at_its_point(self) -> None:
         assert self.state.applied.index == self.index
         assert self.state.flushed.index == self.kept[0]
 
 
-@holds(long=2_500, sample=20, steps=40)
+@holds(long=1_000, sample=20, steps=25)
 class StoredStateOnDisk(StoredStateInMemory):
     """The same over LMDB."""
 
