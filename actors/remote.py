@@ -12,6 +12,7 @@ Actors restart for ever; who they are after that is decided by the directory the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -109,7 +110,10 @@ class ControllerActor(Controller):
     async def __init__(self, epoch: int, spec: SeatSpec) -> None:  # type: ignore[misc]
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         groups = RayGroups()
-        await groups.refresh()
+        # An actor whose constructor raises is dead for good: Ray restarts it no more. A control
+        # service that is slow just now is asked again by the duties.
+        with contextlib.suppress(Stopped, ray.exceptions.RayError):
+            await groups.refresh()
         super().__init__(
             epoch=epoch,
             caller=Caller(groups, timeout_ms=5_000, rng=SystemRandom()),

@@ -13,11 +13,10 @@ from typing import Final
 
 from metaray import connect
 from metaray.join import ADDRESS_VARIABLE
-from metaray.local import LocalCluster
 from tests.history import operation
 from tests.history.operation import Operation, Recorder
 from tests.nemesis.checks import FINAL
-from tests.nemesis.world import wait_for
+from tests.nemesis.world import World, wait_for
 
 ROOT: Final = Path(__file__).parents[2]
 END_SECONDS: Final = 90.0  #: until a process that was told to end has ended
@@ -28,10 +27,11 @@ class Load:
     """Some client processes over one tenant. `stop` before `history`."""
 
     def __init__(
-        self, cluster: LocalCluster, folder: Path, *, tenant: str, seed: int, processes: int = 2
+        self, world: World, folder: Path, *, tenant: str, seed: int, processes: int = 2
     ) -> None:
         self.tenant = tenant
-        self._cluster = cluster
+        self._cluster = world.cluster
+        self._environment = world.environment
         self._folder = folder
         self._seed = seed
         self._names: list[str] = []
@@ -42,7 +42,7 @@ class Load:
             self.start()
         self.wait_until_ready()
 
-    def start(self, **environment: str) -> str:
+    def start(self) -> str:
         """One more process; its name."""
         name = f"c{len(self._names)}"
         self._names.append(name)
@@ -57,7 +57,7 @@ class Load:
                     **os.environ,
                     **self._cluster.environment(),
                     ADDRESS_VARIABLE: self._cluster.address,
-                    **environment,
+                    **self._environment,
                 },
                 stdin=subprocess.PIPE,
                 stdout=output,

@@ -77,7 +77,7 @@ def scenario(
 ) -> Run:
     """Carry it out and judge it. Raises where a fault was not seen or a group did not come back."""
     begun = time.monotonic()
-    load = Load(world.cluster, folder, tenant=tenant, seed=seed, processes=processes)
+    load = Load(world, folder, tenant=tenant, seed=seed, processes=processes)
     run = Run()
     try:
         time.sleep(calm)

@@ -61,6 +61,7 @@ class World:
     """A running cluster, with this process connected to it."""
 
     cluster: LocalCluster
+    environment: dict[str, str] = field(default_factory=dict)  #: what its processes have besides
     _handles: dict[str, Any] = field(default_factory=dict)
 
     # -- asking -----------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def world(data: Path, **environment: str) -> Iterator[World]:
         connect(cluster)
         for _ in start_service(ClusterConfig()):
             pass
-        found = World(cluster)
+        found = World(cluster, dict(environment))
         found.meet()
         yield found
     finally:
