@@ -1,0 +1,43 @@
+"""A batch of commands is one thing from its first sending on; until then its callers may leave."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import lanes
+from state_machines.errors import NoQuorum, Unknown
+from tests.actors.scripted import HANG, LOSE, Script, once
+from tests.actors.test_caller import calling, put
+from tests.actors.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_who_gives_up_between_attempts_takes_nothing_out_of_the_batch() -> None:
+    """The same sequence with other commands would be refused, and nobody would know why."""
+    script = Script(faults=[once(HANG), once(LOSE)])
+    async with calling(script) as caller:
+        short = asyncio.create_task(caller.call(put("short"), timeout_ms=1_000))
+        long = asyncio.create_task(caller.call(put("long"), timeout_ms=60_000))
+        with pytest.raises(Unknown):
+            await short
+        assert await long == 2
+    assert len(script.proposals) == 3
+    assert len({(call.sequence, call.acked, call.body) for call in script.proposals}) == 1
+    assert len(script.applied["metadata-0"]) == 2
+
+
+@in_virtual_time
+async def test_who_was_told_that_nothing_was_sent_is_not_sent_later() -> None:
+    """His command waited for the registration together with that of one with more patience."""
+    script = Script(faults=[once(HANG, registers=True)])
+    async with calling(script) as caller:
+        short: asyncio.Task[Any] = asyncio.create_task(caller.call(put("short"), timeout_ms=1_000))
+        long = asyncio.create_task(caller.call(put("long"), timeout_ms=60_000))
+        with pytest.raises(NoQuorum):
+            await short
+        await long
+    assert [each.key for each in script.applied["metadata-0"]] == ["long"]
+    assert lanes.ATTEMPT_SECONDS > 1, "the registration outlasted him"
