@@ -1,0 +1,54 @@
+"""What a replica has to keep: a vote that is all the news there is, and which members when."""
+
+from __future__ import annotations
+
+import random
+
+from state_machines.raft import (
+    Configuration,
+    Entry,
+    HardState,
+    Raft,
+    RaftConfig,
+    RequestVote,
+    SnapshotMeta,
+    VoteReply,
+)
+from state_machines.raft.log import Log
+from state_machines.raft.messages import EntryKind
+
+THREE = Configuration(voters=(1, 2, 3))
+
+
+def test_a_vote_in_a_term_that_is_known_already_is_saved_before_it_leaves() -> None:
+    raft = Raft(
+        id=1,
+        config=RaftConfig(),
+        rng=random.Random(1),
+        snapshot=SnapshotMeta(0, 0, THREE),
+        hard_state=HardState(term=4),
+    )
+    raft.step(RequestVote(2, 1, 4, 0, 0))
+    ready = raft.ready()
+    assert ready is not None
+    assert ready.hard_state == HardState(term=4, vote=2)
+    assert ready.messages == ()
+    assert ready.promises == (VoteReply(1, 2, 4, granted=True),)
+
+
+def test_a_snapshot_has_the_members_of_its_own_index() -> None:
+    two = Configuration(voters=(1, 2))
+    four = Configuration(voters=(1, 2), learners=(4,))
+    changes = {2: two, 5: four}
+    entries = [
+        Entry(1, index, b"", EntryKind.CONFIGURATION, changes[index])
+        if index in changes
+        else Entry(1, index, b"x")
+        for index in range(1, 7)
+    ]
+    log = Log(SnapshotMeta(0, 0, THREE), entries, commit=6)
+    members = [log.meta(index).configuration for index in range(7)]
+    assert members == [THREE, THREE, two, two, two, four, four]
+    log.take_committed()
+    log.compact(3)
+    assert [log.meta(index).configuration for index in range(3, 7)] == [two, two, four, four]
