@@ -12,7 +12,7 @@ from tests.properties.ask import holds
 FOUNDERS = Configuration(voters=(1,))
 
 
-@holds(long=5_000, sample=60, steps=30)
+@holds(long=8_000, sample=60, steps=30)
 class CoreLog(RuleBasedStateMachine):
     """`twin` has every entry after `base`, where the last snapshot was installed; `disk` what
     finished saves cover, from the same place on, None while a snapshot waits for its save."""

@@ -21,7 +21,7 @@ SWEPT_AT_ONCE: Final = 3  #: so that a compaction takes several transactions
 STEPS: Final = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 
 
-@holds(long=5_000, sample=40, steps=25)
+@holds(long=4_000, sample=30, steps=25)
 class StoredLogInMemory(Placed):
     """`held` is what the log would be loaded as."""
 
@@ -129,7 +129,7 @@ class StoredLogInMemory(Placed):
         assert self.log.last_index == self.last_index
 
 
-@holds(long=3_000, sample=20, steps=25)
+@holds(long=2_000, sample=20, steps=25)
 class StoredLogOnDisk(StoredLogInMemory):
     """The same over LMDB."""
 
