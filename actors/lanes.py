@@ -36,6 +36,7 @@ WAITING_MAX = 100_000  #: operations waiting in one lane
 RETRY_SECONDS_MIN = 0.01  #: the first wait between attempts; doubles, with jitter
 RETRY_SECONDS_MAX = 0.5
 ATTEMPT_SECONDS = 5.0  #: our own deadline for one attempt (law 13)
+SAID_MAX = 200  #: characters of a carrier's error that are told on
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 log = logging.getLogger(__name__)
@@ -141,11 +142,12 @@ class Lane:
                 said = api.Code.Name(reply.code)
             except TimeoutError:
                 self._last = f"{seat} did not answer within {limit:.1f} s"
-                self._next_seat()
+                self._next_seat(seat)
                 continue
             except Exception as error:  # noqa: BLE001 - the carrier's own errors: the seat is away
-                self._last = f"{seat} is away: {next(iter(str(error).splitlines()), repr(error))}"
-                self._next_seat()
+                said = next(iter(str(error).splitlines()), repr(error))[:SAID_MAX]
+                self._last = f"{seat} is away: {said}"
+                self._next_seat(seat)
                 wait = await self._pause(wait, deadline)
                 continue
             if reply.code < api.NOT_LEADER:
@@ -163,7 +165,7 @@ class Lane:
                     wait = await self._pause(wait, deadline)
                 hinted = True
             else:
-                self._next_seat()
+                self._next_seat(seat)
                 wait = await self._pause(wait, deadline)
         raise self._too_late(trace)
 
@@ -179,9 +181,14 @@ class Lane:
             return seats[self._rng.randrange(0, len(seats))]
         return self._leader if self._leader in seats else seats[self._turn % len(seats)]
 
-    def _next_seat(self) -> None:
+    def _next_seat(self, failed: str) -> None:
+        """Calls fail together: the later ones turn neither back nor from a leader just found."""
+        if self._leader not in ("", failed):
+            return
         self._leader = ""
-        self._turn += 1
+        seats = self._groups.seats(self._group)
+        if failed in seats:
+            self._turn = seats.index(failed) + 1
 
     async def _pause(self, seconds: float, deadline: float) -> float:
         """Wait with jitter, so that clients do not come back in step. Returns the next wait."""

@@ -445,6 +445,24 @@ async def test_each_attempt_has_a_deadline_of_its_own() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize("seat", ["metadata-0/0", "metadata-0/1", "metadata-0/2"])
+async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(seat: str) -> None:
+    """Each call that failed used to turn to the next seat: several together turned back to it."""
+    hint = api.Reply(code=api.NOT_LEADER, leader=seat)
+    script = Script(faults=[lambda call: hint if call.seat != seat else None])
+    async with calling(script) as caller:
+        await caller.call(put())
+        script.faults[:] = [lambda call: HANG if call.seat == seat else None]
+        begun, waiting = now(), []
+        for _ in range(lanes.IN_FLIGHT_MAX):
+            waiting.append(asyncio.create_task(caller.call(put())))
+            await settled()
+        await asyncio.gather(*waiting)
+        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
+    assert [call.seat for call in script.proposals].count(seat) == 1 + lanes.IN_FLIGHT_MAX
+
+
+@in_virtual_time
 async def test_a_caller_that_gave_up_is_not_proposed() -> None:
     script = Script(faults=[lambda call: HANG])
     async with calling(script) as caller:

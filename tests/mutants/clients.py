@@ -135,7 +135,7 @@ CLIENTS: Final = (
         "a-lost-reply-is-a-failure",
         "design 3",
         LANES,
-        "                self._next_seat()\n"
+        "                self._next_seat(seat)\n"
         "                wait = await self._pause(wait, deadline)\n"
         "                continue\n",
         "                raise self._too_late(trace) from error\n",
