@@ -21,8 +21,8 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 from actors import pending
 from actors.clock import Clock
@@ -50,6 +50,8 @@ from state_machines.raft.messages import (
 from state_machines.wire import api_pb2 as api
 from storage.errors import StorageFailed
 from storage.stores import Stores
+
+T = TypeVar("T")
 
 APPLY_JOBS_MAX = 64  #: applies handed to the storage thread before proposals wait
 FAILED_COMMIT_EXIT = 70  #: exit status after a commit that failed (law 17)
@@ -243,7 +245,7 @@ class Replica:
     async def take_chunk(self, data: bytes) -> bool:
         """Take one chunk of a snapshot; once the stream is whole and verified, ask the core."""
         self._must_run()
-        taken, question = await self._receiver.take(data, self.core.term)
+        taken, question = await self._stored(self._receiver.take(data, self.core.term))
         if question is not None:
             self.receive([question])
         return taken
@@ -251,7 +253,15 @@ class Replica:
     async def cut(self) -> Any:
         """A consistent view of all that is applied, durable, for export. The caller closes it."""
         self._must_run()
-        return await self.storage.run(self.stores.state.view)
+        return await self._stored(self.storage.run(self.stores.state.view))
+
+    async def _stored(self, work: Awaitable[T]) -> T:
+        """What the storage thread gives to a caller, who must not outlive a failed commit."""
+        try:
+            return await work
+        except StorageFailed as error:
+            self.storage_failed(error)
+            raise
 
     def _must_run(self) -> None:
         if self.stopped_because:
@@ -488,7 +498,7 @@ class Replica:
         """Stop cleanly: what is applied is flushed, so the next start has nothing to replay."""
         if not self.stopped_because:
             self._stop("closed")
-            await self.storage.run(self.stores.state.flush)
+            await self._stored(self.storage.run(self.stores.state.flush))
 
     def abandon(self) -> None:
         """Stop without a flush; what was saved is all there is."""

@@ -169,14 +169,20 @@ class Seat:
     async def _opened(self) -> Stores:
         """What the directory holds, opened once."""
         directory, settings = self._must_have_directory(), self.spec.settings
+        if self._fault:
+            raise Stopped(f"{self.spec.seat}: {self._fault}")
         if self._storage is None:
             self._storage = self._storage_thread(self.spec.seat)
         if self._stores is None:
-            self._stores = await self._storage.run(
-                lambda: self._home.stores(
-                    directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+            try:
+                self._stores = await self._storage.run(
+                    lambda: self._home.stores(
+                        directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+                    )
                 )
-            )
+            except StorageError as error:  # this process does not try it again (law 17)
+                self._fault = f"{type(error).__name__}: {error}"
+                raise
         return self._stores
 
     def _resume(self, stores: Stores) -> None:

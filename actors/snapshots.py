@@ -22,7 +22,7 @@ from state_machines.raft import TERM_MAX
 from state_machines.raft.messages import InstallSnapshot, SnapshotMeta
 from state_machines.wire import codec, raft_pb2
 from storage import records
-from storage.errors import BadSnapshot, CorruptRecord, StorageError
+from storage.errors import BadSnapshot, CorruptRecord, StorageError, StorageFailed
 from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
 
@@ -64,8 +64,8 @@ class SnapshotSender:
             whole = False
             try:
                 whole = await self._stream(peer, term)
-            except CorruptRecord as error:
-                self._failed(error)  # law 16: a replica that cannot read its rows serves none
+            except (CorruptRecord, StorageFailed) as error:
+                self._failed(error)  # laws 16 and 17: it cannot read its rows, or not flush them
             except StorageError as error:
                 log.warning("%s: snapshot for %x: %s", self._group, peer, error)
             finally:

@@ -15,12 +15,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 from tests import rewriting
 from tests.crash import recorder
 from tests.crash.images_broken import BROKEN
+
+REFUSED = 71
 
 
 def live(root: Path, seed: int, length: int) -> None:
@@ -119,11 +123,25 @@ def resume(root: Path) -> None:
         stores.close()
 
 
+def _ending(work: Callable[[], None]) -> None:
+    """End as a replica does that meets the same (`Replica.storage_failed`, the true one)."""
+    from actors.replica import Replica
+    from storage.errors import StorageError, StorageFailed
+
+    try:
+        work()
+    except StorageFailed as error:
+        Replica.storage_failed(SimpleNamespace(seat="a replica"), error)  # type: ignore[arg-type]
+    except (StorageError, OSError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(REFUSED)
+
+
 if __name__ == "__main__":
     logging.getLogger("metaray.storage").setLevel(logging.ERROR)  # it may be on tmpfs
     if len(sys.argv) > 5:
         rewriting.install(BROKEN[sys.argv[5]].rewrite)
     if sys.argv[1] == "live":
-        live(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        _ending(lambda: live(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
     else:
         resume(Path(sys.argv[2]))

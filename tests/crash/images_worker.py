@@ -87,12 +87,15 @@ def record_life(shim: Path, folder: Path, life: Life) -> Path:
     return record
 
 
-def check_life(record: Path, life: Life, images: int) -> Iterator[Verdict]:
-    """The verdict on each of so many images of a recorded life, in the order of their crashes."""
-    crashes = crash_points(list(recorder.events(record)), life.seed, images)
+def check_life(record: Path, life: Life, images: int, *, at_end: bool = False) -> Iterator[Verdict]:
+    """The verdict on each of so many images of a recorded life, in the order of their crashes.
+    `at_end`: all of them after the last event."""
+    events = list(recorder.events(record))
+    crashes = crash_points(events, life.seed, images, at_end)
     seen = 0
     while seen < images:
-        arguments = [str(record), str(life.seed), str(life.steps), str(images), str(seen)]
+        numbers = (life.seed, life.steps, images, seen, int(at_end))
+        arguments = [str(record), *map(str, numbers)]
         with subprocess.Popen(
             [sys.executable, "-m", "tests.crash.images_worker", *arguments],
             cwd=recorder.ROOT,
@@ -112,10 +115,14 @@ def check_life(record: Path, life: Life, images: int) -> Iterator[Verdict]:
             raise Failed(f"the worker of {life} ended with {worker.returncode}")
 
 
-def crash_points(events: list[Event], seed: int, images: int) -> list[tuple[int, int]]:
+def crash_points(
+    events: list[Event], seed: int, images: int, at_end: bool = False
+) -> list[tuple[int, int]]:
     """Before which event each image's crash comes, and the image's number; sorted. Some fall into
     the first start, which is short and makes everything; and where a process was killed, most come
     after that."""
+    if at_end:
+        return [(len(events), number) for number in range(images)]
     places = [number for number, event in enumerate(events) if event.kind != "M"]
     marks = {event.data: at for at, event in enumerate(events) if event.kind == "M"}
     early = [place for place in places if place < marks.get(b"done 2", len(events))]
@@ -190,26 +197,28 @@ class _Promises:
         )
 
 
-def work(record: Path, seed: int, steps: int, images: int, skip: int) -> None:
+def work(record: Path, seed: int, steps: int, images: int, skip: int, at_end: int = 0) -> None:
     """One line for each image behind the first `skip`."""
     logging.getLogger("metaray.storage").setLevel(logging.ERROR)  # it may be on tmpfs
     events = list(recorder.events(record))
-    crashes = crash_points(events, seed, images)[skip:]
+    crashes = crash_points(events, seed, images, bool(at_end))[skip:]
     plan = Plan(seed, steps)
     volume, promises, at = Volume(), _Promises(plan), 0
     with scratch() as folder:
         checker = Checker(plan, Path(folder))
-        for place, event in enumerate(events):
+        for place, event in enumerate([*events, None]):
             while at < len(crashes) and crashes[at][0] == place:
                 image = volume.image(_luck(seed, -1 - crashes[at][1]), event)
                 wrong = checker.check(image, promises.before, promises.after, promises.what)
                 sys.stdout.write(" ".join(wrong.split()) + "\n")
                 sys.stdout.flush()
                 at += 1
+            if event is None:
+                break
             volume.feed(event)
             if event.kind == "M":
                 promises.hear(event.data.decode())
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), *map(int, sys.argv[2:6]))
+    work(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -23,7 +23,13 @@ CHILD_SECONDS = 200
 
 NO_COMPILER = "no C compiler (cc) was found, so file operations cannot be recorded or failed"
 
-_HEAD = struct.Struct("<cBBxIQq")
+_HEAD = struct.Struct("<cBBcIQq")
+
+
+_FAULTS = {
+    **{"C": "create", "D": "mkdir", "R": "rename", "U": "unlink", "Y": "msync"},
+    **{"Wp": "pwrite", "Wv": "writev", "Ww": "write", "Wm": "meta", "Tt": "ftruncate"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,14 @@ class Event:
     inode: int
     offset: int
     data: bytes
+    call: str = ""
+
+    @property
+    def fault(self) -> str:
+        """The kind by which `SHIM_FAULT` names this call; "" for none."""
+        if self.kind == "S":
+            return self.data.decode()
+        return _FAULTS.get(self.kind, "") or _FAULTS.get(self.kind + self.call, "")
 
 
 def compiler() -> str | None:
@@ -102,8 +116,9 @@ def events(record: Path) -> Iterator[Event]:
     content = record.read_bytes()
     at = 0
     while at < len(content):
-        kind, durable, failed, size, inode, offset = _HEAD.unpack_from(content, at)
+        kind, durable, failed, call, size, inode, offset = _HEAD.unpack_from(content, at)
         at += _HEAD.size
         data = content[at : at + size]
         at += size
-        yield Event(kind.decode(), bool(durable), bool(failed), inode, offset, data)
+        name = call.decode().strip("\0")
+        yield Event(kind.decode(), bool(durable), bool(failed), inode, offset, data, name)

@@ -34,7 +34,7 @@ struct head {
     uint8_t kind;     /* the letter of the event */
     uint8_t durable;  /* of a write: through a descriptor opened with O_DSYNC */
     uint8_t failed;   /* the fault was put here */
-    uint8_t pad;
+    uint8_t call;     /* of a write: p pwrite, v writev, w write, m through O_DSYNC; t ftruncate */
     uint32_t size;    /* bytes that follow */
     uint64_t inode;
     int64_t offset;
@@ -65,11 +65,11 @@ static void put(const void *data, size_t size) {
     }
 }
 
-static void event(char kind, uint64_t inode, int64_t offset, int durable, int failed,
-                  const void *data, size_t size) {
+static void event_of(char kind, char call, uint64_t inode, int64_t offset, int durable, int failed,
+                     const void *data, size_t size) {
     if (record < 0) return;
     int kept = errno;
-    struct head head = {(uint8_t)kind, (uint8_t)durable, (uint8_t)failed, 0,
+    struct head head = {(uint8_t)kind, (uint8_t)durable, (uint8_t)failed, (uint8_t)call,
                         (uint32_t)size, inode, offset};
     struct iovec parts[2] = {{&head, sizeof head}, {(void *)data, size}};
     if (size > 4096) {
@@ -79,6 +79,11 @@ static void event(char kind, uint64_t inode, int64_t offset, int durable, int fa
         abort();
     }
     errno = kept;
+}
+
+static void event(char kind, uint64_t inode, int64_t offset, int durable, int failed,
+                  const void *data, size_t size) {
+    event_of(kind, 0, inode, offset, durable, failed, data, size);
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -222,8 +227,9 @@ static ssize_t written(const char *kind, int fd, const struct iovec *parts, int 
         done = positioned ? syscall(SYS_pwrite64, fd, all, wanted, offset)
                           : syscall(SYS_write, fd, all, wanted);
         if (done > 0)
-            event('W', tracked[fd].inode, offset, durable && error != KILL, error != 0, all,
-                  (size_t)done);
+            event_of('W', durable ? 'm' : kind[0] == 'p' ? 'p' : kind[5] == 'v' ? 'v' : 'w',
+                     tracked[fd].inode, offset, durable && error != KILL, error != 0, all,
+                     (size_t)done);
         if (error == KILL) die();
     }
     pthread_mutex_unlock(&lock);
@@ -276,7 +282,7 @@ EXPORT int ftruncate(int fd, off_t size) {
         errno = error;
     } else {
         done = (int)syscall(SYS_ftruncate, fd, size);
-        if (done == 0) event('T', tracked[fd].inode, size, 0, error != 0, NULL, 0);
+        if (done == 0) event_of('T', 't', tracked[fd].inode, size, 0, error != 0, NULL, 0);
         if (error == KILL) die();
     }
     pthread_mutex_unlock(&lock);
@@ -290,7 +296,8 @@ EXPORT int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
 static int synced(const char *kind, int number, int fd) {
     if (!is_ours(fd)) return (int)syscall(number, fd);
     pthread_mutex_lock(&lock);
-    int error = spoiled(tracked[fd].directory ? "fsyncdir" : kind), done = -1;
+    if (tracked[fd].directory) kind = "fsyncdir";
+    int error = spoiled(kind), done = -1;
     if (error == KILL) die();
     if (error != 0) {
         event('!', tracked[fd].inode, 0, 0, 1, kind, strlen(kind));
