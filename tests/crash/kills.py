@@ -38,14 +38,15 @@ class Chain:
 class Lab:
     """A nursery of victims, warm, and a place on a real disk for their directories."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, broken: str = "") -> None:
+        """`broken`: the product has this bug of `victim_broken`, to see the verdict find it."""
         place.mkdir(parents=True, exist_ok=True)
         kind = filesystem.check(place)
         if kind in filesystem.VOLATILE:
             raise RuntimeError(f"{place} is on {kind}, which is no disk")
         self.place = place
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.victim"],
+            [sys.executable, "-m", "tests.crash.victim", *broken.split()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -77,9 +78,9 @@ class Lab:
             raise RuntimeError(f"the nursery has died over {order}")
         return End(**json.loads(line))
 
-    def chain(self, name: str, *orders: Order) -> Chain:
+    def chain(self, name: str, *orders: Order, keep: bool = False) -> Chain:
         """These lives one after another in a fresh directory, one more that comes to rest, and the
-        verdict. The directory is kept when something was wrong."""
+        verdict. The directory is kept when something was wrong, or to `keep` it."""
         root = self.place / name
         shutil.rmtree(root, ignore_errors=True)
         numbered = [
@@ -96,12 +97,16 @@ class Lab:
         )
         lives = (*numbered, final)
         ends = tuple([self.live(order) for order in lives])
-        seats = {group: 3 if group == final.wide else 1 for group in GROUPS}
-        verdict = judge(root, seats)
+        verdict = judge(root, seats_of(final))
         for order, end in zip(lives, ends, strict=True):
             fine = (RESTED,) if order.rest else (KILLED, SPARED)
             if end.status not in fine:
                 verdict.wrong.append(f"life {order.life} ended with {end.status}: {order}")
-        if not verdict.wrong:
+        if not verdict.wrong and not keep:
             shutil.rmtree(root)
         return Chain(lives, ends, verdict)
+
+
+def seats_of(order: Order) -> dict[str, int]:
+    """How many replicas each group has."""
+    return {group: 3 if group == order.wide else 1 for group in GROUPS}

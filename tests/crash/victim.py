@@ -1,6 +1,6 @@
 """A process that lives to be killed: a whole cluster over real directories, in one process.
 
-    python -m tests.crash.victim
+    python -m tests.crash.victim [broken]
 
 is a nursery: it imports the product once, with its failpoints, reads one order a line from its
 input, forks a victim for each, and answers how it ended. A victim opens what is in its directory,
@@ -24,7 +24,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from tests import rewriting
 from tests.crash import failpoints
+from tests.crash.victim_broken import BROKEN
 from tests.crash.victim_journal import Journal
 
 if TYPE_CHECKING:
@@ -165,8 +167,10 @@ def _watch(victim: int, order: Order) -> End:
     )
 
 
-def main() -> None:
-    """Fork a victim for each order."""
+def main(*broken: str) -> None:
+    """Fork a victim for each order. `broken`: names of `BROKEN`."""
+    for name in broken:
+        rewriting.install(BROKEN[name])
     failpoints.install()
     import tests.crash.victim_script
     import tests.crash.victim_taps
@@ -186,4 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -229,9 +229,7 @@ class Fleet:
     async def transfer(self) -> None:
         """The leadership is handed over."""
         leader, follower = await self._roles()
-        with suppress(MetarayError):
-            leader.transfer(follower.hello()["replica"])
-            await _in_time(lambda: not _leads(leader))
+        await _in_time(lambda: _transferred(leader, follower))
         await self.whole()
 
     @asynccontextmanager
@@ -307,6 +305,14 @@ def _changed(leader: Seat, change: Change) -> bool:
         leader.change(change)
         return True
     return False
+
+
+def _transferred(leader: Seat, target: Seat) -> bool:
+    """Whether the leader has handed over; asked anew, because it gives up on a slow target."""
+    with suppress(MetarayError):
+        if _leads(leader):
+            leader.transfer(target.hello()["replica"])
+    return not _leads(leader)
 
 
 def _leads(seat: Seat) -> bool:

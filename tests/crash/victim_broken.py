@@ -1,0 +1,51 @@
+"""Products that break a law, to see that the verdict finds out. Names say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+Rewrite = Callable[[str, str], str]
+
+
+def _replace(module: str, old: str, new: str) -> Rewrite:
+    def rewrite(name: str, source: str) -> str:
+        if name != module:
+            return source
+        assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module}"
+        return source.replace(old, new)
+
+    return rewrite
+
+
+BROKEN: Final[dict[str, Rewrite]] = {
+    "an-answer-before-the-save": _replace(
+        "storage.log",
+        "        self.engine.write(changes)\n",
+        "        self._late = getattr(self, '_late', []) + changes\n"
+        "        if len(self._late) > 40:\n"
+        "            self.engine.write(self._late)\n"
+        "            self._late = []\n",
+    ),
+    "rows-behind-their-point": _replace(
+        "storage.state",
+        "        yield sealed(STATE, APPLIED, records.meta_to(self.applied))\n",
+        "        point = self.flushed if self.flushed.index else self.applied\n"
+        "        yield sealed(STATE, APPLIED, records.meta_to(point))\n",
+    ),
+    "a-retry-is-applied-again": _replace(
+        "state_machines.machine",
+        "        if kept is not None:\n",
+        "        if kept is not None and kept == b'':\n",
+    ),
+    "an-install-keeps-the-old-rows": _replace(
+        "storage.state",
+        "        self._shelf.switch()\n",
+        "        kept = [(t, k, v) for t in self._engine.tables() if t != STATE\n"
+        "                for k, v in self._engine.scan(t)\n"
+        "                if t not in self._shelf.staged.tables()\n"
+        "                or self._shelf.staged.get(t, k) is None]\n"
+        "        self._shelf.staged.write(kept)\n"
+        "        self._shelf.switch()\n",
+    ),
+}
