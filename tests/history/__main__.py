@@ -22,6 +22,7 @@ from tests.history import linearizable
 from tests.history.machine import machine_histories
 from tests.history.models import MODELS
 from tests.history.operation import read
+from tests.history.replicas import WATCHED, replica_stories
 from tests.history.validation import LOGGED, logged_histories, long_histories, short_histories
 from tests.history.watch_story import watch_stories
 from tests.proof.record import Record
@@ -30,6 +31,7 @@ Piece = tuple[str, int, Callable[[range], Counter[str]]]
 """What is shown of it, how many seeds, and what is done for some of them."""
 
 BATCH: Final = 250
+SLOW: Final = 5  #: seeds at a time of what takes seconds each
 ILLEGAL_PERCENT: Final = (20, 80)
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -43,12 +45,20 @@ def long(
     ruined: Annotated[int, typer.Option(help="long histories of each model")] = 1_000,
     machine: Annotated[int, typer.Option(help="histories of the real machine, each model")] = 200,
     watches: Annotated[int, typer.Option(help="stories of watchers")] = 1_000,
+    replicas: Annotated[int, typer.Option(help="stories of real replicas, each model")] = 25,
 ) -> None:
     """Validate the checkers."""
     if context.invoked_subcommand is not None:
         return
-    pieces = _pieces(short, ruined, machine, watches)
-    record = Record("history", short=short, ruined=ruined, machine=machine, watches=watches)
+    pieces = _pieces(short, ruined, machine, watches, replicas)
+    record = Record(
+        "history",
+        short=short,
+        ruined=ruined,
+        machine=machine,
+        watches=watches,
+        replicas=replicas,
+    )
     with Progress(
         TextColumn("{task.description:30}"),
         BarColumn(),
@@ -62,7 +72,8 @@ def long(
             behind -= done
             task = progress.add_task(name, total=count, completed=done)
             while done < count:
-                seeds = range(done, min(count, done + BATCH))
+                batch = SLOW if name.startswith("real replicas") else BATCH
+                seeds = range(done, min(count, done + batch))
                 figures = run(seeds)
                 done = seeds.stop
                 record.advance(len(seeds), **figures)
@@ -70,7 +81,7 @@ def long(
     _finish(record, short)
 
 
-def _pieces(short: int, ruined: int, machine: int, watches: int) -> list[Piece]:
+def _pieces(short: int, ruined: int, machine: int, watches: int, replicas: int) -> list[Piece]:
     """All there is to do, in its order."""
     pieces: list[Piece] = []
     for place, name in enumerate(sorted(MODELS)):
@@ -82,7 +93,9 @@ def _pieces(short: int, ruined: int, machine: int, watches: int) -> list[Piece]:
         ]
         if name in LOGGED:
             pieces.append((f"replay by the log, {name}", ruined, _of(name, logged_histories)))
-    return [*pieces, ("watches", watches, watch_stories)]
+    pieces.append(("watches", watches, watch_stories))
+    pieces += [(f"real replicas, {name}", replicas, _of(name, replica_stories)) for name in WATCHED]
+    return pieces
 
 
 def _of(name: str, run: Callable[[str, range], Counter[str]]) -> Callable[[range], Counter[str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,10 +30,13 @@ from storage.disk import DiskEngine
 from storage.log import RaftLog
 from storage.memory import MemoryKeyValue
 from tests.history.operation import Operation
-from tests.history.watch import Event
+from tests.history.watch import Event, event
 
 Asked = Callable[[Operation], Any]
 """The command that an operation asked for, None for one that asked for none."""
+
+What = tuple[str, bytes]
+"""A command as it travels: tag and body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Command:
     body: bytes
 
     @property
-    def what(self) -> tuple[str, bytes]:
+    def what(self) -> What:
         """What was asked for."""
         return self.tag, self.body
 
@@ -115,7 +118,9 @@ def commands_in(entries: Iterable[Entry]) -> list[Command]:
     return found
 
 
-def changes_in(entries: Iterable[Entry], kind: str, table: Table[Any]) -> list[Event]:
+def changes_in(
+    entries: Iterable[Entry], kind: str, table: Table[Any], value: str = "value"
+) -> list[Event]:
     """What the entries from the first one on changed in a table, as watchers are to be told of it.
 
     A machine of its own applies them: what a replica's log says is what its watchers must hear.
@@ -127,7 +132,7 @@ def changes_in(entries: Iterable[Entry], kind: str, table: Table[Any]) -> list[E
             continue
         machine.apply(entry)
         found += [
-            Event(entry.index, str(key[-1]), None if row is None else table.decode(row)[0].value)
+            event(entry.index, table, key, row or b"", value)
             for name, key, row in machine.take_changes()
             if name == table.name
         ]
@@ -147,8 +152,8 @@ def compare(
     problems: list[str] = []
     at = Counter((each.index, each.what) for each in commands)
     ever = Counter(each.what for each in commands)
-    invoked: Counter[tuple[str, bytes]] = Counter()
-    acknowledged: Counter[tuple[str, bytes]] = Counter()
+    invoked: Counter[What] = Counter()
+    acknowledged: Counter[What] = Counter()
     for each in operations:
         what = _what(each, asked)
         if what is None:
@@ -182,28 +187,54 @@ def placed(
     begin: int = 0,
 ) -> list[Operation]:
     """The history with every write at its place in the log. One of unknown outcome that is not in
-    a log that is whole never happened, and goes. Of equal writes the one that ended first is the
-    first. `begin`: the log has only what came after it."""
-    waiting: defaultdict[tuple[str, bytes], deque[Command]] = defaultdict(deque)
+    a log that is whole never happened, and goes. `begin`: the log has only what came after it.
+
+    Who asked for the very same has to know the index of the reply, or stays without a place.
+    """
+    there: defaultdict[What, list[Command]] = defaultdict(list)
     for command in commands:
-        waiting[command.what].append(command)
+        there[command.what].append(command)
+    same: defaultdict[What, list[Operation]] = defaultdict(list)
     found: list[Operation] = []
-    for each in sorted(operations, key=lambda x: (x.returned is None, x.returned or x.invoked)):
+    for each in sorted(operations, key=lambda each: each.invoked):
         what = _what(each, asked)
         if what is None:
             found.append(each)
-            continue
-        there = waiting[what]
-        at = next((x for x in there if each.index in (0, x.index)), None)
-        if at is not None:
-            there.remove(at)
-            here = each.group or group
-            found.append(replace(each, group=here, index=at.index, place=at.place))
-        elif begin or not each.unknown:
-            found.append(each)
+        else:
+            same[what].append(each)
+    for what, alike in same.items():
+        found += _match(alike, there[what], group, whole=not begin)
     return sorted(found, key=lambda each: each.invoked)
 
 
-def _what(operation: Operation, asked: Asked) -> tuple[str, bytes] | None:
+def _match(
+    alike: Sequence[Operation], commands: Sequence[Command], group: str, *, whole: bool
+) -> list[Operation]:
+    """Operations that asked for the very same, at the places where the log has that."""
+    at: defaultdict[int, list[Command]] = defaultdict(list)
+    for command in commands:
+        at[command.index].append(command)
+    twice = {index for index, here in at.items() if len(here) > 1}
+    found: list[Operation] = []
+    for each in alike:
+        if each.index and (here := at[each.index]):
+            place = here.pop().place
+            if each.index in twice:
+                place = 0  # either may have been the first
+            found.append(replace(each, group=each.group or group, place=place))
+        elif each.index:
+            found.append(each)
+    others = [each for each in alike if not each.index]
+    left = [command for index in sorted(at) for command in at[index]]
+    if len(others) > 1 and not all(each.unknown for each in others):
+        return [*found, *others]
+    for each, there in zip(others, left, strict=False):
+        named = replace(each, group=each.group or group, index=there.index)
+        found.append(replace(named, place=0 if there.index in twice else there.place))
+    rest = others[len(left) :]
+    return [*found, *(each for each in rest if not (whole and each.unknown))]
+
+
+def _what(operation: Operation, asked: Asked) -> What | None:
     command = asked(operation)
     return None if command is None else (op.tag(command), op.encode(command))

@@ -13,12 +13,12 @@ from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
 from tests.history import linearizable, replay
 from tests.history.commands import request
-from tests.history.logged import Log, agreed, commands_in, compare
+from tests.history.logged import Log, agreed, commands_in, compare, placed
 from tests.history.models import MODELS, NEVER_S
 from tests.history.operation import Operation
 from tests.history.servers import SERVERS, history
 from tests.history.spoil import foreseen, given_twice, phantom, stale, swapped
-from tests.history.validation import KEYS, LOGGED, asked_of, judge, logged_histories, reads
+from tests.history.validation import KEYS, LOGGED, ONE, asked_of, judge, logged_histories, reads
 
 SEEDS = 6
 EACH = pytest.mark.parametrize("name", LOGGED)
@@ -39,7 +39,12 @@ def test_what_replay_accepts_is_linearizable(name: str) -> None:
         log: list[Operation] = []
         luck = Random(seed)
         operations = history(
-            SERVERS[name](), luck, count=12, keys=KEYS[:2], bugs=luck.choice((0, 0.1)), log=log
+            SERVERS[name](),
+            luck,
+            count=12,
+            keys=ONE.get(name, KEYS[:2]),
+            bugs=luck.choice((0, 0.1)),
+            log=log,
         )
         if judge(name, operations, log):
             refused += 1
@@ -138,6 +143,26 @@ def test_logs_that_differ_about_what_is_committed_are_found() -> None:
         agreed([Log(2, 3, (mine,)), Log(2, 3, (theirs,))])
     with pytest.raises(AssertionError, match="a majority has another entry at 3"):
         agreed([Log(2, 3, (theirs,)), Log(2, 0, (mine,)), Log(2, 0, (mine,))])
+
+
+def test_who_asked_for_the_very_same_is_placed_only_if_that_is_certain() -> None:
+    asked = asked_of("register")
+    commands = commands_in([entry(3, proposal(1, "k")), entry(5, proposal(2, "k"))])
+
+    def put(invoked: int, returned: int | None, index: int = 0) -> Operation:
+        return Operation("p", "put", "k", ("v", None), index, invoked, returned, "g", index)
+
+    def at(*operations: Operation) -> list[tuple[int, int]]:
+        return [(each.index, each.place) for each in placed(operations, commands, asked)]
+
+    assert at(put(1, 9, index=5), put(2, 9, index=3)) == [(5, 1), (3, 1)]
+    assert at(put(1, 9), put(2, 9)) == [(0, 0), (0, 0)], "which was which, nobody knows"
+    assert at(put(1, None), put(2, 9, index=3)) == [(5, 1), (3, 1)]
+    assert at(put(1, None), put(2, None), put(3, None)) == [(3, 1), (5, 1)], "one never happened"
+    commands = commands_in([entry(3, proposal(1, "k"), proposal(2, "k"))])
+    assert at(put(1, 9, index=3), put(2, 9, index=3)) == [(3, 0), (3, 0)], "in either order"
+    found = placed([put(1, 9, index=3), put(2, None)], commands, asked, begin=1)
+    assert [each.index for each in found] == [3, 3]
 
 
 def test_what_log_and_history_say_against_each_other_is_said() -> None:

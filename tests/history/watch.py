@@ -90,18 +90,21 @@ class Violation:
 
 
 def delivery(after: int, reply: api.Reply, table: Table[Any], value: str = "value") -> Delivery:
-    """A reply as it came over the wire, to a watch of one table. The last part of a key names it,
-    and of a row one field counts."""
+    """A reply as it came over the wire, to a watch of one table."""
     events = [
-        Event(
-            each.revision,
-            str(msgpack.unpackb(each.key)[-1]),
-            getattr(table.decode(each.row)[0], value) if each.row else None,
-        )
+        event(each.revision, table, msgpack.unpackb(each.key), each.row, value)
         for each in reply.changes
         if each.table == table.name
     ]
     return Delivery(after, reply.revision, tuple(events))
+
+
+def event(
+    revision: int, table: Table[Any], key: Sequence[Any], row: bytes, value: str = "value"
+) -> Event:
+    """A change of a table: the key without its tenant, and of the row the field that counts."""
+    name = "/".join(str(each) for each in key[table.key[0] == "tenant" :])
+    return Event(revision, name, getattr(table.decode(row)[0], value) if row else None)
 
 
 def stream(begin: int, events: Iterable[Event]) -> list[Delivery]:

@@ -11,7 +11,7 @@ from actors.watches import History
 from state_machines.errors import Compacted
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.wire import api_pb2 as api
-from tests.history.watch import Compaction, Delivery, Event, check, delivery
+from tests.history.watch import Compaction, Delivery, Event, check, delivery, event
 from tests.machine.alone import Group
 
 ENTRIES: Final = 60
@@ -50,7 +50,7 @@ class Story:
         )
         changes = self.group.machine.take_changes()
         self.committed += [
-            Event(self.group.index, str(key[-1]), None if row is None else KV.decode(row)[0].value)
+            event(self.group.index, KV, key, row or b"")
             for table, key, row in changes
             if table == KV.name
         ]

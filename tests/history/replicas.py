@@ -1,0 +1,236 @@
+"""Real replicas under trouble: what clients and watchers are told is what every log says.
+
+Storage, machine, core, transport and client engine are the product's; only the wires are ours, and
+they are bad ones (`tests/actors/wires.py`). Clients meet at a few keys, two watchers listen, and a
+leader is killed. Then four witnesses are heard: the search over the history, the logs of all
+replicas, the replay of the history by that log, and the watchers. All must tell one story, and each
+has to notice when something is taken out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from actors.caller import Caller
+from state_machines import fence, op
+from state_machines.errors import Compacted, MetarayError, Rejected, SessionExpired
+from state_machines.metadata.kv import KV
+from state_machines.mqtt.sessions import SESSIONS
+from state_machines.offset.offset import OFFSETS
+from state_machines.tables import Table
+from state_machines.wire import api_pb2 as api
+from tests.actors.wires import QUICK, Group, Wires, eventually
+from tests.history import linearizable, replay, watch
+from tests.history.commands import KINDS, request, told
+from tests.history.logged import agreed, changes_in, commands_in, compare, placed, read_log
+from tests.history.models import MODELS
+from tests.history.operation import Recorder, is_refusal, refusal
+from tests.history.servers import SERVERS, Server
+from tests.history.validation import KEYS, ONE, asked_of
+
+CLIENTS: Final = 4
+CALLS: Final = 40
+WATCHERS: Final = 2
+TIMEOUT_MS: Final = 2_000  #: of a call: some end without an answer
+FRESH: Final = 10_000  #: values of one client, and the next one's begin
+
+WATCHED: Final[dict[str, tuple[Table[Any], str]]] = {
+    "register": (KV, "value"),
+    "offset": (OFFSETS, "offset"),
+    "session": (SESSIONS, "epoch"),
+    "fence": (fence.EPOCHS, "epoch"),
+}
+"""What a model changes, and the field that tells one change from another."""
+
+
+@dataclass(slots=True)
+class Noting:
+    """The wires of one who makes one call at a time, noting which revision its reply gave."""
+
+    wires: Wires
+    revision: int = 0
+
+    def seats(self, group: str) -> Sequence[str]:
+        """See `Groups`."""
+        return self.wires.seats(group)
+
+    async def propose(self, seat: str, request: bytes) -> bytes:
+        """See `Groups`."""
+        return self._note(await self.wires.propose(seat, request))
+
+    async def query(self, seat: str, request: bytes) -> bytes:
+        """See `Groups`."""
+        return self._note(await self.wires.query(seat, request))
+
+    async def watch(self, seat: str, request: bytes) -> bytes:
+        """See `Groups`."""
+        return await self.wires.watch(seat, request)
+
+    async def refresh(self) -> None:
+        """See `Groups`."""
+        await self.wires.refresh()
+
+    def _note(self, reply: bytes) -> bytes:
+        self.revision = api.Reply.FromString(reply).revision
+        return reply
+
+
+class Client:
+    """One who asks for this and that, at the same keys as the others."""
+
+    def __init__(self, name: str, group: Group, recorder: Recorder, number: int, seed: int) -> None:
+        self.luck = Random(f"{seed} {number}")
+        self._wires = Noting(group.wires)
+        self.caller = Caller(self._wires, timeout_ms=TIMEOUT_MS, rng=self.luck)
+        self._group = group.name
+        self._model = name
+        self._name = f"c{number}"
+        self._recorder = recorder
+        self._server = SERVERS[name]()  # only to draw from: it knows what this client was told
+        self._server.drawn = number * FRESH
+
+    async def run(self) -> None:
+        """All its calls."""
+        for _ in range(CALLS):
+            key = self.luck.choice(ONE.get(self._model, KEYS))
+            kind, input = self._server.draw(self.luck, key)
+            ticket = self._recorder.invoke(self._name, kind, key, input)
+            try:
+                reply = await self.caller.call(request(self._model, kind, key, input))
+                output = told(self._model, kind, reply)
+            except SessionExpired:
+                self._recorder.unknown(ticket)
+                continue
+            except Rejected as error:
+                output = refusal(error.code)
+            except MetarayError as error:
+                self._recorder.raised(ticket, error)
+                continue
+            self._recorder.ok(ticket, output, group=self._group, index=self._wires.revision)
+            _learn(self._server, kind, key, input, output)
+
+
+def _learn(server: Server, kind: str, key: str, input: Any, output: Any) -> None:
+    """What the next question may expect: the revision or epoch just seen."""
+    match kind:
+        case "get" if output is not None and not is_refusal(output):
+            server.rows[key] = output if len(output) == 2 else (*output[:4], frozenset())
+        case "open" if not is_refusal(output):
+            server.rows[key] = (input[0], output[0], True, input[1], frozenset())
+        case "act":
+            server.rows[key] = max(server.rows.get(key, 0), input)
+
+
+class Watcher:
+    """Polls for ever, and keeps what it was told. Where it is refused it begins anew."""
+
+    def __init__(self, name: str, group: Group, seed: int) -> None:
+        self.caller = Caller(group.wires, timeout_ms=TIMEOUT_MS, rng=Random(seed))
+        self.chains: list[list[watch.Delivery | watch.Compaction]] = [[]]
+        self.upto = 0
+        self._group = group.name
+        self._table, self._value = WATCHED[name]
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                reply = await self.caller.watch(self._group, (self._table.name,), self.upto)
+            except Compacted:
+                self.chains[-1].append(watch.Compaction(self.upto))
+                self.chains.append([])
+                self.upto = (await self.caller.watch(self._group, (), None)).revision
+            except MetarayError:
+                continue  # nobody leads: the caller has waited, and asks again
+            else:
+                heard = watch.delivery(self.upto, reply, self._table, self._value)
+                self.chains[-1].append(heard)
+                self.upto = reply.revision
+
+
+async def story(name: str, group: Group, recorder: Recorder, seed: int) -> list[Watcher]:
+    """Founded, troubled, robbed of its leader, and calm in the end."""
+    watchers = [Watcher(name, group, seed + number) for number in range(WATCHERS)]
+    clients = [Client(name, group, recorder, number, seed) for number in range(CLIENTS)]
+    await group.found()
+    await group.leader()
+    group.wires.trouble = Random(seed)
+    watching = [asyncio.create_task(each.run()) for each in watchers]
+    asking = [asyncio.create_task(each.run()) for each in clients]
+    await eventually(lambda: len(recorder.operations()) > CLIENTS * CALLS // 4)
+    leader = await group.leader()
+    await group.crash(leader.spec.seat)
+    await group.sit(leader.spec.seat)
+    await asyncio.gather(*asking)
+    group.wires.trouble = None
+    last = (await watchers[0].caller.watch(group.name, (), None)).revision
+    await eventually(lambda: all(each.upto >= last for each in watchers))
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    for caller in [each.caller for each in watchers] + [each.caller for each in clients]:
+        await caller.close()
+    return watchers
+
+
+def told_the_same(name: str, seed: int, folder: Path) -> Counter[str]:
+    """One story, and what its witnesses say."""
+    recorder = Recorder()
+
+    async def run() -> list[Watcher]:
+        settings = replace(QUICK, log_keep_entries=FRESH)  # no log is cut short
+        group = Group(folder, name=f"{KINDS[name]}-0", settings=settings, rng=Random(seed))
+        try:
+            return await story(name, group, recorder, seed)
+        finally:
+            await group.close()
+
+    watchers = asyncio.run(run())
+    operations = recorder.operations()
+    chains = [chain for each in watchers for chain in each.chains]
+    logs = [read_log(path.parent) for path in sorted(folder.glob("*/*/*/log"))]
+    assert [log.base for log in logs] == [0] * len(logs)
+    entries = agreed(logs)
+    commands, asked = commands_in(entries), asked_of(name)
+    committed = changes_in(entries, KINDS[name], *WATCHED[name])
+
+    searched = linearizable.check(operations, MODELS[name])
+    assert searched.legal, f"{name}, seed {seed}: {searched}"
+    contradictions = compare(operations, commands, asked)
+    assert contradictions == [], f"{name}, seed {seed}: {contradictions}"
+    found = placed(operations, commands, asked, group=f"{KINDS[name]}-0")
+    replayed = replay.check(found, MODELS[name], reads=SERVERS[name]().reads)
+    assert replayed.legal, f"{name}, seed {seed}: {replayed}"
+    assert replayed.left == []
+    breaches = watch.check(chains, committed)
+    assert breaches == [], f"{name}, seed {seed}: {breaches}"
+
+    # And each of the witnesses would have noticed.
+    write = next(each for each in operations if asked(each) is not None and not each.unknown)
+    what = (op.tag(asked(write)), op.encode(asked(write)))
+    assert compare([each for each in operations if each is not write], commands, asked)
+    assert compare(operations, [each for each in commands if each.what != what], asked)
+    assert watch.check(chains, committed[:-1])
+    return Counter(
+        replicas_stories=1,
+        replicas_operations=len(operations),
+        replicas_unknown=sum(each.unknown for each in operations),
+        replicas_commands=len(commands),
+        replicas_watch_events=sum(len(getattr(x, "events", ())) for each in chains for x in each),
+    )
+
+
+def replica_stories(name: str, seeds: Iterable[int]) -> Counter[str]:
+    """A story for each seed."""
+    figures: Counter[str] = Counter()
+    for seed in seeds:
+        with TemporaryDirectory() as folder:
+            figures += told_the_same(name, seed, Path(folder))
+    return figures
