@@ -78,9 +78,23 @@ def _show(figures: dict[str, Any]) -> None:
         f"{figures['operations']:,} operations on {figures['keys']:,} keys, "
         f"{figures['unknown']} of unknown outcome, {figures['told']:,} changes watched; "
         f"lost {figures['lost']}, doubled {figures['doubled']}, not linearizable "
-        f"{figures['illegal']}; slowest call {figures['slowest_s']:.1f} s",
+        f"{figures['illegal']}; slowest call {figures['slowest_s']:.1f} s; all replicas alike in "
+        f"{figures['rows_compared']:,} rows and {figures['entries_compared']:,} log entries",
         highlight=False,
     )
+
+
+@app.command(hidden=True)
+def report(out: Path) -> None:
+    """One report by Spark on the cluster, with patience; says which engine it was."""
+    from jobs.session import SparkSettings
+    from metaray import reporting
+    from metaray.join import join_cluster
+    from tests.nemesis.harder import SPARK_SECONDS
+
+    join_cluster()
+    made = reporting.report("auto", out, settings=SparkSettings(start_timeout_s=SPARK_SECONDS / 2))
+    console.print(made.engine)
 
 
 @app.command(hidden=True)

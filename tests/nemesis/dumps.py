@@ -1,13 +1,15 @@
-"""All rows of all replicas of a group at one index: they must be the same, to the byte."""
+"""What the replicas of a group have must be the same: rows at one index, and committed entries."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from actors import columns
 from state_machines import tables
-from tests.nemesis.world import World, wait_for
+from tests.history.logged import agreed, read_log
+from tests.nemesis.world import GROUPS, World, wait_for
 
 PAGE_ROWS = 20_000
 
@@ -66,3 +68,16 @@ def _digest(world: World, seat: str, cut: str, names: tuple[str, ...]) -> tuple[
             if not after:
                 break
     return digest.hexdigest(), rows
+
+
+def same_logs(data: Path) -> int:
+    """Compare the logs of all replicas that a cluster which has ended left under `data`: entries
+    committed at one index are one entry. Returns how many were compared; raises where they differ.
+    """
+    compared = 0
+    for group in GROUPS:
+        found = [each for each in data.glob(f"node-*/{group}/*") if (each / "log").is_dir()]
+        logs = [read_log(each) for each in sorted(found)]
+        assert len(logs) > 1, f"{group} left {len(logs)} logs"
+        compared += len(agreed(logs))
+    return compared
