@@ -25,11 +25,13 @@ from actors.lanes import (
     WatchLane,
     error_of,
 )
-from state_machines import op, slots
-from state_machines.errors import NoQuorum, WrongShard
+from state_machines import names, op, slots
+from state_machines.errors import Invalid, NoQuorum, WrongShard
+from state_machines.limits import INT_MAX
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
 
+TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
 SHARD_MOVES_MAX = 3  #: how often one operation follows the slot map before it gives up
 
 
@@ -37,6 +39,7 @@ class Caller:
     """Calls commands and queries on whichever group owns them. One event loop, many tasks."""
 
     def __init__(self, groups: Groups, *, timeout_ms: int = 30_000, rng: Random) -> None:
+        _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
@@ -63,6 +66,12 @@ class Caller:
         if not op.is_operation(operation_type):
             raise TypeError(f"{operation_type.__name__} is neither a command nor a query")
         op.validate(operation)
+        _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+        _check("min_revision", min_revision, INT_MAX)
+        if type(stale) is not bool:
+            raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
+        if group != "":
+            _check_group(group)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_ms or self._timeout_ms) / 1000
         return await self._routed(
@@ -103,6 +112,12 @@ class Caller:
         self, group: str, tables: Sequence[str], from_revision: int | None
     ) -> api.Reply:
         """One long poll (None: only ask for the group's revision). Raises Compacted, NoQuorum."""
+        _check_group(group)
+        for table in tables:
+            if type(table) is not str:
+                raise Invalid(f"tables: str is wanted, not {type(table).__name__}")
+            names.name(table, "tables")
+        _check("from_revision", from_revision or 0, INT_MAX)
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
         lane = self._lanes.get((group, "watch"))
@@ -139,6 +154,17 @@ class Caller:
                 max((row.version for row in rows), default=0),
                 {row.kind: row.ranges for row in rows},
             )
+
+
+def _check(name: str, value: int, limit: int) -> None:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise Invalid(f"{name}: a whole number from 0 to {limit} is wanted")
+
+
+def _check_group(group: str) -> None:
+    if type(group) is not str or not group.isprintable():
+        raise Invalid("group: it has to be a name that can be printed")
+    names.name(group, "group")
 
 
 __all__ = ["Caller", "Groups", "error_of"]

@@ -146,7 +146,7 @@ class Controller:
         )
         for action in actions:
             assert isinstance(action, duties.ExpireNodes), action
-            log.warning("%r: silent brokers: %s", self, ", ".join(action.silent))
+            log.warning("%r: silent brokers: %s", self, ", ".join(map(repr, action.silent)))
             # failpoint: controller.before_expiry
             await self._caller.call(
                 ExpireNodes(controller_epoch=self.epoch, timeout_ms=action.timeout_ms)

@@ -27,7 +27,8 @@ ADDRESS_VARIABLE: Final = "METARAY_ADDRESS"  #: the Ray address to join when non
 DEFAULT_DATA: Final = Path(".metaray")  #: where `metaray up --local` keeps a cluster
 HEAD_SECONDS: Final = 5.0  #: our own deadline for the head's first answer
 
-_HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}")
+_HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d{1,5})", re.ASCII)
+_PORT_MAX: Final = 65_535
 _NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # as Ray's own connections have it
 _HELP: Final = (
     "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file (of a local "
@@ -70,7 +71,8 @@ def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
     """
     if address == "auto" or address.startswith("ray://"):
         return
-    if _HOST_PORT.fullmatch(address) is None:
+    parts = _HOST_PORT.fullmatch(address)
+    if parts is None or not address.isprintable() or int(parts[2]) > _PORT_MAX:
         raise Invalid(f"address: {address!r} is not HOST:PORT (Ray's default port is 6379)")
     try:
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from state_machines.errors import Fenced, Invalid
+from state_machines.raft.config import TERM_MAX
 from state_machines.tables import Table, Tables
 
 
@@ -28,8 +29,8 @@ NAME: Final = "controller"
 
 def check_epoch(epoch: int) -> None:
     """Raise Invalid unless the epoch is a term."""
-    if epoch < 1:
-        raise Invalid(f"controller_epoch: {epoch}, the least is 1")
+    if not 0 < epoch <= TERM_MAX:
+        raise Invalid(f"controller_epoch: {epoch}, the range is 1 to {TERM_MAX}")
 
 
 def pass_fence(db: Tables, epoch: int) -> None:

@@ -64,6 +64,7 @@ def check_ranges(ranges: Sequence[SlotRange]) -> None:
     for each in ranges:
         if not before < each.first <= each.last < SLOTS:
             raise Invalid(f"ranges: {each.first}-{each.last} after {before}, of {SLOTS} slots")
+        names.name(each.group, "ranges.group", empty=True)
         before = each.last
 
 

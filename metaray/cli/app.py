@@ -12,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 from ray.exceptions import RayError
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from metaray.join import in_one_line
@@ -55,8 +56,22 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _say(name: str, detail: str) -> None:
-    line = Text.assemble((name, "red"), ": ", " ".join(detail.split()))
+    line = Text.assemble((name, "red"), ": ", printable(" ".join(detail.split())))
     errors.print(line, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Text from outside in one line: nothing in it moves a cursor or looks like a line of ours."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def cell(text: str) -> str:
+    """The same in a table, where brackets would be colours."""
+    return escape(printable(text))
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,17 @@ from rich.text import Text
 
 from actors.config import ClusterConfig
 from metaray import local
-from metaray.cli.app import Address, Data, Json, app, console, explained, print_json
+from metaray.cli.app import (
+    Address,
+    Data,
+    Json,
+    app,
+    cell,
+    console,
+    explained,
+    print_json,
+    printable,
+)
 from metaray.client import DEFAULT_DATA, join_cluster
 from metaray.overview import overview
 from metaray.service import start_service
@@ -63,11 +73,11 @@ def down(data: Data = DEFAULT_DATA) -> None:
     """End a local cluster: every process it started, and nothing else. Its data stays."""
     running = local.find(data)
     if running is None:
-        console.print(f"nothing runs on {data}")
+        console.print(f"nothing runs on {cell(str(data))}")
         return
     with console.status("ending the cluster …"):
         local.down(data)
-    console.print(f"[green]✓[/] ended; the data stays in {data}")
+    console.print(f"[green]✓[/] ended; the data stays in {cell(str(data))}")
 
 
 @app.command()
@@ -95,7 +105,7 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
             highlight=False,
         )
     for alarm in seen["alarms"]:
-        console.print(Text.assemble(("alarm", "bold red"), ": ", alarm), soft_wrap=True)
+        console.print(Text.assemble(("alarm", "bold red"), ": ", printable(alarm)), soft_wrap=True)
 
 
 def _controller(said: dict[str, Any], numbers: dict[str, str]) -> None:

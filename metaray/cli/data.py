@@ -7,10 +7,19 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from metaray.cli.app import Address, Data, Json, Tenant, app, console, explained, print_json
+from metaray.cli.app import (
+    Address,
+    Data,
+    Json,
+    Tenant,
+    app,
+    cell,
+    console,
+    explained,
+    print_json,
+)
 from metaray.client import DEFAULT_DATA, connect_sync
 from state_machines.errors import Invalid, NotFound
 from state_machines.mqtt.session import ListSessions
@@ -101,7 +110,7 @@ def kv_ls(
     table.add_column("revision", justify="right")
     for entry in page.entries:
         text = entry.value[:60].decode(errors="replace")
-        table.add_row(escape(entry.key), escape(text), str(entry.revision))
+        table.add_row(cell(entry.key), cell(text), str(entry.revision))
     console.print(table)
     if page.next:
         console.print(f"[dim]and more; --limit is {limit}[/]")
@@ -128,8 +137,8 @@ def offsets(
         table.add_column(column, justify="right")
     for row in page.offsets:
         table.add_row(
-            escape(row.group),
-            escape(row.topic),
+            cell(row.group),
+            cell(row.topic),
             *(str(number) for number in (row.partition, row.offset, row.commits)),
         )
     console.print(table)
@@ -158,8 +167,8 @@ def sessions(
         table.add_column(column, justify="right")
     for row in page.sessions:
         table.add_row(
-            escape(row.client_id),
-            escape(row.broker),
+            cell(row.client_id),
+            cell(row.broker),
             "connected" if row.connected else "disconnected",
             str(row.epoch),
             str(row.expiry_s),

@@ -147,8 +147,10 @@ def read_state(data: Path) -> LocalCluster | None:
         return LocalCluster(
             data=data, temporary=temporary, token_path=token_path, nodes=nodes, **state
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise Invalid(f"data: {str(path)[:200]!r} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Invalid(
             f"{path} cannot be read ({error}); move it away if no cluster runs"

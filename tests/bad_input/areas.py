@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tests.bad_input.area_cli import Cli
+from tests.bad_input.area_client import Client
 from tests.bad_input.area_codec import Codec
 from tests.bad_input.area_config import Config
 from tests.bad_input.area_core import Core
@@ -16,8 +18,10 @@ AREAS: Final[dict[str, tuple[Callable[[], Area], int]]] = {
     "codec": (Codec, 70_000),
     "requests": (Requests, 60_000),
     "core": (Core, 30_000),
-    "snapshot": (Snapshot, 12_000),
-    "config": (Config, 12_000),
+    "client": (Client, 20_000),
+    "snapshot": (Snapshot, 10_000),
+    "config": (Config, 9_500),
+    "cli": (Cli, 1_300),
 }
 """Area and cases by name."""
 

@@ -14,7 +14,15 @@ from tests.bad_input import battery, bodies
 from tests.bad_input.areas import AREAS, MEASURED_EVERY, sample
 from tests.bad_input.battery import Case, Outcome, Tally, Wrong, judge, refused
 
-SAMPLE = {"codec": 1_500, "requests": 1_200, "core": 400, "snapshot": 300, "config": 400}
+SAMPLE = {
+    "codec": 1_500,
+    "requests": 1_200,
+    "core": 400,
+    "client": 400,
+    "snapshot": 300,
+    "config": 400,
+    "cli": 60,
+}
 
 
 @pytest.mark.parametrize("name", sorted(AREAS))

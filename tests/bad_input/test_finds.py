@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from random import Random
+from typing import Any, cast
 
 import pytest
 
+from actors.caller import Caller
 from actors.config import FILE_BYTES_MAX, ClusterConfig, RaftSettings
 from actors.seat import REQUEST_FIELDS_MAX
 from actors.transport import ActorTransport, Calls
-from state_machines import packing
+from metaray.join import ask_head
+from state_machines import op, packing
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
+from state_machines.raft import TERM_MAX
 from state_machines.raft.messages import (
     Append,
     Configuration,
@@ -29,8 +35,9 @@ from state_machines.wire import api_pb2 as api
 from state_machines.wire import bounds, codec
 from storage import records
 from storage.disk import TABLES
+from tests.actors.scripted import Script
 from tests.actors.virtual_time import in_virtual_time
-from tests.bad_input import area_config, area_requests, area_snapshot
+from tests.bad_input import area_cli, area_config, area_requests, area_snapshot
 from tests.bad_input.area_codec import bombs
 from tests.bad_input.battery import Outcome
 from tests.bad_input.replica import ROLES, TERM, VOTERS, heard
@@ -180,3 +187,52 @@ async def test_a_peer_does_not_ask_for_a_snapshot_to_be_installed() -> None:
     with pytest.raises(Invalid, match="install_snapshot"):
         await transport.deliver(envelope(HeartbeatReply(A, B, 6), question))
     assert heard == []
+
+
+@pytest.mark.parametrize("command", ["kv ls", "offsets", "sessions"])
+def test_a_name_with_a_newline_is_no_row_of_its_own(command: str) -> None:
+    assert area_cli.rows(command) is Outcome.TAKEN
+
+
+def test_a_port_beyond_the_last_is_no_address() -> None:
+    """gRPC takes 99999 for 34463."""
+    for address in ("127.0.0.1:65536", "127.0.0.1:99999", "a\x1bb:1"):
+        with pytest.raises(Invalid, match="is not HOST:PORT"):
+            ask_head(address)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_ms": 10**400},  # was OverflowError
+        {"timeout_ms": -1},
+        {"timeout_ms": 2**31},
+        {"min_revision": -1},  # was ValueError, and a log of a task that failed
+        {"min_revision": 2**64},
+        {"group": "\ud800"},  # was UnicodeEncodeError, after the whole deadline
+        {"group": "a\nmetadata-0: stopped"},
+        {"stale": "yes"},
+    ],
+)
+@in_virtual_time
+async def test_an_option_of_a_call_is_refused_before_anything_is_sent(
+    options: dict[str, Any],
+) -> None:
+    script = Script()
+    caller = Caller(script, rng=Random(1))
+    for operation in (GetKv(key="k"), PutKv(key="k", value=b"")):
+        with pytest.raises(Invalid, match=f"^{next(iter(options))}: "):
+            await caller.call(operation, **options)
+    with pytest.raises(Invalid, match=r"^from_revision: "):
+        await caller.watch("metadata-0", ("metadata.kv",), -1)
+    with pytest.raises(Invalid, match=r"^tables: "):
+        await caller.watch("metadata-0", ("\ud800",), 1)
+    assert script.calls == []
+    await caller.close()
+
+
+def test_no_command_takes_the_last_of_the_epochs() -> None:
+    """The highest epoch there is would fence every controller to come, for ever."""
+    with pytest.raises(Invalid, match=r"controller_epoch: .* range"):
+        op.validate(Pulse(controller_epoch=2**63 - 1))
+    op.validate(Pulse(controller_epoch=TERM_MAX))
