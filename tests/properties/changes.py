@@ -85,4 +85,8 @@ def all_at_once_ends_where_one_at_a_time_does(luck: bytes, order: int) -> None:
         now = old
         for each in (*coming, *going):  # first who comes, so that somebody always votes
             now = made(now, each)
+        promoted, added, removed = {*change.add_voters}, {*change.add_learners}, {*change.remove}
+        voters = ({*old.voters} | promoted) - removed
+        learners = ({*old.learners} | added) - promoted - removed
+        assert now == Configuration(tuple(sorted(voters)), (), tuple(sorted(learners)))
         assert made(old, change) == now

@@ -33,62 +33,61 @@ class CoreLog(RuleBasedStateMachine):
         """The twin's entries after `index`."""
         return self.twin[index - self.base.index :]
 
-    @rule(terms=st.lists(st.integers(0, 1), min_size=1, max_size=4), joint=st.booleans())
-    def extend(self, terms: list[int], joint: bool) -> None:
+    @rule(
+        back=st.integers(0, 6),
+        terms=st.lists(st.integers(0, 1), max_size=5),
+        joint=st.integers(0, 5),
+    )
+    def write(self, back: int, terms: list[int], joint: int) -> None:
+        """The end may be dropped, down to what is committed, and others follow."""
+        last = max(self.log.last_index - back, self.log.commit)
+        if last < self.log.last_index:
+            self.log.truncate(last)
+            del self.twin[last - self.base.index :]
         entries: list[Entry] = []
-        for step in terms:
+        for at, step in enumerate(terms):
             self.term += step
-            index = self.base.index + len(self.twin) + len(entries) + 1
-            configuration = Configuration(voters=(1, index + 1)) if joint else None
-            kind = EntryKind.CONFIGURATION if joint else EntryKind.NORMAL
+            index = last + 1 + at
+            configuration = Configuration(voters=(1, index + 1)) if at == joint else None
+            kind = EntryKind.CONFIGURATION if at == joint else EntryKind.NORMAL
             entries.append(Entry(self.term, index, b"x" * (index % 7), kind, configuration))
         self.log.extend(entries)
         self.twin += entries
 
-    @rule(back=st.integers(0, 5))
-    def truncate(self, back: int) -> None:
-        last = max(self.log.last_index - back, self.log.commit)
-        self.log.truncate(last)
-        del self.twin[last - self.base.index :]
-
-    @rule(ahead=st.integers(0, 4))
-    def commit(self, ahead: int) -> None:
-        self.log.commit = min(self.log.commit + ahead, self.log.last_index)
-
-    @precondition(lambda self: self.saving is None and self.log.unsaved)
     @rule()
     def save(self) -> None:
-        snapshot, entries = self.log.take_unsaved()
-        assert (snapshot is not None) == (self.disk is None)
-        assert snapshot is None or snapshot == self.base
-        first = entries[0].index if entries else self.log.last_index + 1
-        kept = self.twin[: first - self.base.index - 1]
-        assert self.disk is None or self.disk[: len(kept)] == kept
-        self.saving = self.base, [*kept, *entries]
+        """A save begins, or the one under way ends."""
+        if self.saving is not None:
+            base, entries = self.saving
+            self.saving = None
+            self.log.saved()
+            if base == self.base:
+                self.disk = entries
+            else:
+                assert self.log.installing, "the save was of the log before the snapshot"
+        elif self.log.unsaved:
+            snapshot, fresh = self.log.take_unsaved()
+            assert (snapshot is not None) == (self.disk is None)
+            assert snapshot is None or snapshot == self.base
+            first = fresh[0].index if fresh else self.log.last_index + 1
+            kept = self.twin[: first - self.base.index - 1]
+            assert self.disk is None or self.disk[: len(kept)] == kept
+            self.saving = self.base, [*kept, *fresh]
 
-    @precondition(lambda self: self.saving is not None)
-    @rule()
-    def saved(self) -> None:
-        assert self.saving is not None
-        base, entries = self.saving
-        self.saving = None
-        self.log.saved()
-        if base == self.base:
-            self.disk = entries
-        else:
-            assert self.log.installing, "the save was of the log before the snapshot"
+    @rule(ahead=st.integers(0, 3), apply=st.booleans())
+    def commit(self, ahead: int, apply: bool) -> None:
+        self.log.commit = min(self.log.commit + ahead, self.log.last_index)
+        if apply:
+            before = self.log.applied
+            entries = self.log.take_committed()
+            assert list(entries) == self.since(before)[: self.log.applied - before]
 
-    @rule()
-    def apply(self) -> None:
-        before = self.log.applied
-        entries = self.log.take_committed()
-        assert list(entries) == self.since(before)[: self.log.applied - before]
-
+    @precondition(lambda self: not self.log.installing)
     @rule(back=st.integers(0, 5))
     def compact(self, back: int) -> None:
-        if not self.log.installing:
-            self.log.compact(max(self.log.applied - back, 0))
+        self.log.compact(max(self.log.applied - back, 0))
 
+    @precondition(lambda self: len(self.twin) > 3)
     @rule(ahead=st.integers(1, 9), later=st.integers(0, 1))
     def restore(self, ahead: int, later: int) -> None:
         """A snapshot beyond what is committed takes the place of everything."""
@@ -98,8 +97,10 @@ class CoreLog(RuleBasedStateMachine):
         self.log.restore(self.base)
         self.twin, self.disk = [], None
 
-    @rule(index=st.integers(0, 60), term=st.integers(0, 30))
-    def agree(self, index: int, term: int) -> None:
+    @rule(ahead=st.integers(-3, 12), term=st.integers(-5, 1), limit=st.integers(1, 200))
+    def look(self, ahead: int, term: int, limit: int) -> None:
+        """Where the log may agree with another, and what fits in an append."""
+        index, term = max(self.log.offset + ahead, 0), max(self.term + term, 0)
         found, its_term = self.log.last_agreeing(index, term)
         fits = [each for each in self.twin if each.index <= index and each.term <= term]
         floor = self.log.offset
@@ -109,12 +110,9 @@ class CoreLog(RuleBasedStateMachine):
             assert (found, its_term) == (floor, self.log.offset_term)
         else:
             assert found == max(floor - 1, 0), "unknown below the log"
-
-    @rule(at=st.integers(1, 60), limit=st.integers(1, 200))
-    def batch(self, at: int, limit: int) -> None:
-        if self.log.first_index <= at <= self.log.last_index:
-            entries, size = self.log.batch(at, limit)
-            wanted = self.since(at - 1)
+        if self.log.first_index <= index <= self.log.last_index:
+            entries, size = self.log.batch(index, limit)
+            wanted = self.since(index - 1)
             assert list(entries) == wanted[: len(entries)]
             assert size == sum(map(size_of, entries))
             assert entries, "at least one"

@@ -10,11 +10,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from tests.storage.faults import Disk
+
+FUSES: Final = st.sampled_from((None, None, None, None, 0, 1, 2, 3))
+"""How many more transactions the process lives through, mostly for ever."""
 
 SHARED_MEMORY = Path("/dev/shm")
 

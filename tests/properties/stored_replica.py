@@ -5,6 +5,7 @@ the two always fit (`storage.log` has the order in which they are changed)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Final
 
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from storage.shelf import MemoryShelf
 from storage.snapshot import write_stream
 from storage.state import State
 from tests.properties.ask import holds
-from tests.properties.place import Placed
+from tests.properties.place import FUSES, Placed
 from tests.storage.faults import MEMBERS, Crashed, CrashingEngine
 
 Rows = dict[str, int]
@@ -52,13 +53,10 @@ class StoredReplicaInMemory(Placed):
         self.sums: dict[int, Rows] = {0: {}}
         self.flushed = SnapshotMeta(0, 0, MEMBERS)
         self.reached = 0  # how far anything was ever applied: it is committed
-        self.log_fuse: int | None = None
-        self.state_fuse: int | None = None
         self.start()
 
     def start(self) -> None:
         """A new process over what is there: it loads, checks, and applies again."""
-        self.log_fuse = self.state_fuse = None
         self.state = State(self.disk.shelf(), founding=MEMBERS, flush_bytes=FLUSH_BYTES)
         assert self.state.flushed == self.flushed
         assert rows_of(self.state) == self.sums[self.flushed.index]
@@ -79,13 +77,12 @@ class StoredReplicaInMemory(Placed):
     def entry(self, index: int) -> Entry:
         return self.saved.entries[index - self.saved.snapshot.index - 1]
 
-    def survives(self, work: Callable[[], None]) -> bool:
-        """Do this with the fuses lit, if they are; False if the process died of it."""
+    def survives(self, work: Callable[[], None], fuse: int | None) -> bool:
+        """Do this; False if the process died of it."""
         log_engine, state_engine = self.log.engine, self.state._engine
-        if self.log_fuse is not None:
-            self.log.engine = CrashingEngine(log_engine, self.log_fuse)
-        if self.state_fuse is not None:
-            self.state._engine = CrashingEngine(state_engine, self.state_fuse)
+        if fuse is not None:
+            self.log.engine = CrashingEngine(log_engine, fuse)
+            self.state._engine = CrashingEngine(state_engine, fuse)
         try:
             work()
         except Crashed:
@@ -93,23 +90,35 @@ class StoredReplicaInMemory(Placed):
         self.log.engine = log_engine
         if isinstance(self.state._engine, CrashingEngine):  # else an install has replaced it
             self.state._engine = state_engine
-        self.log_fuse = self.state_fuse = None
         return True
 
-    @rule(log=st.integers(0, 2))
-    def die_in_the_log(self, log: int) -> None:
-        self.log_fuse = log
-
-    @rule()
-    def die_in_the_state(self) -> None:
-        self.state_fuse = 0
+    def log_changes(self, work: Callable[[], None], after: LoadedLog, fuse: int | None) -> None:
+        """A change of the log alone; its first transaction decides."""
+        alive = self.survives(work, fuse)
+        if alive or fuse:
+            self.saved = after
+        if not alive:
+            self.start()
 
     @rule()
     def restart(self) -> None:
         self.start()
 
-    @rule(commands=COMMANDS, back=st.integers(0, 3), step=st.integers(0, 1))
-    def save(self, commands: list[tuple[str, int]], back: int, step: int) -> None:
+    @rule(
+        commands=COMMANDS,
+        back=st.integers(0, 3),
+        step=st.integers(0, 1),
+        fuse=FUSES,
+        commit=st.integers(0, 6),
+    )
+    def save(
+        self,
+        commands: list[tuple[str, int]],
+        back: int,
+        step: int,
+        fuse: int | None,
+        commit: int,
+    ) -> None:
         """Append, or replace the end as a new leader does; what was applied stays."""
         first = max(self.last_index - back, self.reached, self.saved.snapshot.index) + 1
         term = max(self.saved.hard_state.term, 1) + max(step, int(first <= self.last_index))
@@ -120,18 +129,11 @@ class StoredReplicaInMemory(Placed):
         kept = self.saved.entries[: first - 1 - self.saved.snapshot.index]
         state = HardState(term, 1, self.reached)
         after = LoadedLog(self.saved.snapshot, (*kept, *fresh), state)
-        if self.survives(lambda: self.log.save(None, fresh, state)) or self.log_fuse:
-            self.saved = after
-            self.start_if_dead()
-        else:
-            self.start()
+        self.log_changes(lambda: self.log.save(None, fresh, state), after, fuse)
+        self.apply(commit, None)
 
-    def start_if_dead(self) -> None:
-        if self.log_fuse is not None or self.state_fuse is not None:
-            self.start()
-
-    @rule(count=st.integers(1, 4))
-    def apply(self, count: int) -> None:
+    @rule(count=st.integers(1, 9), fuse=FUSES)
+    def apply(self, count: int, fuse: int | None) -> None:
         for _ in range(count):
             index = self.state.applied.index + 1
             if index > self.last_index:
@@ -142,32 +144,28 @@ class StoredReplicaInMemory(Placed):
             sums[name] = sums.get(name, 0) + int(amount)
             self.sums[index] = sums
             self.reached = max(self.reached, index)
-            if not self.survives(lambda entry=entry: apply_to(self.state, entry)):  # type: ignore[misc]
+            if not self.survives(partial(apply_to, self.state, entry), fuse):
                 self.start()
                 return
             self.flushed = self.state.flushed
 
-    @rule()
-    def flush(self) -> None:
-        if self.survives(self.state.flush):
-            self.flushed = self.state.applied
-            assert self.state.flushed == self.flushed
-        else:
+    @rule(compact=st.booleans(), fuse=FUSES)
+    def flush(self, compact: bool, fuse: int | None) -> None:
+        """Often what is durable in the state goes from the log at once."""
+        if not self.survives(self.state.flush, fuse):
             self.start()
-
-    @precondition(lambda self: self.flushed.index > self.saved.snapshot.index)
-    @rule()
-    def compact(self) -> None:
+            return
+        self.flushed = self.state.applied
+        assert self.state.flushed == self.flushed
+        if not compact or self.flushed.index <= self.saved.snapshot.index:
+            return
         gone = self.flushed.index - self.saved.snapshot.index
         after = LoadedLog(self.flushed, self.saved.entries[gone:], self.saved.hard_state)
-        if self.survives(lambda: self.log.compact(self.flushed)) or self.log_fuse:
-            self.saved = after
-            self.start_if_dead()
-        else:
-            self.start()
+        self.log_changes(lambda: self.log.compact(self.flushed), after, fuse)
 
-    @rule(ahead=st.integers(1, 6), amount=st.integers(1, 9))
-    def install(self, ahead: int, amount: int) -> None:
+    @precondition(lambda self: len(self.saved.entries) > 3)
+    @rule(ahead=st.integers(1, 6), amount=st.integers(1, 9), fuse=FUSES)
+    def install(self, ahead: int, amount: int, fuse: int | None) -> None:
         """A leader's snapshot: the state is switched first, then the log is saved."""
         index = self.reached + ahead
         term = self.saved.hard_state.term + 1  # of another leader: the log does not have it
@@ -190,14 +188,14 @@ class StoredReplicaInMemory(Placed):
             self.sums, self.flushed, self.reached = {index: sums}, at, index
             self.log.save(at, (), promise)
 
-        if self.survives(switch_then_save):
+        if self.survives(switch_then_save, fuse):
             self.saved = LoadedLog(at, (), promise)
             return
         assert self.flushed == at, "no transaction of the state's old engine is needed"
         commit = max(old.commit, index)
         # Loading has done what the log did not come to: the term is that of the snapshot, and
         # whoever had a vote had it in an older one.
-        self.saved = LoadedLog(at, (), promise if self.log_fuse else HardState(term, 0, commit))
+        self.saved = LoadedLog(at, (), promise if fuse else HardState(term, 0, commit))
         self.start()
 
     @invariant()

@@ -69,6 +69,7 @@ class StoredStateInMemory(Placed):
         self.loose = False
         self.kept: tuple[int, Rows] = (0, {})
         self.touched: set[Key] = set()  # rows there are or have been
+        self.changes = 0  # since the last snapshot
         self.twin = MemoryKeyValue()
         self.state = self.opened()
 
@@ -97,6 +98,7 @@ class StoredStateInMemory(Placed):
     def change(self, changes: list[tuple[Key, bytes | None]]) -> None:
         for key, value in changes:
             self.touched.add(key)
+            self.changes += 1
             self.loose = True
             for store in (self.state, self.twin):
                 if value is None:
@@ -169,6 +171,7 @@ class StoredStateInMemory(Placed):
             assert view.applied.index == self.index - 1
             assert dict(view.rows("t")) == expected
 
+    @precondition(lambda self: self.changes > 5)
     @rule(
         rows=st.dictionaries(KEYS, VALUES, max_size=6),
         ahead=st.integers(-2, 5),
@@ -179,6 +182,7 @@ class StoredStateInMemory(Placed):
     def install(self, rows: Rows, ahead: int, chunk_bytes: int, again: bool, end: str) -> None:
         """A snapshot from elsewhere arrives and takes the place of everything; or the process dies
         (`end`) while it is received or put in force."""
+        self.changes = 0
         source = State(MemoryShelf())
         self.touched |= rows.keys()
         for key, value in rows.items():
