@@ -5,7 +5,8 @@
 stands on a line of its own in production code and is a comment: it costs nothing and does nothing.
 A child process of the crash lab calls `arm` before it imports the product; then each such line is
 read as a call of `hit` with that name (`tests/rewriting.py`), and the n-th time the armed name is
-passed the process is killed, or an error of the storage is raised there, which ends one seat.
+passed the process is killed, or stopped for a while, or an error of the storage is raised there,
+which ends one seat.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,9 @@ ROOT: Final = Path(__file__).parents[2]
 COMMENT: Final = re.compile(r"^( *)# failpoint: ([a-z_]+\.[a-z_.]+)$", re.MULTILINE)
 CALL: Final = r'\1__import__("tests.crash.failpoints", fromlist=["hit"]).hit("\2")'
 
-Action = Literal["kill", "raise"]
+PAUSE_SECONDS: Final = 0.5  #: for which a process is stopped: longer than an election timeout
+
+Action = Literal["kill", "raise", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +102,10 @@ def hit(name: str) -> None:
         from storage.errors import StorageError  # not before the product may be imported
 
         raise StorageError(f"failpoint {name}")
+    if armed.action == "stop":
+        wake = f"sleep {PAUSE_SECONDS}; kill -CONT {os.getpid()}"
+        with subprocess.Popen(["/bin/sh", "-c", wake]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()  # the kill is on its way to this thread, too
