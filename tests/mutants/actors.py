@@ -127,11 +127,11 @@ ACTORS: Final = (
         "",
     ),
     Mutant(
-        "a-stopped-replica-answers-peers",
+        "a-stopped-replica-takes-turns",
         "law 8",
-        "actors.seat",
-        "if self._transport is None or self.replica is None or self.replica.stopped_because:",
-        "if self._transport is None or self.replica is None:",
+        REPLICA,
+        "        self._turn_scheduled = False\n        if self.stopped_because:\n",
+        "        self._turn_scheduled = False\n        if not self.seat:\n",
     ),
     Mutant(
         "a-replica-whose-apply-failed-serves-on",

@@ -34,8 +34,9 @@ def killers() -> list[Killer]:
         Killer("storage", ("tests/storage",), 240),
         Killer("actors", ("tests/actors",), 400),
         Killer("properties", (*properties, "tests/properties"), 400),
+        Killer("input", ("tests/bad_input",), 300),
         Killer("crash", ("tests/crash",), 600),
-        Killer("simulation", ("tests/simulation",), 600),
+        Killer("simulation", ("tests/mutants/simulated.py",), 600),
     ]
     there = [Killer(each.name, _there(each.tests), each.seconds) for each in found]
     return [each for each in there if each.tests]

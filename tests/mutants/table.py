@@ -39,8 +39,9 @@ SAID: Final = {
     "actors": "replicas, clients and the controller in virtual time and over test wires "
     "(`tests/actors`)",
     "properties": "properties with generated cases (`tests/properties`)",
+    "input": "bad input at every door (`tests/bad_input`)",
     "crash": "the crash lab (`tests/crash`)",
-    "simulation": "the simulator's fixed seeds (`tests/simulation`)",
+    "simulation": "forty seeds of the simulator (`tests/simulation`)",
 }
 
 

@@ -1,0 +1,57 @@
+"""One seat over a real directory: what it finds there, and what it never opens again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.seat import Seat
+from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.metadata.node import GetNode, RegisterNode
+from state_machines.wire import api_pb2 as api
+from storage import identity
+from tests.actors.test_group import in_loop
+from tests.actors.wires import Group, eventually, running
+
+
+def directories(root: Path) -> list[identity.Found]:
+    return [found for each in root.iterdir() for found in identity.find(each, None, "metadata-0")]
+
+
+@in_loop
+async def test_a_directory_whose_replica_was_removed_is_never_opened_again(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, _):
+        seat = group.wires.living["metadata-0/0"]
+        seat.removed()
+        await seat.close()
+        assert [each.identity.status for each in directories(tmp_path)] == ["retired"]
+        again = await group.sit("metadata-0/0")
+        assert again.status_word == "vacant"
+
+
+@in_loop
+async def test_a_restart_goes_on_after_what_is_flushed(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, caller):
+        for _ in range(5):
+            await caller.call(RegisterNode(node_id="b"))
+        seat = group.wires.living["metadata-0/0"]
+        assert seat.replica is not None
+        before = seat.replica.applied.index
+        await seat.close()
+        again: Seat = await group.sit("metadata-0/0")
+        assert again.replica is not None
+        replica = again.replica
+        assert replica.core.applied_handed == before, "nothing is applied twice"
+        again.campaign()
+        await eventually(lambda: replica.applied.index > before or replica.stopped_because)
+        assert replica.stopped_because == ""
+        assert (await caller.call(GetNode(node_id="b"))).epoch == 5
+
+
+@in_loop
+async def test_a_request_beyond_the_limit_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, _):
+        seat = await group.leader()
+        for call in (seat.propose, seat.query, seat.watch):
+            reply = api.Reply.FromString(await call(bytes(REQUEST_BYTES_MAX + 1)))
+            assert reply.code == api.INVALID
+            assert reply.detail.startswith(f"request: {REQUEST_BYTES_MAX + 1} bytes, the limit is")
