@@ -30,7 +30,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from state_machines.errors import MetarayError, NoQuorum, Overloaded, Rejected, SessionExpired
+from state_machines.errors import (
+    MetarayError,
+    NoQuorum,
+    Overloaded,
+    Rejected,
+    SessionExpired,
+    WrongShard,
+)
 
 Value = Any
 """None, bool, int, str, or a tuple of these."""
@@ -143,12 +150,13 @@ class Recorder:
     def raised(self, ticket: int, error: MetarayError) -> None:
         """The client raised: a refusal is an answer, no quorum is none, all else is unknown.
 
-        So is `SessionExpired`: a client says it only of what it had sent more than once.
+        So is `SessionExpired`: a client says it only of what it had sent more than once. That the
+        slot has moved is said by a group which then did nothing.
         """
-        if isinstance(error, Rejected) and not isinstance(error, SessionExpired):
-            self.ok(ticket, refusal(error.code))
-        elif isinstance(error, NoQuorum | Overloaded):
+        if isinstance(error, NoQuorum | Overloaded | WrongShard):
             self.fail(ticket)
+        elif isinstance(error, Rejected) and not isinstance(error, SessionExpired):
+            self.ok(ticket, refusal(error.code))
         else:
             self.unknown(ticket)
 

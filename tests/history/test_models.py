@@ -5,8 +5,10 @@ The small services of `servers.py` are held to it too, so that what is made with
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -98,3 +100,82 @@ def test_what_a_model_does_not_know_is_said() -> None:
             check([Operation("p", "fly", "k", None, None, 1, 2)], model)
         with pytest.raises(AssertionError, match=f"{name} has no fly"):
             request(name, "fly", "k", None)
+
+
+def forgets_expectations(state: Any, each: Operation) -> Operation:
+    """A put that expects nothing; and so it can never be refused."""
+    return replace(each, input=(each.input[0], None)) if each.kind == "put" else each
+
+
+def takes_any_number(state: Any, each: Operation) -> Operation:
+    """Whatever a write says that it gave is the next number."""
+    if each.kind == "put" and isinstance(each.output, int):
+        return replace(each, output=state[1][0] + 1)
+    return each
+
+
+def counts_a_batch_once(state: Any, each: Operation) -> Operation:
+    """Of several commits of one partition only the last counts."""
+    if each.kind != "commit":
+        return each
+    last = {(topic, partition): (topic, partition, *rest) for topic, partition, *rest in each.input}
+    return replace(each, input=tuple(last.values()), output=len(last))
+
+
+def never_starts_clean(state: Any, each: Operation) -> Operation:
+    """A session is always taken up where it was."""
+    return replace(each, input=(*each.input[:2], False)) if each.kind == "open" else each
+
+
+def any_epoch_closes(state: Any, each: Operation) -> Operation:
+    """Nobody is fenced who closes."""
+    if each.kind == "close" and state[0] is not None:
+        return replace(each, input=(state[1][0], *each.input[1:]))
+    return each
+
+
+def fences_the_same(state: Any, each: Operation) -> Operation:
+    """Only a higher epoch may act."""
+    return replace(each, input=each.input - 1) if each.input <= state else each
+
+
+def tells_the_length_before(state: Any, each: Operation) -> Operation:
+    """An append says where its item is, not how long the list has become."""
+    return replace(each, output=each.output + 1) if each.kind == "append" else each
+
+
+def gets_one_more(state: Any, each: Operation) -> Operation:
+    """A counter that begins at one."""
+    return replace(each, output=each.output - 1) if each.kind == "get" else each
+
+
+WRONG: dict[Callable[[Any, Operation], Operation], str] = {
+    forgets_expectations: "register",
+    takes_any_number: "register",
+    counts_a_batch_once: "offset",
+    never_starts_clean: "session",
+    any_epoch_closes: "session",
+    fences_the_same: "fence",
+    tells_the_length_before: "append",
+    gets_one_more: "counter",
+}
+"""What somebody might think that the service answers: the operation as they would have it."""
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_model_is_found(
+    wrong: Callable[[Any, Operation], Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = WRONG[wrong]
+    right = MODELS[name]
+
+    class Wrong:
+        initial, place, name = right.initial, staticmethod(right.place), right.name
+
+        @staticmethod
+        def step(state: Hashable, operation: Operation) -> Hashable | None:
+            return right.step(state, wrong(state, operation))
+
+    monkeypatch.setitem(MODELS, name, Wrong())
+    with pytest.raises(AssertionError, match=f"^{name}, seed"):
+        machine_histories(name, range(SEEDS))

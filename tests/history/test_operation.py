@@ -18,6 +18,7 @@ from state_machines.errors import (
     SessionExpired,
     Stopped,
     Unknown,
+    WrongShard,
 )
 from tests.history.operation import Recorder, is_refusal, read, refusal, write
 
@@ -45,6 +46,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (Conflict("no"), "answered"),
         (NoQuorum("none"), "nothing"),
         (Overloaded("later"), "nothing"),
+        (WrongShard("moved", 3), "nothing"),
         (Unknown("late"), "unknown"),
         (Stopped("gone"), "unknown"),
         (SessionExpired("forgotten"), "unknown"),
