@@ -6,6 +6,7 @@ python -m tests.simulation replay 4711 --only 0,3
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
@@ -115,6 +116,7 @@ def _batches(first: int, end: int, processes: int) -> Iterator[list[dict[str, An
 
 
 def _run_some(seeds: range) -> list[dict[str, Any]]:
+    logging.disable(logging.CRITICAL)
     return [_figures(run(draw(seed))) for seed in seeds]
 
 
@@ -123,6 +125,7 @@ def _figures(result: Result) -> dict[str, Any]:
         "seed": result.plan.seed,
         "failure": result.failure,
         "events": result.events,
+        "happenings": result.happenings,
         "seconds": result.seconds,
         "asked": result.asked,
         "acknowledged": result.acknowledged,
@@ -136,6 +139,7 @@ def _figures(result: Result) -> dict[str, Any]:
 def _add(figures: dict[str, Any], one: dict[str, Any]) -> None:
     for name, key in (
         ("events", "events"),
+        ("happenings", "happenings"),
         ("operations_asked", "asked"),
         ("operations_acknowledged", "acknowledged"),
         ("elections", "elections"),

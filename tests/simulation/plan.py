@@ -13,7 +13,7 @@ from random import Random
 from actors.config import RaftSettings
 from state_machines.limits import CLIENTS_MAX
 
-SAFETY_SECONDS = 6.0  #: of trouble, before the group has to get well again
+SAFETY_SECONDS = 5.0  #: of trouble, before the group has to get well again
 
 NETWORK = (
     "drop",
@@ -94,7 +94,7 @@ def draw(seed: int) -> Plan:
     for _ in range(rng.randrange(3, 12)):
         kind = rng.choice(kinds)
         at = rng.random() * (SAFETY_SECONDS - 1.0) + 0.5
-        seconds = 0.05 * (100 ** rng.random())  # 50 ms to 5 s, short ones as likely as long ones
+        seconds = 0.05 * (80 ** rng.random())  # 50 ms to 4 s, short ones as likely as long ones
         faults.append(Fault(kind, round(at, 3), round(seconds, 3), rng.randrange(2**32)))
     faults.sort(key=lambda fault: fault.at)
     return Plan(

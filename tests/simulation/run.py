@@ -38,7 +38,8 @@ class Result:
     plan: Plan
     failure: str = ""
     digest: str = ""
-    events: int = 0
+    events: int = 0  #: callbacks that ran: timers, messages, disk jobs, tasks that went on
+    happenings: int = 0  #: ticks, calls, answers, disk jobs, operations, faults
     seconds: float = 0.0  #: of processor time
     asked: int = 0
     acknowledged: int = 0
@@ -53,7 +54,8 @@ def run(plan: Plan) -> Result:
     """Run a plan. A violation is in the result, not raised."""
     result = Result(plan)
     level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    if level < logging.CRITICAL:
+        logging.disable(logging.CRITICAL)
     collecting = gc.isenabled()
     gc.disable()  # a coroutine that is collected in the middle of a run would act
     constants = vars(clients)
@@ -70,7 +72,8 @@ def run(plan: Plan) -> Result:
         ]
     finally:
         result.seconds = time.process_time() - began
-        result.events, result.digest = world.events, world.digest
+        result.events, result.digest = world.loop.steps, world.digest
+        result.happenings = world.happenings
         result.asked, result.acknowledged = workload.asked, workload.acknowledged
         result.elections, result.checks = world.monitor.elections, world.monitor.checks
         result.seen = world.seen + world.network.seen
@@ -80,7 +83,8 @@ def run(plan: Plan) -> Result:
         constants["CLIENTS_MAX"] = remembered
         if collecting:
             gc.enable()
-        logging.disable(level)
+        if level < logging.CRITICAL:
+            logging.disable(level)
     return result
 
 

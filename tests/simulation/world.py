@@ -99,7 +99,7 @@ class World:
         self.monitor = Monitor()
         self.network = Network(self.loop, self.rng("network"))
         self.seen: Counter[str] = Counter()
-        self.events = 0
+        self.happenings = 0
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=TRACE_SHOWN)
         self._undigested: list[tuple[Any, ...]] = []
         self._digest = blake2b(digest_size=16)
@@ -134,7 +134,10 @@ class World:
 
     def event(self, kind: str, who: str, what: Any) -> None:
         """Something happened: it counts, and it belongs to the trace."""
-        self.events += 1
+        self.happenings += 1
+        self._note(kind, who, what)
+
+    def _note(self, kind: str, who: str, what: Any) -> None:
         record = (self.loop.now, kind, who, what)
         self.trace.append(record)
         self._undigested.append(record)
@@ -158,7 +161,7 @@ class World:
         elif look():
             replica = self._seat_of[process].replica
             assert replica is not None
-            self.event("state", process.name, self.monitor.members[replica.core.id].shape)
+            self._note("state", process.name, self.monitor.members[replica.core.id].shape)
 
     def _meet(self, process: Process) -> None:
         """A step of a process that has no replica, or has one only now."""
