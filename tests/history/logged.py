@@ -82,7 +82,8 @@ def read_log(directory: Path) -> Log:
 def agreed(logs: Sequence[Log]) -> list[Entry]:
     """What is committed, from all that have it. AssertionError where two differ about it.
 
-    How far a replica knew of it is a hint that lags; beyond that counts what a majority has.
+    How far a replica knew of it is a hint that lags; beyond all hints counts what a majority has.
+    A replica that was removed may have kept what its group then overwrote: its hint ends before.
     """
     found: dict[int, Entry] = {}
     had: Counter[Entry] = Counter()
@@ -92,10 +93,10 @@ def agreed(logs: Sequence[Log]) -> list[Entry]:
             if entry.index <= log.commit:
                 other = found.setdefault(entry.index, entry)
                 assert other == entry, f"two entries are committed at {entry.index}"
+    known = max((log.commit for log in logs), default=0)
     for entry, count in had.items():
-        if 2 * count > len(logs):
-            other = found.setdefault(entry.index, entry)
-            assert other == entry, f"a majority has another entry at {entry.index}"
+        if entry.index > known and 2 * count > len(logs):
+            found[entry.index] = entry
     return [found[index] for index in sorted(found)]
 
 
