@@ -3,7 +3,7 @@
     replica = Alone.of(founders=(1, 2, 3))
     replica.hear(RequestVote(...))          # a message arrives
     replica.said                            # all that it has sent
-    replica.disk.stuck = True               # jobs wait until `release`
+    replica.disk.stuck = True               # jobs wait until `release`, or `step`
 
 What is under test is the shell: the core, the stores and the machine are the product's own.
 """
@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Self, TypeVar, cast
 
@@ -37,7 +38,7 @@ class Disk:
     def __init__(self) -> None:
         self.stuck = False
         self.queued = 0
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[Callable[[], Callable[[], None]]] = deque()
 
     def hand(
         self,
@@ -47,13 +48,12 @@ class Disk:
     ) -> None:
         """See `StorageThread`."""
 
-        def work() -> None:
+        def work() -> Callable[[], None]:
             try:
                 result = job()
             except Exception as error:  # noqa: BLE001 - as the thread hands it over
-                failed(error)
-            else:
-                done(result)
+                return partial(failed, error)
+            return partial(done, result)
 
         self._jobs.append(work)
         asyncio.get_running_loop().call_soon(self._go_on)
@@ -63,9 +63,13 @@ class Disk:
         self.stuck = False
         self._go_on()
 
+    def step(self) -> Callable[[], None]:
+        """Do one job. The loop hears of it when what this returns is called."""
+        return self._jobs.popleft()()
+
     def _go_on(self) -> None:
         while self._jobs and not self.stuck:
-            self._jobs.popleft()()
+            self.step()()
 
 
 @dataclass
@@ -149,10 +153,12 @@ class Alone:
         self.replica.receive(messages)
         await settled()
 
-    def proposes(self, *commands: api.Command) -> asyncio.Task[bytes]:
+    def proposes(
+        self, *commands: api.Command, client: int = 0, sequence: int = 1
+    ) -> asyncio.Task[bytes]:
         """A client's proposal; without commands it registers."""
         register = api.Command(tag="client.register", body=EMPTY)
-        proposal = api.Proposal(sequence=1, commands=commands or [register])
+        proposal = api.Proposal(client=client, sequence=sequence, commands=commands or [register])
         request = api.ProposeRequest(group="metadata-0", proposal=proposal)
         return asyncio.ensure_future(self.replica.propose(request))
 

@@ -15,6 +15,7 @@ from actors.config import RaftSettings
 from actors.replica import FAILED_COMMIT_EXIT
 from actors.storage_thread import StorageThread
 from actors.upkeep import Upkeep
+from state_machines.metadata.kv import PutKv
 from state_machines.raft import (
     Append,
     AppendReply,
@@ -32,6 +33,7 @@ from state_machines.wire import api_pb2 as api
 from storage.errors import StorageFailed
 from tests.actors.alone import Alone, code
 from tests.actors.virtual_time import VirtualClock, in_virtual_time, settled
+from tests.machine.alone import wire
 
 
 @in_virtual_time
@@ -132,6 +134,36 @@ async def test_a_replica_that_is_voted_out_is_silent_from_then_on() -> None:
     assert replica.said == []
 
 
+@in_virtual_time
+async def test_a_watch_hears_of_a_revision_together_with_its_changes() -> None:
+    """The disk may have applied more than the loop has heard of."""
+    replica = await Alone.leading()
+    registered = replica.proposes()
+    await settled()
+    client = api.Reply.FromString(registered.result()).client
+    since = replica.replica.applied.index
+    replica.disk.stuck = True
+    ears = []
+    for sequence in (1, 2):
+        put = wire(PutKv(key="k", value=b"%d" % sequence))
+        write = replica.proposes(put, client=client, sequence=sequence)
+        await settled()
+        replica.disk.step()()  # saved, and heard
+        await settled()
+        ears.append((replica.disk.step(), write))  # applied, and not heard yet
+    for sequence, (hear, write) in enumerate(ears, 1):
+        hear()
+        await settled()
+        assert code(write) == api.OK
+        request = api.WatchRequest(
+            group="metadata-0", tables=["metadata.kv"], from_revision=since, timeout_ms=1
+        )
+        told = api.Reply.FromString(await replica.replica.watch(request))
+        assert [change.revision for change in told.changes] == [told.revision]
+        assert told.revision == since + 1, f"revision {sequence} after {since}"
+        since = told.revision
+
+
 def test_a_snapshot_is_in_the_state_before_it_is_in_the_log() -> None:
     """A state that is newer than its log can be opened; the reverse cannot."""
     done: list[str] = []
@@ -178,7 +210,7 @@ def test_a_job_that_waits_holds_nobody_up() -> None:
     async def run() -> list[bool]:
         storage, happened = StorageThread("s"), threading.Event()
         ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        storage.hand(lambda: happened.wait(2), ended.set_result, ended.set_exception)
+        storage.hand(lambda: happened.wait(1), ended.set_result, ended.set_exception)
         happened.set()
         found = [await ended]
         storage.close()
