@@ -211,6 +211,8 @@ class SnapshotReceiver:
         log.warning("%s: a snapshot that was not wanted is left over: %s", self._group, error)
 
     def _parse(self, data: bytes) -> raft_pb2.SnapshotChunk:
+        if not isinstance(data, bytes):
+            raise Invalid(f"chunk: bytes are wanted, not {type(data).__name__}")
         if len(data) > CHUNK_MESSAGE_BYTES_MAX:
             raise Invalid(f"chunk: {len(data)} bytes, the limit is {CHUNK_MESSAGE_BYTES_MAX}")
         try:

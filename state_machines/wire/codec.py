@@ -75,6 +75,8 @@ def encode_envelope(
 
 def decode_envelope(data: bytes) -> Envelope:
     """The envelope in `data`. Raises WireError."""
+    if not isinstance(data, bytes):
+        raise WireError(f"envelope: bytes are wanted, not {type(data).__name__}")
     if len(data) > ENVELOPE_BYTES_MAX:
         raise WireError(f"envelope: {len(data)} bytes, the limit is {ENVELOPE_BYTES_MAX}")
     if too_many_fields(data, _ENVELOPE, FIELDS_MAX):

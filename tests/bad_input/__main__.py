@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.bad_input.areas import AREAS, MEASURED_EVERY
-from tests.bad_input.battery import FINDS_MAX, Area, Outcome, Tally, judge
+from tests.bad_input.battery import FINDS_MAX, Area, Outcome, Tally, close, judge
 from tests.proof.record import Record
 
 BATCH: Final = 250  #: cases between two looks at the record
@@ -59,6 +59,7 @@ def main(
                 _batch(made, figures, done)
                 record.advance(done)
                 progress.advance(task, done)
+            close(made)
     _finish(console, record, found)
 
 
@@ -68,6 +69,7 @@ def _one(console: Console, area: str, number: int) -> None:
     made, tally = AREAS[area][0](), Tally()
     console.print(f"{area} {number}: {escape(made.case(number).what)}")
     judge(made, number, tally, measure=True)
+    close(made)
     for line in tally.finds or [each for each, count in tally.outcomes.items() if count]:
         console.print(line, markup=False)
     raise typer.Exit(bool(tally.wrong))

@@ -11,6 +11,7 @@ from tests.bad_input.area_codec import Codec
 from tests.bad_input.area_config import Config
 from tests.bad_input.area_core import Core
 from tests.bad_input.area_requests import Requests
+from tests.bad_input.area_seat import SeatArea
 from tests.bad_input.area_snapshot import Snapshot
 from tests.bad_input.battery import Area
 
@@ -19,6 +20,7 @@ AREAS: Final[dict[str, tuple[Callable[[], Area], int]]] = {
     "requests": (Requests, 60_000),
     "core": (Core, 30_000),
     "client": (Client, 20_000),
+    "seat": (SeatArea, 6_000),
     "snapshot": (Snapshot, 10_000),
     "config": (Config, 9_500),
     "cli": (Cli, 1_300),

@@ -85,6 +85,11 @@ class Area(Protocol):
         ...
 
 
+def close(area: Area) -> None:
+    """Let go of what an area holds, if it holds anything."""
+    getattr(area, "close", lambda: None)()
+
+
 @dataclass(slots=True)
 class Tally:
     """What was seen in some cases of one area."""

@@ -19,6 +19,7 @@ SAMPLE = {
     "requests": 1_200,
     "core": 400,
     "client": 400,
+    "seat": 300,
     "snapshot": 300,
     "config": 400,
     "cli": 60,
@@ -30,6 +31,7 @@ def test_no_input_does_what_no_input_may(name: str) -> None:
     area, tally = AREAS[name][0](), Tally()
     for number in sample(area, SAMPLE[name]):
         judge(area, number, tally, measure=number % MEASURED_EVERY == 0)
+    battery.close(area)
     assert tally.finds == []
     assert tally.wrong == {}
     assert tally.cases == SAMPLE[name]

@@ -236,3 +236,11 @@ def test_no_command_takes_the_last_of_the_epochs() -> None:
     with pytest.raises(Invalid, match=r"controller_epoch: .* range"):
         op.validate(Pulse(controller_epoch=2**63 - 1))
     op.validate(Pulse(controller_epoch=TERM_MAX))
+
+
+@pytest.mark.parametrize("value", [None, 1, "a", [b"a"], bytearray(b"a")])
+def test_a_frame_is_bytes(value: Any) -> None:
+    """Ray carries anything, and a TypeError is no answer to a peer."""
+    with pytest.raises(Invalid, match="bytes are wanted"):
+        codec.decode_envelope(value)
+    assert area_snapshot.deliver([value]) is Outcome.REFUSED
