@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ KILLS = (
     "receive.after_chunk-1",
     "vote.before_promise-4",
 )
-ERRORS = ("flush.before_write-1-raise", "install.switched-1-raise", "client.answered-1-stop")
+ERRORS = ("install.switched-1-raise", "client.answered-1-stop")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,8 @@ def test_what_was_acknowledged_survives_a_kill_at(lab: Lab, which: str) -> None:
 @pytest.mark.parametrize("which", ERRORS)
 def test_an_error_that_one_seat_meets_or_a_pause_costs_nothing_at(lab: Lab, which: str) -> None:
     trial = next(each for each in trials(list(found())) if str(each) == which)
-    chain = lab.chain(which, *trial.orders)
+    order = replace(trial.orders[0], phases=trial.orders[0].phases[:1])
+    chain = lab.chain(which, order)
     assert chain.verdict.wrong == []
     assert [end.status for end in chain.ends] == [SPARED, RESTED]
     assert chain.verdict.ended == [trial.name]
