@@ -5,7 +5,7 @@ makes them current. So a transaction is there whole or not at all, and is durabl
 returns, as long as nobody turns the syncs off: `sync=True, metasync=True, writemap=False`, always,
 and asserted.
 
-Three things need care.
+Four things need care.
 
 - **The map.** The file is mapped at a fixed size; a transaction that passes it fails (`MapFull`).
   The map grows before it is needed, between transactions, to hold the worst case of the next one.
@@ -15,11 +15,16 @@ Three things need care.
 - **Readers.** An open read transaction keeps every page it can see from being used again. Views are
   short-lived, and the map is not moved under them: growing waits for them until it cannot wait any
   longer, and then takes them away (`ViewLost`).
+- **Meta pages.** There are two, the later transaction's is in force, and nothing checks their bits:
+  a number that flips would put the transaction before the last in force, and with it a vote that
+  was changed since. So every transaction says in its own rows which one it is, and an opening wants
+  it to be the one in force and the other page's to be the one before it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +34,7 @@ import lmdb
 
 from storage import filesystem
 from storage.disk_view import DiskView
-from storage.engine import Change, EngineStats, checked
+from storage.engine import Change, EngineStats, checked, seal, unseal
 from storage.errors import (
     BadKey,
     Closed,
@@ -60,6 +65,12 @@ READERS = 512
 
 PAGE_BYTES = 4096
 DATA = "data.mdb"
+
+NUMBER_AT = 144
+"""Where a meta page has the number of its transaction (16 bytes of page, 128 of meta before it)."""
+
+STAMP = b"@transaction"
+"""The key, beside the names of the tables, under which a transaction says which one it is."""
 
 
 class DiskEngine:
@@ -106,8 +117,12 @@ class DiskEngine:
         self._map_bytes: int = self._env.info()["map_size"]
         self._handles: dict[str, Any] = {}
         try:
+            self._check_numbers()
             for name in self._env.dbs():
                 self._handles[name.decode()] = self._env.open_db(name, create=False)
+        except CorruptRecord:
+            self._env.close()
+            raise
         except (lmdb.Error, UnicodeDecodeError) as error:
             self._env.close()
             raise CorruptRecord(self.path, "(tables)", "(names)", str(error)) from error
@@ -156,6 +171,7 @@ class DiskEngine:
                 for table in tables:
                     if table in self._handles:
                         transaction.drop(self._handles[table], delete=False)
+                _stamp(transaction)
         except lmdb.Error as error:
             raise self._fail(error) from error
 
@@ -262,15 +278,15 @@ class DiskEngine:
     def _transact(self, tables: dict[str, dict[bytes, bytes | None]], need: int) -> None:
         """One transaction. Only MapFullError leaves it as LMDB's own error."""
         self._grow_ahead(need)
+        made: dict[str, Any] = {}
         try:
-            for table, rows in tables.items():
-                if table not in self._handles and any(v is not None for v in rows.values()):
-                    self._handles[table] = self._env.open_db(_name(table))
             with self._env.begin(write=True) as transaction:
                 for table, rows in tables.items():
                     handle = self._handles.get(table)
                     if handle is None:
-                        continue  # deletes in a table that never was
+                        if all(value is None for value in rows.values()):
+                            continue  # deletes in a table that never was
+                        handle = made[table] = self._env.open_db(_name(table), txn=transaction)
                     # failpoint: disk.before_put
                     # Keys in order touch each page once.
                     order = sorted(rows)
@@ -285,10 +301,30 @@ class DiskEngine:
                         # failpoint: disk.before_commit
                     if stored != len(puts):  # it says so instead of raising
                         raise lmdb.Error(f"{stored} of {len(puts)} records of {table!r} were put")
+                _stamp(transaction)
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
             raise self._fail(error) from error
+        self._handles.update(made)
+
+    def _check_numbers(self) -> None:
+        """See above, Meta pages. Raises `CorruptRecord`."""
+        size = self._env.stat()["psize"]
+        with (Path(self.path) / DATA).open("rb") as file:
+            even, odd = (
+                int.from_bytes(os.pread(file.fileno(), 8, page * size + NUMBER_AT), sys.byteorder)
+                for page in (0, 1)
+            )
+        follow = abs(even - odd) == 1 and even % 2 == 0
+        with self._env.begin() as transaction:
+            stored = transaction.get(STAMP)
+        if stored is not None:
+            number = int.from_bytes(unseal(self.path, "", STAMP, stored), "big")
+            follow = follow and number == max(even, odd)
+        if not follow and (even, odd) != (0, 0):  # as they are before the first transaction
+            why = f"the last transactions are {even} and {odd}, their rows are of another"
+            raise CorruptRecord(self.path, "(meta)", repr(STAMP), why)
 
     def _fail(self, error: Exception) -> StorageFailed:
         """Latch: from here on every write is refused."""
@@ -335,6 +371,12 @@ class DiskEngine:
             views = tuple(self._views)
         for view in views:
             view.close()
+
+
+def _stamp(transaction: Any) -> None:
+    """Let a transaction say which one it is."""
+    number: int = transaction.id()
+    transaction.put(STAMP, seal("", STAMP, number.to_bytes(8, "big")))
 
 
 def _begin(path: Path) -> None:

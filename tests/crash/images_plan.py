@@ -145,7 +145,7 @@ class Plan:
         self.steps: list[Step] = []
         self._add("create", boot=1)
         self._add("update", status="active")
-        self._agree(register=True)
+        self.agree(register=True)
         self._save_these(tuple(self.history.entries), 0)
         choices = 9 * [self._save] + 5 * [self._apply] + 2 * [self._flush, self._compact]
         choices += [self._install, self._drop, self._reopen]
@@ -166,7 +166,8 @@ class Plan:
 
     # What the group agrees on.
 
-    def _agree(self, register: bool = False) -> Entry:
+    def agree(self, register: bool = False) -> Entry:
+        """The group agrees on one entry more."""
         index = len(self.history.entries) + 1
         entry = self._entry(index, register)
         self.history.append(entry)
@@ -236,7 +237,7 @@ class Plan:
         """The next entries of the history, made if need be."""
         first = self._common() + 1
         while len(self.history.entries) < first + count:
-            self._agree()
+            self.agree()
         return tuple(self.history.entries[first - 1 : first - 1 + count])
 
     def _save_these(self, entries: tuple[Entry, ...], commit: int) -> None:
@@ -270,7 +271,7 @@ class Plan:
         first = max(len(self.history.entries), now.hard_state.commit, now.applied)
         index = first + self._rng.randint(1, 8)
         while len(self.history.entries) < index:
-            self._agree()
+            self.agree()
         point = {"base": index, "flushed": index, "applied": index, "log": ()}
         self._add("install", (), self._hard(index), index, **point)
 

@@ -26,10 +26,8 @@ NO_COMPILER = "no C compiler (cc) was found, so file operations cannot be record
 _HEAD = struct.Struct("<cBBcIQq")
 
 
-_FAULTS = {
-    **{"C": "create", "D": "mkdir", "R": "rename", "U": "unlink", "Y": "msync"},
-    **{"Wp": "pwrite", "Wv": "writev", "Ww": "write", "Wm": "meta", "Tt": "ftruncate"},
-}
+_FAULTS = {"C": "create", "D": "mkdir", "R": "rename", "U": "unlink", "Y": "msync"}
+_FAULTS |= {"Wp": "pwrite", "Wv": "writev", "Ww": "write", "Wm": "meta", "Tt": "ftruncate"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from storage.disk import DiskEngine
+from storage.disk import NUMBER_AT, PAGE_BYTES, DiskEngine
 from storage.engine import Engine
-from storage.errors import Closed, DirectoryInUse, MapFull, StorageFailed, ViewLost
+from storage.errors import Closed, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
+from tests.storage.faults import flip
 from tests.storage.suite import EngineContract, Reopen
 
 
@@ -223,3 +224,23 @@ def test_an_environment_whose_making_was_cut_short_is_made_again(tmp_path: Path)
     engine.write([("t", b"a", b"1")])
     engine.close()
     assert sorted(each.name for each in path.iterdir()) == ["data.mdb", "lock.mdb"]
+
+
+def test_a_flipped_bit_does_not_put_an_older_transaction_in_force(tmp_path: Path) -> None:
+    """Of the two meta pages the one with the higher number is in force, and LMDB checks neither."""
+    path = tmp_path / "e"
+    engine = DiskEngine(path)
+    for number in range(5):
+        engine.write([("t", b"vote", b"%d" % number)])
+    engine.close()
+    content = (path / "data.mdb").read_bytes()
+    for page in (0, 1):
+        for bit in range(64):
+            at = 8 * (page * PAGE_BYTES + NUMBER_AT) + bit
+            (path / "data.mdb").write_bytes(flip(content, at))
+            with pytest.raises((CorruptRecord, StorageFailed)):
+                DiskEngine(path)
+    (path / "data.mdb").write_bytes(content)
+    engine = DiskEngine(path)
+    assert engine.get("t", b"vote") == b"4"
+    engine.close()
