@@ -1,10 +1,10 @@
 """Real replicas under trouble: what clients and watchers are told is what every log says.
 
 Storage, machine, core, transport and client engine are the product's; only the wires are ours, and
-they are bad ones (`tests/actors/wires.py`). Clients meet at a few keys, two watchers listen, and a
-leader is killed. Then four witnesses are heard: the search over the history, the logs of all
-replicas, the replay of the history by that log, and the watchers. All must tell one story, and each
-has to notice when something is taken out of it.
+they are bad ones (`tests/actors/wires.py`). Clients meet at a few keys and two watchers listen,
+while a leader is killed, the next one is cut off, and a follower freezes. Then four witnesses are
+heard: the search over the history, the logs of all replicas, the replay of the history by that log,
+and the watchers. All must tell one story, and each has to notice when something is taken out of it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from actors.caller import Caller
+from actors.seat import Seat
 from state_machines import fence, op
 from state_machines.errors import Compacted, MetarayError, Rejected, SessionExpired
 from state_machines.metadata.kv import KV
@@ -87,6 +89,7 @@ class Client:
 
     def __init__(self, name: str, group: Group, recorder: Recorder, number: int, seed: int) -> None:
         self.luck = Random(f"{seed} {number}")
+        self.asked = 0  #: calls so far
         self._wires = Noting(group.wires)
         self.caller = Caller(self._wires, timeout_ms=TIMEOUT_MS, rng=self.luck)
         self._group = group.name
@@ -98,7 +101,7 @@ class Client:
 
     async def run(self) -> None:
         """All its calls."""
-        for _ in range(CALLS):
+        for self.asked in range(1, CALLS + 1):
             key = self.luck.choice(ONE.get(self._model, KEYS))
             kind, input = self._server.draw(self.luck, key)
             ticket = self._recorder.invoke(self._name, kind, key, input)
@@ -155,8 +158,35 @@ class Watcher:
                 self.upto = reply.revision
 
 
+def _asked(clients: Sequence[Client], calls: int) -> bool:
+    """Whether they have made so many calls."""
+    return sum(each.asked for each in clients) >= calls
+
+
+async def _kill(group: Group, leader: Seat) -> None:
+    """The leader's process ends, and begins again over its directory."""
+    await group.crash(leader.spec.seat)
+    await group.sit(leader.spec.seat)
+
+
+async def _cut_off(group: Group, leader: Seat) -> None:
+    """The leader hears no other replica until one of them leads; clients still reach it."""
+    mine = leader.spec.seat
+    others = [seat for seat in group.seat_names if seat != mine]
+    group.wires.cut |= {(mine, each) for each in others} | {(each, mine) for each in others}
+    seats = [group.wires.living[each] for each in others]
+    await eventually(lambda: any(x.replica is not None and x.replica.leads for x in seats))
+    group.wires.cut.clear()
+
+
+async def _freeze(group: Group, leader: Seat) -> None:
+    """Another replica no longer answers anybody."""
+    frozen = next(each for each in group.seat_names if each != leader.spec.seat)
+    group.wires.frozen.add(frozen)
+
+
 async def story(name: str, group: Group, recorder: Recorder, seed: int) -> list[Watcher]:
-    """Founded, troubled, robbed of its leader, and calm in the end."""
+    """Founded, and calm in the end. Between: bad wires, and each quarter something is hurt."""
     watchers = [Watcher(name, group, seed + number) for number in range(WATCHERS)]
     clients = [Client(name, group, recorder, number, seed) for number in range(CLIENTS)]
     await group.found()
@@ -164,11 +194,12 @@ async def story(name: str, group: Group, recorder: Recorder, seed: int) -> list[
     group.wires.trouble = Random(seed)
     watching = [asyncio.create_task(each.run()) for each in watchers]
     asking = [asyncio.create_task(each.run()) for each in clients]
-    await eventually(lambda: len(recorder.operations()) > CLIENTS * CALLS // 4)
-    leader = await group.leader()
-    await group.crash(leader.spec.seat)
-    await group.sit(leader.spec.seat)
+    for quarter, hurt in enumerate((_kill, _cut_off, _freeze), 1):
+        part = CLIENTS * CALLS * quarter // 4
+        await eventually(partial(_asked, clients, part))
+        await hurt(group, await group.leader())
     await asyncio.gather(*asking)
+    group.wires.frozen.clear()
     group.wires.trouble = None
     last = (await watchers[0].caller.watch(group.name, (), None)).revision
     await eventually(lambda: all(each.upto >= last for each in watchers))
