@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-console = Console()
+console = Console(file=sys.stdout)  #: this one, whatever stands in for it while Ray talks
 
 SCRATCH = Path(tempfile.gettempdir()) / "metaray-nemesis"
 
@@ -45,18 +46,17 @@ def run(
         (RECORDS / "nemesis.json").unlink(missing_ok=True)
     begun = time.monotonic()
     record = Record("nemesis", minutes=minutes, times=times, seed=seed, faults=sorted(names))
+    data.mkdir(parents=True, exist_ok=True)
+
+    def say(line: str) -> None:
+        console.print(f"{time.monotonic() - begun:6.0f} s  {line}", highlight=False, soft_wrap=True)
+
     try:
-        plan.go_on(
-            record,
-            names=names,
-            times=times,
-            minutes=minutes,
-            seed=seed,
-            data=data,
-            say=lambda line: console.print(
-                f"{time.monotonic() - begun:6.0f} s  {line}", highlight=False, soft_wrap=True
-            ),
-        )
+        # Ray tells its drivers at length of each process that was killed.
+        with (data / "ray.log").open("w") as log, redirect_stdout(log), redirect_stderr(log):
+            plan.go_on(
+                record, names=names, times=times, minutes=minutes, seed=seed, data=data, say=say
+            )
     finally:
         record.figures["by_class"] = plan.by_class(record.figures["episodes"])
         record.save()

@@ -37,7 +37,7 @@ PLAIN: Final[dict[str, Make]] = {
     "follower": lambda w, rng, _, n: faults.KillFollower(w, rng, _group(rng)),
     "node": lambda w, rng, _, n: faults.KillNode(w, rng, _group(rng)),
     "frozen-node": lambda w, rng, _, n: faults.FreezeNode(w, rng, _group(rng)),
-    "gcs": lambda w, rng, _, n: faults.KillGcs(w, rng, hold=90.0 if n % 3 == 2 else 10.0),
+    "gcs": lambda w, rng, _, n: faults.KillGcs(w, rng, hold=10.0 if n % 3 else 90.0),
     "head": lambda w, rng, _, n: faults.KillHead(w, rng),
     "freeze": lambda w, rng, _, n: faults.FreezeLeader(
         w, rng, _group(rng), seconds=FREEZES[n % len(FREEZES)], hold=0.0
