@@ -30,6 +30,11 @@ NUMBERS: Final = (-5, 0, 3, 1 << 40)
 NAMES: Final = ("", "a", "a/b", "a/b/c", "b", "a" * 90, "é", "y" * 500)
 KEYS: Final = st.tuples(st.sampled_from(TENANTS), st.sampled_from(NUMBERS), st.sampled_from(NAMES))
 VALUES: Final = st.binary(max_size=60)
+Change = tuple[Key, int, bytes | None]
+CHANGES: Final = st.lists(
+    st.tuples(KEYS, st.integers(0, 12), st.one_of(st.none(), VALUES)), max_size=6
+)
+"""A key, or the number of one that was used before, and its value; None deletes the row."""
 BEFORE_THE_SWITCH: Final = ("closed", "moved", "synced")
 AFTER_THE_SWITCH: Final = ("switched", "opened")
 
@@ -56,7 +61,7 @@ def crash_at(step: str) -> Callable[[str], None]:
     return stop
 
 
-@holds(long=1_000, sample=30, steps=25)
+@holds(long=1_000, sample=40, steps=30)
 class StoredStateInMemory(Placed):
     """`rows` is the state, `kept` what was flushed of it, with its index."""
 
@@ -68,7 +73,7 @@ class StoredStateInMemory(Placed):
         self.index = 0
         self.loose = False
         self.kept: tuple[int, Rows] = (0, {})
-        self.touched: set[Key] = set()  # rows there are or have been
+        self.touched: dict[Key, None] = {}  # rows there are or have been, in this order
         self.changes = 0  # since the last snapshot
         self.twin = MemoryKeyValue()
         self.state = self.opened()
@@ -94,10 +99,12 @@ class StoredStateInMemory(Placed):
         for key, value in self.rows.items():
             self.twin.put("t", key, value)
 
-    @rule(changes=st.lists(st.tuples(KEYS, st.one_of(st.none(), VALUES)), max_size=6))
-    def change(self, changes: list[tuple[Key, bytes | None]]) -> None:
-        for key, value in changes:
-            self.touched.add(key)
+    @rule(changes=CHANGES)
+    def change(self, changes: list[Change]) -> None:
+        for key, again, value in changes:
+            if again < len(self.touched):  # often a row that is there, or was
+                key = [*self.touched][again]
+            self.touched[key] = None
             self.changes += 1
             self.loose = True
             for store in (self.state, self.twin):
@@ -160,31 +167,37 @@ class StoredStateInMemory(Placed):
                 assert list(rest) == [each for each in found if each[0] > token]
 
     @precondition(lambda self: not self.loose)
-    @rule(later=st.lists(st.tuples(KEYS, VALUES), max_size=3))
-    def view(self, later: list[tuple[Key, bytes]]) -> None:
+    @rule(later=CHANGES)
+    def view(self, later: list[Change]) -> None:
         """A view is the state at its point, whatever happens to the state meanwhile."""
         expected = {keys.encode(key): value for key, value in self.rows.items()}
         with self.state.view() as view:
             self.keep()
-            self.change(list(later))
+            self.change(later)
             self.apply(1)
             assert view.applied.index == self.index - 1
             assert dict(view.rows("t")) == expected
 
-    @precondition(lambda self: self.changes > 5)
+    @precondition(lambda self: self.changes > 2)
     @rule(
         rows=st.dictionaries(KEYS, VALUES, max_size=6),
-        ahead=st.integers(-2, 5),
+        ahead=st.sampled_from((1, 2, 5, 3, 1, 0, -1)),
+        flush=st.booleans(),
         chunk_bytes=st.sampled_from((16, 100, 60_000)),
         again=st.booleans(),
         end=st.sampled_from(("", "", "staged", *BEFORE_THE_SWITCH, *AFTER_THE_SWITCH)),
     )
-    def install(self, rows: Rows, ahead: int, chunk_bytes: int, again: bool, end: str) -> None:
+    def install(
+        self, rows: Rows, ahead: int, flush: bool, chunk_bytes: int, again: bool, end: str
+    ) -> None:
         """A snapshot from elsewhere arrives and takes the place of everything; or the process dies
         (`end`) while it is received or put in force."""
         self.changes = 0
+        if flush:
+            self.apply(1)
+            self.flush()
         source = State(MemoryShelf())
-        self.touched |= rows.keys()
+        self.touched |= dict.fromkeys(rows)
         for key, value in rows.items():
             source.put("t", key, value)
         at = point(max(self.index + ahead, 1), 2)
@@ -240,6 +253,10 @@ class StoredStateInMemory(Placed):
             assert list(store.scan("t")) == expected
         for key in self.touched:
             assert self.state.get("t", key) == self.rows.get(key)
+        for key in [*self.touched][-1:]:
+            for prefix in (key[:1], key[:2]):
+                found = [token for token, _ in self.state.scan("t", prefix)]
+                assert found == scan(self.rows, prefix, "", None)
 
     @invariant()
     def stands_at_its_point(self) -> None:
