@@ -104,6 +104,7 @@ class Writes:
 
     def saved(self, entries: Iterable[Entry], now: float) -> None:
         """This replica has made the entries durable."""
+        # failpoint: vote.before_promise
         for entry in entries:
             slot = self._slots.get(entry.index)
             if slot is not None and slot.term == entry.term:

@@ -1,8 +1,7 @@
 """One member of a group: inputs -> core -> storage -> transport -> machine -> replies.
 
-A plain class; everything it touches is passed in, so a test gives it what it likes and only
-`remote.py` knows that it lives in a Ray actor. It decides nothing about the protocol: it does what
-`Ready` says, in the order that `Ready` prescribes.
+A plain class; everything it touches is passed in, and only `remote.py` knows that it is an actor.
+It decides nothing about the protocol: it does what `Ready` says, in the order that it prescribes.
 
 One core task (`_turn`, always on the event loop) is the only thing that touches the core; one
 storage thread does everything that touches LMDB. Between them there is at most one save under way.
@@ -41,12 +40,7 @@ from state_machines.errors import MetarayError, NotLeader, Rejected, Stopped, Un
 from state_machines.machine import Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
-from state_machines.raft.messages import (
-    Entry,
-    Message,
-    Ready,
-    SnapshotMeta,
-)
+from state_machines.raft.messages import Entry, Message, Ready, SnapshotMeta
 from state_machines.wire import api_pb2 as api
 from storage.errors import StorageFailed
 from storage.stores import Stores
@@ -191,9 +185,8 @@ class Replica:
             return pending.refusal(error).SerializeToString()
         self.counters.proposals += 1
         self._wake()
-        return await pending.answered(
-            write.reply, self._deadline_ms(request.timeout_ms), self.group
-        )
+        limit_ms = self._deadline_ms(request.timeout_ms)
+        return await pending.answered(write.reply, limit_ms, self.group)
 
     async def query(self, request: api.QueryRequest) -> bytes:
         """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
@@ -336,9 +329,8 @@ class Replica:
             except Unavailable as error:
                 pending.refuse([write.reply for write in writes], self._with_hint(error))
                 continue
-            self.writes.proposed(
-                index, pending.Slot(self.core.term, writes, self._clock.monotonic())
-            )
+            slot = pending.Slot(self.core.term, writes, self._clock.monotonic())
+            self.writes.proposed(index, slot)
 
     def _with_hint(self, error: MetarayError) -> MetarayError:
         """The core knows the leader by its id; callers know seats."""
@@ -392,7 +384,6 @@ class Replica:
         self.core.advance(ready)
         self.writes.saved(ready.entries, self._clock.monotonic())
         if ready.promises:
-            # failpoint: vote.before_promise
             self.transport.send(ready.promises)
 
     def _apply(self, entries: Sequence[Entry]) -> None:
