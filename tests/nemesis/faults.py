@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -41,11 +41,11 @@ class Fault:
     """One fault. A class may be used once."""
 
     name: ClassVar[str]
+    heals_itself: ClassVar[bool] = False  #: recovery is counted from the fault, not from `heal`
     world: World
     rng: Random
     group: str = "offset-0"
-    hold: float = 1.0  #: seconds between the evidence and the healing, under load
-    figures: dict[str, float] = field(default_factory=dict)
+    hold: float = 0.0  #: seconds between the evidence and the healing, under load
 
     def inject(self) -> None:
         """Do it."""
@@ -71,6 +71,7 @@ class KillFollower(Fault):
     """kill -9 of a follower's process: Ray restarts it over its directory."""
 
     name: ClassVar[str] = "kill -9 of a follower"
+    heals_itself: ClassVar[bool] = True
 
     def victim(self) -> dict[str, Any]:
         return self.world.follower(self.group)
@@ -303,7 +304,7 @@ class WipeReplica(Fault):
     """A replica's directory is removed and its process killed: repair brings a new member."""
 
     name: ClassVar[str] = "loss of a replica's disk"
-    hold: float = 0.0
+    heals_itself: ClassVar[bool] = True
 
     def inject(self) -> None:
         self.before = self.world.follower(self.group)
@@ -334,6 +335,7 @@ class TransferLeader(Fault):
     """The leadership is handed to another voter."""
 
     name: ClassVar[str] = "transfer of the leadership"
+    heals_itself: ClassVar[bool] = True
 
     def inject(self) -> None:
         self.before = self.world.must_lead(self.group)
@@ -356,6 +358,7 @@ class KillController(Fault):
     """kill -9 of the controller: Ray restarts it beside the metadata leader."""
 
     name: ClassVar[str] = "kill -9 of the controller"
+    heals_itself: ClassVar[bool] = True
     group: str = "metadata-0"
 
     def inject(self) -> None:

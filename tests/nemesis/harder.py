@@ -63,6 +63,7 @@ class KillLeaderWithoutGcs(KillLeader):
     """The leader dies while Ray's control process is away: nobody is restarted until it is back."""
 
     name: ClassVar[str] = "kill -9 of the leader while the GCS is away"
+    heals_itself: ClassVar[bool] = False
     hold: float = 5.0
 
     def inject(self) -> None:

@@ -41,7 +41,7 @@ class Episode:
     evidence: str
     groups: tuple[str, ...]
     begun: float
-    healing: float  #: when healing began
+    healing: float  #: when healing began: at once, where nobody has to do anything
     whole: float  #: when all groups were whole again
     elections: int  #: terms gone by, over all groups
     window_ms: float = 0.0  #: the longest time without an acknowledged write of a group it hit
@@ -110,7 +110,7 @@ def _episode(world: World, fault: Fault, say: Say) -> Episode:
     evidence = fault.seen()
     assert evidence, f"{fault.name} was not seen"
     time.sleep(fault.hold)
-    healing = time.monotonic()
+    healing = begun if fault.heals_itself else time.monotonic()
     fault.heal()
     world.wait_until_whole()
     whole = time.monotonic()
