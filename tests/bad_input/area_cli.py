@@ -61,8 +61,8 @@ SAFE: Final = ("kv", "offsets", "sessions")  #: what may run here with anything
 class Client:
     """`connect_sync` over groups in memory, checked as a client checks."""
 
-    def __init__(self, groups: dict[str, Group]) -> None:
-        self._groups = groups
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
 
     def __enter__(self) -> Client:
         return self
@@ -71,7 +71,10 @@ class Client:
         pass
 
     def call(self, operation: Any) -> Any:
-        group = self._groups[op.kind(type(operation))]
+        kind = op.kind(type(operation))
+        if kind not in self._groups:
+            self._groups[kind] = copy.deepcopy(groups()[kind])
+        group = self._groups[kind]
         return (group.ask if op.is_query(type(operation)) else group.run)(operation)
 
     def put(self, key: str, value: bytes, **fields: Any) -> Any:
@@ -89,7 +92,7 @@ class Client:
 
 def over_memory(*_: object, **__: object) -> Client:
     """In place of `connect_sync`: a client of groups that nobody else has."""
-    return Client(copy.deepcopy(groups()))
+    return Client()
 
 
 @cache

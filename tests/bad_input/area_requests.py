@@ -167,7 +167,7 @@ def _field_cases(tag: str) -> list[Made]:
 
     def add(what: str, body: Any, names: Sequence[str], must: bool, limit: bool = False) -> None:
         def make() -> Case:
-            data = bodies.packed(body())
+            data = (bodies.packed_text if names == ["body"] else bodies.packed)(body())
             run = partial(send, tag, data, names, must=must, limit=limit)
             return Case(f"{tag} {what}", run, size=len(data), wide=True)
 

@@ -72,9 +72,10 @@ def base(tag: str) -> dict[str, Any]:
     return {**plain(ALL[tag]), **FITTING.get(tag, {})}
 
 
-def spots(tag: str) -> list[Spot]:
+@cache
+def spots(tag: str) -> tuple[Spot, ...]:
     """Every place in a body where something can be wrong."""
-    return list(_spots(ALL[tag], (), base(tag)))
+    return tuple(_spots(ALL[tag], (), base(tag)))
 
 
 def _spots(kind: Any, path: tuple[str | int, ...], at: Any) -> Iterator[Spot]:
@@ -108,7 +109,12 @@ def _placed(at: Any, path: tuple[str | int, ...], value: Any) -> Any:
 
 def packed(body: Any) -> bytes:
     """The bytes of a body."""
-    found = bytes(msgpack.packb(body))
+    return bytes(msgpack.packb(body))
+
+
+def packed_text(body: Any) -> bytes:
+    """The bytes of a body with one of `NOT_TEXT` in it."""
+    found = packed(body)
     for each in NOT_TEXT:
         found = found.replace(msgpack.packb(each), bytes((0xA0 | len(each.data),)) + each.data)
     return found
@@ -133,6 +139,7 @@ def wrong_types(hint: Any) -> list[Any]:
     return [*WRONG[kind], *([] if some is not hint else [None])]
 
 
+@cache
 def edges(hint: Any) -> list[tuple[str, Any]]:
     """Values of this type, at and beyond every limit there might be: what they are, and they."""
     some = _optional(hint)
