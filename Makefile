@@ -26,8 +26,13 @@ help:
 run: setup
 	@.venv/bin/metaray demo $(ARGS)
 
+# What needs no cluster runs on two cores, what needs one has the machine for itself.
+ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray and not spark" && \
+    "$$python" -m pytest -q -m "ray or spark"
+
 test: setup
-	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m pytest $(ARGS)
+	@python=$$($(PYTHON) -m metaray.plain) && \
+	$(if $(strip $(ARGS)),"$$python" -m pytest $(ARGS),$(ALL_TESTS))
 
 # Long runs: they print progress, can be stopped and gone on with, and write build/.
 SEEDS := 1000
