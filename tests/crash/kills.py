@@ -94,6 +94,7 @@ class Lab:
             phases=(),
             rest=True,
             kill_after=None,
+            once_serving=False,
         )
         lives = (*numbered, final)
         ends = tuple([self.live(order) for order in lives])

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -50,7 +51,8 @@ class Order:
     phases: tuple[str, ...] = ()  #: what befalls the group, in this order
     trouble: bool = False  #: whether calls get lost, late and doubled
     rest: bool = False  #: come to rest after that, instead of going on
-    kill_after: float | None = None
+    kill_after: float | None = None  #: seconds
+    once_serving: bool = False  #: they count from the first acknowledged write
 
     def line(self) -> str:
         return json.dumps(asdict(self))
@@ -70,7 +72,7 @@ class End:
     seconds: float
 
 
-async def _live(order: Order, journal: Journal) -> int:
+async def _live(order: Order, journal: Journal, serving: Callable[[], None]) -> int:
     from actors.caller import Caller
     from tests.crash.victim_script import PHASES, Fleet
     from tests.crash.victim_taps import JournalWires, listen
@@ -83,7 +85,7 @@ async def _live(order: Order, journal: Journal) -> int:
         wires.trouble = Random(rng.randrange(2**32))
     fleet = Fleet(Path(order.root), order.wide, wires, journal, rng)
     caller = Caller(wires, timeout_ms=20_000, rng=Random(rng.randrange(2**32)))
-    clients = Clients(caller, journal, order.life, rng.randrange(2**32))
+    clients = Clients(caller, journal, order.life, rng.randrange(2**32), serving)
     await fleet.start()
     clients.start()
     for phase in order.phases:
@@ -124,8 +126,8 @@ async def _unless_failed(work: Any, fleet: Fleet, clients: Clients) -> None:
     task.result()
 
 
-def _be(order: Order) -> int:
-    """The victim's whole life, after the fork."""
+def _be(order: Order, serves: int) -> int:
+    """The victim's whole life, after the fork. It writes to `serves` when it serves."""
     root = Path(order.root)
     root.mkdir(parents=True, exist_ok=True)
     log = os.open(root / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -143,25 +145,33 @@ def _be(order: Order) -> int:
 
     failpoints.arm(order.armed, passed)
     try:
-        return asyncio.run(_live(order, journal))
+        return asyncio.run(_live(order, journal, lambda: _say(serves)))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the parent's to judge
         traceback.print_exc()
         journal("stuck", repr(error))
         return STUCK
 
 
-def _watch(victim: int, order: Order) -> End:
+def _say(pipe: int) -> None:
+    os.write(pipe, b"!")
+
+
+def _watch(victim: int, serves: int, order: Order) -> End:
     """Wait for the victim's end, and bring it about if the order says so."""
     began = time.monotonic()
     handle = os.pidfd_open(victim)
+    hung = False
     try:
-        ended, _, _ = select.select([handle], [], [], order.kill_after or LIFE_SECONDS)
+        if order.once_serving:
+            hung = not select.select([handle, serves], [], [], LIFE_SECONDS)[0]
+        limit = LIFE_SECONDS if order.kill_after is None else order.kill_after
+        ended, _, _ = select.select([handle], [], [], limit)
+        hung = hung or (not ended and order.kill_after is None)
         if not ended:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     finally:
         os.close(handle)
     _, status = os.waitpid(victim, 0)
-    hung = not ended and order.kill_after is None
     return End(
         STUCK if hung else os.waitstatus_to_exitcode(status), round(time.monotonic() - began, 3)
     )
@@ -178,14 +188,18 @@ def main(*broken: str) -> None:
 
     for line in sys.stdin:
         order = Order.parse(line)
+        heard, serves = os.pipe()
         victim = os.fork()
         if victim == 0:
             status = STUCK
             try:
-                status = _be(order)
+                status = _be(order, serves)
             finally:
                 os._exit(status)  # as sudden as a kill: nothing is closed or flushed
-        sys.stdout.write(json.dumps(asdict(_watch(victim, order))) + "\n")
+        end = _watch(victim, heard, order)
+        os.close(heard)
+        os.close(serves)
+        sys.stdout.write(json.dumps(asdict(end)) + "\n")
         sys.stdout.flush()
 
 

@@ -42,11 +42,15 @@ WILL_DELAY_S: Final = 2  #: at most; in a victim's time that is 100 ms
 class Clients:
     """Tasks that write until they are stopped."""
 
-    def __init__(self, caller: Caller, journal: Journal, life: int, seed: int) -> None:
+    def __init__(
+        self, caller: Caller, journal: Journal, life: int, seed: int, serving: Callable[[], None]
+    ) -> None:
+        """`serving` is called at the first acknowledgement."""
         self._caller = caller
         self._journal = journal
         self._life = life
         self._rng = Random(seed)
+        self._serving = serving
         self._began = time.monotonic()
         self._numbers = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
@@ -149,6 +153,7 @@ class Clients:
         self._journal("ok", name, _plain(reply))
         if not any(self.acked.values()):
             self._journal("serve", round(time.monotonic() - self._began, 3))
+            self._serving()
         self.acked[group] += 1
         return name, reply
 
