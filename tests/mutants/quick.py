@@ -8,6 +8,7 @@ put in after the import, or are not found then, get a process that imports them 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -27,6 +28,7 @@ from tests.mutants.trial import OPTIONS, TEST_SECONDS, Reporter, Trial
 KILLERS: Final = Path(__file__).parent / "killers.json"
 SECONDS: Final = 60.0  #: for one bug; it takes a fraction of one
 ALL_SECONDS: Final = 600.0
+FOUND: Final = 86  #: exit status of a child whose test failed
 HEALTHY: Final = ""  #: stands for no bug
 
 
@@ -45,6 +47,7 @@ class _Conductor:
             return None  # something could not be collected; let pytest say it
         items = {item.nodeid: item for item in session.items}
         functions = swap.alive()
+        gc.freeze()  # a collection in a child must not touch, and so copy, what it has from here
         for name in (HEALTHY, *self._wanted):
             new = swap.changed(MUTANTS[name]) if name else {}
             if new is None or (name and self._wanted[name] not in items):
@@ -55,11 +58,16 @@ class _Conductor:
             if child == 0:
                 self._begin(session, told, said)
                 if name:
+                    session.config.pluginmanager.register(_AtOnce())
                     _plant(name, new, functions)
                     session.items = [items[self._wanted[name]]]
                 return None
             ended = trial.wait(child, begun + SECONDS * (1 if name else 10))
-            self.came[name] = trial.judge(told, said, ended, time.monotonic() - begun)
+            took = time.monotonic() - begun
+            if name and ended == FOUND:
+                self.came[name] = Trial("failed", self._wanted[name], "", took, 1, frozenset())
+            else:
+                self.came[name] = trial.judge(told, said, ended, took)
         return True
 
     def _begin(self, session: pytest.Session, told: Path, said: Path) -> None:
@@ -68,6 +76,18 @@ class _Conductor:
         os.dup2(output, 1)
         os.dup2(output, 2)
         session.config.pluginmanager.register(Reporter(told.open("w")))
+
+
+class _AtOnce:
+    """A test that fails is all there is to know: nothing is torn down, explained or shown."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> pytest.TestReport | None:
+        if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+            os._exit(FOUND)
+        return None
 
 
 def _plant(name: str, new: dict[str, CodeType], functions: swap.Functions) -> None:
@@ -111,7 +131,8 @@ def _swapped(wanted: Mapping[str, str]) -> dict[str, Trial]:
             limit = ("-o", f"timeout={TEST_SECONDS}")
             tests = sorted(set(wanted.values()))
             code = pytest.main(
-                ["-s", "--basetemp", f"{there}/tmp", *OPTIONS, *limit, *tests], [conductor]
+                ["-s", "--assert=plain", "--basetemp", f"{there}/tmp", *OPTIONS, *limit, *tests],
+                [conductor],
             )
             if os.getpid() == conductor.parent:
                 trial.save(conductor.came, there / "came")

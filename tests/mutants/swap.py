@@ -14,6 +14,8 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
 
@@ -27,9 +29,8 @@ SHAPE: Final = ("co_code", "co_names", "co_flags", "co_varnames", "co_freevars")
 
 def changed(mutant: Mutant) -> dict[str, CodeType] | None:
     """The new code of the functions that differ, by qualified name; None if more than that does."""
-    source, path = mutant.path.read_text(), str(mutant.path)
-    was = compile(source, path, "exec", dont_inherit=True)
-    now = compile(mutant.planted(source), path, "exec", dont_inherit=True)
+    source, was = _imported(mutant.path)
+    now = compile(mutant.planted(source), mutant.path, "exec", dont_inherit=True)
     bodies = list(zip(_bodies(was), _bodies(now), strict=False))
     if len(bodies) != len(list(_bodies(now))) or not all(_same(*each) for each in bodies):
         return None
@@ -41,6 +42,12 @@ def changed(mutant: Mutant) -> dict[str, CodeType] | None:
         if old.co_qualname != new.co_qualname or not _alike(old, new)
     }
     return found if all(names.count(name) == 1 for name in found) else None
+
+
+@cache
+def _imported(path: Path) -> tuple[str, CodeType]:
+    source = path.read_text()
+    return source, compile(source, path, "exec", dont_inherit=True)
 
 
 def alive() -> Functions:
