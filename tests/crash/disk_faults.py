@@ -59,12 +59,16 @@ class Trial:
     wrong: str
 
 
-def faults(events: list[Event]) -> list[str]:
-    """Every call of a recorded run, and how it can fail."""
-    counts = Counter(each.fault for each in events if each.fault)
+def calls(events: list[Event]) -> dict[str, int]:
+    """How many calls of each kind a recorded run has made."""
+    return dict(sorted(Counter(each.fault for each in events if each.fault).items()))
+
+
+def faults(counts: dict[str, int]) -> list[str]:
+    """Every call of such a run, and how it can fail."""
     return [
         f"{kind}:{k}:{what}"
-        for kind, count in sorted(counts.items())
+        for kind, count in counts.items()
         for k in range(1, count + 1)
         for what in WHATS.get(kind, ("EIO",))
     ]

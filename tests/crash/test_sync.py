@@ -20,7 +20,7 @@ from tests.crash import disk_faults, recorder
 SEAT = ("fdatasync:14:EIO", "meta:16:EIO", "meta:18:ENOSPC", "pwrite:15:short")
 STORES = (
     *("fdatasync:20:EIO", "meta:30:short", "writev:12:EIO", "fsyncdir:25:EIO", "fsync:6:EIO"),
-    *("rename:9:ENOSPC", "ftruncate:4:ENOSPC", "create:14:ENOSPC", "unlink:7:EIO"),
+    *("rename:9:ENOSPC", "ftruncate:4:ENOSPC"),
 )
 
 
