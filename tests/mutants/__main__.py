@@ -33,7 +33,9 @@ def long(
     context: typer.Context,
     only: Annotated[str, typer.Option(help="bugs whose name contains this")] = "",
     by: Annotated[str, typer.Option(help="kinds of tests, with commas between")] = "",
-    once: Annotated[bool, typer.Option(help="ask no more about a bug that was killed")] = False,
+    known: Annotated[
+        bool, typer.Option(help="ask only tests that have found the bug before, not all of a kind")
+    ] = False,
     write: Annotated[bool, typer.Option(help="write the table and the killers")] = True,
 ) -> None:
     """Every bug against every kind of test."""
@@ -46,18 +48,10 @@ def long(
     record = Record("mutants", tests="tests", bugs=len(MUTANTS))
     verdicts: dict[str, dict[str, Any]] = record.figures.setdefault("verdicts", {})
     unseen: dict[str, list[str]] = record.figures.setdefault("unseen", {})
+    hints = quick.killers()
     for killer in asked:
-        if killer.name not in unseen:
-            healthy = trial.attempt(None, killer.tests, WATCHED * killer.seconds, watched=True)
-            if healthy.verdict != "passed":
-                console.print(f"{killer.name} fails without any bug: {healthy}")
-                raise typer.Exit(1)
-            unseen[killer.name] = [
-                name
-                for name, mutant in MUTANTS.items()
-                if not reach.comes_by(mutant, healthy.called)
-            ]
-            console.print(f"{killer.name}: {healthy.tests} tests in {healthy.seconds:.1f} s")
+        if killer.name not in unseen and not known:
+            unseen[killer.name] = _unseen(console, killer)
             record.save()
     # No thread of its own: a process that forks should not have one.
     with Progress(
@@ -72,37 +66,62 @@ def long(
         for killer in asked:
             for mutant in mutants:
                 found = verdicts.setdefault(mutant.name, {})
-                known = once and any(each["verdict"] == "kills" for each in found.values())
-                if killer.name not in found and not known:
+                if killer.name not in found:
                     progress.update(task, description=f"{killer.name}: {mutant.name}"[:60])
                     progress.refresh()
-                    if mutant.name in unseen[killer.name]:
-                        found[killer.name] = {"verdict": "unseen"}
-                    else:
-                        found[killer.name] = _ask(mutant, killer)
-                    record.advance(1)
+                    hint = hints.get(mutant.name, {}).get(killer.name, {}).get("test", "")
+                    if verdict := _ask(mutant, killer, hint, unseen.get(killer.name), known):
+                        found[killer.name] = verdict
+                        record.advance(1)
                 progress.advance(task)
                 progress.refresh()
     _finish(console, record, verdicts, write and not only)
 
 
-def _ask(mutant: Mutant, killer: Killer) -> dict[str, Any]:
-    """A kill counts when its test fails again alone, and passes alone without the bug."""
+def _unseen(console: Console, killer: Killer) -> list[str]:
+    """The bugs that these tests never come by. Without any bug they have to pass."""
+    healthy = trial.attempt(None, killer.tests, WATCHED * killer.seconds, watched=True)
+    if healthy.verdict != "passed":
+        console.print(f"{killer.name} fails without any bug: {healthy}")
+        raise typer.Exit(1)
+    console.print(f"{killer.name}: {healthy.tests} tests in {healthy.seconds:.1f} s")
+    return [name for name, each in MUTANTS.items() if not reach.comes_by(each, healthy.called)]
+
+
+def _ask(
+    mutant: Mutant, killer: Killer, hint: str, unseen: list[str] | None, known: bool
+) -> dict[str, Any] | None:
+    """What these tests say of the bug; None when only the `hint` was to be asked, which has found
+    it before, and it did not. A kill counts when its test fails again alone, and passes alone
+    without the bug."""
+    if hint and trial.attempt(mutant, [hint], killer.seconds).verdict == "failed":
+        kill = _kill(mutant, hint, killer)
+        if kill is not None:
+            return kill
+    if known:
+        return None
+    if unseen is not None and mutant.name in unseen:
+        return {"verdict": "unseen"}
+    test = ""
     for _ in range(ATTEMPTS):
         came = trial.attempt(mutant, killer.tests, killer.seconds)
         if came.verdict == "passed":
             return {"verdict": "survives", "tests": came.tests}
         if came.verdict == "broken":
             return {"verdict": "broken", "why": came.why}
-        alone = trial.attempt(mutant, [came.node], killer.seconds)
-        if alone.verdict == "failed" and _healthy(came.node):
-            return {
-                "verdict": "kills",
-                "test": came.node,
-                "why": came.why,
-                "seconds": min(came.seconds, alone.seconds),
-            }
-    return {"verdict": "broken", "why": f"{came.node} fails now and then: {came.why}"}
+        test = came.node
+        kill = _kill(mutant, test, killer)
+        if kill is not None:
+            return kill
+    return {"verdict": "broken", "why": f"{test} fails now and then"}
+
+
+def _kill(mutant: Mutant, test: str, killer: Killer) -> dict[str, Any] | None:
+    alone = trial.attempt(mutant, [test], killer.seconds)
+    if alone.verdict != "failed" or not _healthy(test):
+        return None
+    seconds = round(alone.seconds, 3)
+    return {"verdict": "kills", "test": test, "why": alone.why, "seconds": seconds}
 
 
 @cache
@@ -113,23 +132,24 @@ def _healthy(test: str) -> bool:
 def _finish(
     console: Console, record: Record, verdicts: dict[str, dict[str, Any]], write: bool
 ) -> None:
-    killed: dict[str, dict[str, Any]] = {}
+    hints = quick.killers()
     for name, found in verdicts.items():
-        kills = [
-            (each["seconds"], by, each["test"])
-            for by, each in found.items()
-            if each["verdict"] == "kills"
-        ]
-        if kills:
-            seconds, by, test = min(kills)
-            killed[name] = {"by": by, "seconds": round(seconds, 3), "test": test}
+        for by, each in found.items():
+            if each["verdict"] == "kills":
+                quickest = {"test": each["test"], "seconds": each["seconds"]}
+                hints.setdefault(name, {})[by] = quickest
+    killed = {
+        name
+        for name, found in verdicts.items()
+        if any(each["verdict"] == "kills" for each in found.values())
+    }
     broken = [
         f"{name} by {by}: {each['why']}"
         for name, found in verdicts.items()
         for by, each in found.items()
         if each["verdict"] == "broken"
     ]
-    survived = sorted(set(verdicts) - set(killed))
+    survived = sorted(set(MUTANTS) - killed)
     record.figures |= {
         "bugs": len(MUTANTS),
         "killed": len(killed),
@@ -140,14 +160,14 @@ def _finish(
     whole = all(by in verdicts.get(name, {}) for name in MUTANTS for by in asked)
     if write:
         table.write(verdicts, asked)
-        quick.KILLERS.write_text(json.dumps(killed, indent=1, sort_keys=True) + "\n")
+        quick.KILLERS.write_text(json.dumps(hints, indent=1, sort_keys=True) + "\n")
     if whole and not survived and not broken:
         record.finish()
     else:
         record.save()
     console.print(f"{len(killed)} of {len(MUTANTS)} bugs are killed")
     for name in survived:
-        console.print(f"  survives: {name}")
+        console.print(f"  not killed: {name}")
     for each in broken:
         console.print(f"  broken: {each}")
     if survived or broken:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
 from tests.mutants.catalogue import AREAS, MUTANTS
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import ROOT, Mutant
 
 LAWS = 20
+QUICK_SECONDS = 220
 BUGS_MIN = 48
 
 each_bug = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
@@ -31,3 +34,17 @@ def test_no_two_bugs_are_the_same() -> None:
     assert sum(map(len, AREAS.values())) == len(MUTANTS) >= BUGS_MIN, "a name for each"
     planted = {(each.module, each.planted(each.path.read_text())) for each in MUTANTS.values()}
     assert len(planted) == len(MUTANTS)
+
+
+def test_every_bug_is_killed_by_the_test_that_is_recorded_for_it() -> None:
+    """And all these tests pass without a bug. In a process that has imported nothing of ours."""
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", "quick"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=QUICK_SECONDS,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout[-4_000:] + told.stderr[-4_000:]
+    assert told.stdout.splitlines()[-1] == f"{len(MUTANTS)} bugs, 0 complaints"
