@@ -110,6 +110,14 @@ class KillLeader(KillFollower):
         return f"{said}; {new['seat']} leads in term {new['term']} after {self.before['term']}"
 
 
+def another_node(world: World, seat: str, group: str) -> int:
+    """The node of a seat, or else of another of its group: not the head, and not the one that this
+    process has joined, with which it would go."""
+    spared = {0, world.own_node()}
+    nodes = map(world.node_of, [seat, *world.seats(group)])
+    return next(index for index in nodes if index not in spared)
+
+
 def _newer(world: World, group: str, term: int) -> dict[str, Any] | None:
     leads = world.leader(group)
     return leads if leads is not None and leads["term"] > term else None
@@ -156,9 +164,7 @@ class KillNode(Fault):
     hold: float = 4.0
 
     def inject(self) -> None:
-        # The leader's node, unless that is a head which carries replicas.
-        seats = [self.world.must_lead(self.group)["seat"], *self.world.seats(self.group)]
-        self.index = next(filter(None, map(self.world.node_of, seats)))
+        self.index = another_node(self.world, self.world.must_lead(self.group)["seat"], self.group)
         self.before = {
             each["seat"]: each["replica"]
             for group in GROUPS
@@ -296,7 +302,7 @@ class KillHead(KillGcs):
         port = int(self.world.cluster.address.rpartition(":")[2])
         (self.world.cluster.temporary / "ray_current_cluster").unlink(missing_ok=True)
         self.world.cluster = start_head(self.world.cluster, port)
-        wait_for_control()
+        self.world.reconnect()
 
 
 @dataclass
@@ -399,7 +405,7 @@ class FreezeNode(Fault):
     name: ClassVar[str] = "SIGSTOP of a raylet"
 
     def inject(self) -> None:
-        self.index = self.world.node_of(self.world.follower(self.group)["seat"])
+        self.index = another_node(self.world, self.world.follower(self.group)["seat"], self.group)
         node = self.world.cluster.nodes[self.index]
         root = psutil.Process(node.pid)
         [self.process] = [each for each in root.children(recursive=True) if each.name() == "raylet"]

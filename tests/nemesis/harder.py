@@ -34,7 +34,7 @@ from tests.nemesis.faults import (
     log_lines,
 )
 from tests.nemesis.load import ROOT, Load
-from tests.nemesis.world import GROUPS, connect, wait_for
+from tests.nemesis.world import GROUPS, wait_for
 
 SPARK_SECONDS: Final = 600.0  #: for a report on a machine however busy
 
@@ -185,7 +185,6 @@ class RemovePlacement(Fault):
     def heal(self) -> None:
         for _ in start_service(ClusterConfig()):
             pass
-        self.world.forget()
         self.world.meet()
 
     def healed(self) -> None:
@@ -217,9 +216,7 @@ class DriverExit(Fault):
         return f"job {self.job} has ended"
 
     def heal(self) -> None:
-        connect(self.world.cluster)
-        self.world.forget()
-        self.world.meet()
+        self.world.reconnect()
 
     def healed(self) -> None:
         [dead] = [each["IsDead"] for each in ray.state.jobs() if each["JobID"] == self.job]

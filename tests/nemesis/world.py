@@ -78,13 +78,10 @@ class World:
 
     def meet(self) -> None:
         """Learn the handles of all seats while Ray's control process lives."""
+        self._handles.clear()
         for group in GROUPS:
             for seat in self.seats(group):
                 self._handle(seat)
-
-    def forget(self) -> None:
-        """Handles of actors that were made anew, or of another driver, are worth nothing."""
-        self._handles.clear()
 
     def seats(self, group: str) -> list[str]:
         """The seats of a group."""
@@ -137,6 +134,21 @@ class World:
         """The index of the node that carries a seat."""
         home = self.process(seat).cwd()
         return next(n for n, node in enumerate(self.cluster.nodes) if str(node.data) == home)
+
+    def own_node(self) -> int:
+        """The index of the node whose raylet this process has joined."""
+        mine = ray.get_runtime_context().get_node_id()
+        [name] = [each["NodeName"] for each in ray.nodes() if each["NodeID"] == mine]
+        return next(
+            n for n, node in enumerate(self.cluster.nodes) if name.endswith(f"/{node.name}")
+        )
+
+    def reconnect(self) -> None:
+        """Be a new driver. Ray ends a process whose raylet has died once it asks for much at once:
+        an answer of more than 100 KiB goes by way of the raylet's object store."""
+        ray.shutdown()
+        connect(self.cluster)
+        self.meet()
 
     def directory(self, group: str, replica: int) -> Path:
         """Where a replica's data lies."""
