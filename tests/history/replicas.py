@@ -40,7 +40,7 @@ from tests.history.validation import KEYS, ONE, asked_of
 CLIENTS: Final = 4
 CALLS: Final = 40
 WATCHERS: Final = 2
-TIMEOUT_MS: Final = 2_000  #: of a call: some end without an answer
+TIMEOUT_MS: Final = 1_000  #: of a call: some end without an answer
 FRESH: Final = 10_000  #: values of one client, and the next one's begin
 
 WATCHED: Final[dict[str, tuple[Table[Any], str]]] = {
@@ -245,8 +245,9 @@ def told_the_same(name: str, seed: int, folder: Path) -> Counter[str]:
 
     # And each of the witnesses would have noticed.
     write = next(each for each in operations if asked(each) is not None and not each.unknown)
-    what = (op.tag(asked(write)), op.encode(asked(write)))
-    assert compare([each for each in operations if each is not write], commands, asked)
+    command = asked(write)
+    what = (op.tag(command), op.encode(command))
+    assert compare([each for each in operations if asked(each) != command], commands, asked)
     assert compare(operations, [each for each in commands if each.what != what], asked)
     assert watch.check(chains, committed[:-1])
     return Counter(
