@@ -65,13 +65,14 @@ def calls(events: list[Event]) -> dict[str, int]:
 
 
 def faults(counts: dict[str, int]) -> list[str]:
-    """Every call of such a run, and how it can fail."""
-    return [
-        f"{kind}:{k}:{what}"
-        for kind, count in counts.items()
-        for k in range(1, count + 1)
-        for what in WHATS.get(kind, ("EIO",))
-    ]
+    """Every call of such a run, each failing in one of its ways by turns; in an order that comes
+    to every kind early."""
+    found = []
+    for kind, count in counts.items():
+        whats = WHATS.get(kind, ("EIO",))
+        found += [f"{kind}:{k}:{whats[k % len(whats)]}" for k in range(1, count + 1)]
+    Random(len(found)).shuffle(found)
+    return found
 
 
 def seat_events(shim: Path, folder: Path) -> list[Event]:
