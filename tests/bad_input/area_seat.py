@@ -202,13 +202,10 @@ class SeatArea:
                 made.append((f"group {group[:20]!r}", name, request.SerializeToString(), "INVALID"))
         for revision in odd:
             asked = api.QueryRequest(
-                group=GROUP,
-                stale=True,
-                min_revision=revision,
-                timeout_ms=SHORT_MS,
-                queries=[wire(get)],
+                group=GROUP, stale=True, min_revision=revision, queries=[wire(get)]
             )
-            wanted = "OK" if revision == 0 else "UNKNOWN"
+            asked.timeout_ms = SHORT_MS if revision else 2_000
+            wanted = "UNKNOWN" if revision else "OK"
             made.append((f"revision {revision}", "query", asked.SerializeToString(), wanted))
             watch = api.WatchRequest(
                 group=GROUP, tables=["metadata.kv"], from_revision=revision, timeout_ms=SHORT_MS
