@@ -55,3 +55,13 @@ async def test_a_request_beyond_the_limit_is_refused_before_it_is_decoded(tmp_pa
             reply = api.Reply.FromString(await call(bytes(REQUEST_BYTES_MAX + 1)))
             assert reply.code == api.INVALID
             assert reply.detail.startswith(f"request: {REQUEST_BYTES_MAX + 1} bytes, the limit is")
+
+
+@in_loop
+async def test_a_request_of_too_many_parts_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, _):
+        seat = await group.leader()
+        many = b"\x12\x00" * 100_000  # a proposal without anything, again and again
+        reply = api.Reply.FromString(await seat.propose(many))
+        assert reply.code == api.INVALID
+        assert reply.detail.startswith("request: more fields than ")

@@ -217,3 +217,19 @@ def test_a_job_that_waits_holds_nobody_up() -> None:
         return found
 
     assert asyncio.run(run()) == [True]
+
+
+def test_what_goes_wrong_after_a_job_is_as_bad_as_in_it() -> None:
+    async def run() -> str:
+        storage = StorageThread("s")
+        failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+        def surprised(result: int) -> None:
+            raise KeyError("half done")
+
+        storage.hand(lambda: 1, surprised, failed.set_result)
+        error = await asyncio.wait_for(failed, 1)
+        storage.close()
+        return repr(error)
+
+    assert asyncio.run(run()) == "KeyError('half done')"

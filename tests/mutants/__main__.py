@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.mutants import quick, reach, table, trial
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.killers import Killer, killers
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import ROOT, Mutant
 from tests.proof.record import Record
 
+QUICK_SECONDS: Final = 900.0  #: for all the tests that are known to find one
 HEALTHY_SECONDS: Final = 120.0  #: for one test without a bug
 WATCHED: Final = 5  #: times as long may a run take that is watched
 ATTEMPTS: Final = 3
@@ -49,6 +49,7 @@ def long(
     verdicts: dict[str, dict[str, Any]] = record.figures.setdefault("verdicts", {})
     unseen: dict[str, list[str]] = record.figures.setdefault("unseen", {})
     hints = quick.killers()
+    _all_healthy([each["test"] for found in hints.values() for each in found.values()])
     for killer in asked:
         if killer.name not in unseen and not known:
             unseen[killer.name] = _unseen(console, killer)
@@ -94,7 +95,7 @@ def _ask(
     """What these tests say of the bug; None when only the `hint` was to be asked, which has found
     it before, and it did not. A kill counts when its test fails again alone, and passes alone
     without the bug."""
-    if hint and trial.attempt(mutant, [hint], killer.seconds).verdict == "failed":
+    if hint:
         kill = _kill(mutant, hint, killer)
         if kill is not None:
             return kill
@@ -124,9 +125,20 @@ def _kill(mutant: Mutant, test: str, killer: Killer) -> dict[str, Any] | None:
     return {"verdict": "kills", "test": test, "why": alone.why, "seconds": seconds}
 
 
-@cache
+_well: set[str] = set()
+
+
+def _all_healthy(tests: list[str]) -> None:
+    """Should all of them pass without a bug, none needs to be asked alone."""
+    there = [each for each in sorted({*tests}) if (ROOT / each.partition("::")[0]).exists()]
+    if there and trial.attempt(None, there, QUICK_SECONDS).verdict == "passed":
+        _well.update(there)
+
+
 def _healthy(test: str) -> bool:
-    return trial.attempt(None, [test], HEALTHY_SECONDS).verdict == "passed"
+    if test not in _well and trial.attempt(None, [test], HEALTHY_SECONDS).verdict == "passed":
+        _well.add(test)
+    return test in _well
 
 
 def _finish(

@@ -12,6 +12,7 @@ from tests.mutants import (
     disk,
     elections,
     entries,
+    had,
     membership,
     promises,
     reads,
@@ -35,6 +36,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "The replica": actors.ACTORS,
     "The walls": walls.WALLS,
     "The controller": controller.CONTROLLER,
+    "What this project had": had.HAD,
 }
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -6,10 +6,13 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from storage import filesystem
+from storage.disk import DiskEngine
 from storage.engine import Change
 from storage.shelf import MemoryShelf
 from storage.snapshot import write_stream
@@ -63,6 +66,34 @@ def test_a_state_that_went_on_after_an_install_does_not_say_it_is_just_installed
     state.set_applied(point(8))
     state.flush()
     assert not State(shelf, founding=MEMBERS).installed
+
+
+class _Watched:
+    """An LMDB environment and what was asked of it."""
+
+    def __init__(self, environment: Any, asked: list[str]) -> None:
+        self._environment, self._asked = environment, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked.append(name)
+        return getattr(self._environment, name)
+
+
+def test_what_is_found_is_made_durable_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed may have left it in the page cache only."""
+    first = DiskEngine(tmp_path / "log")
+    first.write([("t", b"k", b"1")])
+    first.close()
+    asked: list[str] = []
+    opened = lmdb.open
+    monkeypatch.setattr(lmdb, "open", lambda *at, **how: _Watched(opened(*at, **how), asked))
+    again = DiskEngine(tmp_path / "log")
+    assert again.get("t", b"k") == b"1"
+    again.close()
+    assert "sync" in asked
+    assert asked.index("sync") < asked.index("begin")
 
 
 def test_a_file_is_on_disk_before_it_has_its_name(

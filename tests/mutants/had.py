@@ -1,0 +1,80 @@
+"""Bugs that this project had, put back: each was found by one of its proofs, and mended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+HAD: Final = (
+    Mutant(
+        "a-leap-of-the-term-is-believed",
+        "law 18",
+        "state_machines.raft.core",
+        "if message.term > self._term + TERM_JUMP_MAX:",
+        "if message.term > TERM_MAX + TERM_JUMP_MAX:",
+    ),
+    Mutant(
+        "a-failed-commit-is-told-to-a-caller-and-no-more",
+        "law 17",
+        "actors.replica",
+        "        except StorageFailed as error:\n            self.storage_failed(error)\n",
+        "        except StorageFailed:\n",
+    ),
+    Mutant(
+        "what-is-unforeseen-after-a-job-is-passed-over",
+        "law 8",
+        "actors.storage_thread",
+        "                    error = unforeseen\n",
+        "                    del unforeseen\n                    return\n",
+    ),
+    Mutant(
+        "calls-turn-each-other-back-to-a-silent-leader",
+        "law 13",
+        "actors.lanes",
+        "            self._turn = seats.index(failed) + 1\n",
+        "            self._turn += 1\n",
+    ),
+    Mutant(
+        "a-directory-that-never-took-part-is-taken-first",
+        "law 1",
+        "storage.identity",
+        'return ("active", "founding", "retired").index(who.status), -who.boot, found.path.name',
+        'return int(who.status == "retired"), -who.boot, found.path.name',
+    ),
+    Mutant(
+        "what-a-killed-process-left-unsynced-is-relied-on",
+        "law 3",
+        "storage.disk",
+        "            self._env.sync(True)\n",
+        "",
+    ),
+    Mutant(
+        "an-older-transaction-may-be-in-force",
+        "law 16",
+        "storage.disk",
+        "            self._check_numbers()\n",
+        "",
+    ),
+    Mutant(
+        "a-snapshot-of-a-term-to-come-is-installed",
+        "law 6",
+        "actors.snapshots",
+        "if meta is not None and meta.term > message.term:",
+        "if meta is not None and meta.term < 0:",
+    ),
+    Mutant(
+        "an-envelope-may-ask-for-an-install",
+        "law 6",
+        "actors.transport",
+        "if any(isinstance(message, InstallSnapshot) for message in envelope.messages):",
+        "if any(message is None for message in envelope.messages):",
+    ),
+    Mutant(
+        "a-request-is-decoded-however-many-parts-it-has",
+        "law 18",
+        "actors.seat",
+        "if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):",
+        "if len(request) < 0:",
+    ),
+)
