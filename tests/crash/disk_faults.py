@@ -42,6 +42,14 @@ COMMITS = frozenset({"pwrite", "writev", "meta", "fdatasync", "msync"})
 """Calls that LMDB's commits are made of: once one has failed, nothing is promised any more."""
 END_IMAGES = 6
 
+AS_BROKEN = """
+import runpy, sys
+from tests import rewriting
+from tests.crash.images_broken import UNSTOPPED
+rewriting.install(UNSTOPPED[sys.argv.pop(1)].rewrite)
+runpy.run_module("tests.crash.disk_seat", run_name="__main__", alter_sys=True)
+"""
+
 WHATS = {
     **dict.fromkeys(("pwrite", "writev", "write", "meta"), ("EIO", "ENOSPC", "short")),
     **dict.fromkeys(("create", "mkdir", "rename", "ftruncate"), ("ENOSPC",)),
@@ -82,12 +90,16 @@ def seat_events(shim: Path, folder: Path) -> list[Event]:
     return list(recorder.events(folder / "record"))
 
 
-def seat_trial(shim: Path, folder: Path, fault: str, *, again: bool = False) -> Trial:
-    """One run of a seat with a fault. `again`: another process serves from what is left."""
+def seat_trial(
+    shim: Path, folder: Path, fault: str, *, again: bool = False, broken: str = ""
+) -> Trial:
+    """One run of a seat with a fault. `again`: another process serves from what is left.
+    `broken`: by code that breaks law 17 (`images_broken.UNSTOPPED`)."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     root, record = folder / "data" / SEAT_FOLDER, folder / "record"
-    command = ["-m", "tests.crash.disk_seat", str(root.parent), str(WRITES), "0"]
+    command = ["-m", "tests.crash.disk_seat"] if not broken else ["-c", AS_BROKEN, broken]
+    command += [str(root.parent), str(WRITES), "0"]
     child = recorder.run(shim, command, root=root, record=record, fault=fault)
     events = list(recorder.events(record))
     ended = _ending(child.returncode)

@@ -1,6 +1,7 @@
-"""Stores that break a law, made by rewriting one line: the checker of crash images must see each.
+"""Stores that break a law, made by rewriting one line: the checkers must see each.
 
 A checker that finds nothing in a sound store has shown little until it finds something here.
+`BROKEN` are for crash images; `UNSTOPPED`, which outlive a failed commit, for calls that fail.
 """
 
 from __future__ import annotations
@@ -102,6 +103,24 @@ BROKEN = {
                 "storage.log",
                 "for i in range(end + 1, last + 1)]",
                 "for i in range(last + 1, last + 1)]",
+            ),
+        ),
+    ),
+}
+
+UNSTOPPED = {
+    "not ended": Broken(
+        "a replica whose commit failed stops, and its process stays",
+        (("actors.replica", "os._exit(FAILED_COMMIT_EXIT)", "pass"),),
+    ),
+    "failure ignored": Broken(
+        "a commit that failed is taken for one that did not",
+        (
+            (
+                _DISK,
+                "            raise\n        except lmdb.Error as error:\n"
+                "            raise self._fail(error) from error",
+                "            raise\n        except lmdb.Error:\n            pass",
             ),
         ),
     ),

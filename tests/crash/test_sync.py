@@ -16,8 +16,9 @@ from storage.disk import DiskEngine
 from storage.errors import StorageFailed
 from tests.actors.wires import QUICK, Group, running
 from tests.crash import disk_faults, recorder
+from tests.crash.images_broken import UNSTOPPED
 
-SEAT = ("fdatasync:14:EIO", "meta:16:EIO", "meta:18:ENOSPC", "pwrite:15:short")
+SEAT = ("fdatasync:14:EIO", "meta:18:ENOSPC", "pwrite:15:short")
 STORES = (
     *("fdatasync:20:EIO", "meta:30:short", "writev:12:EIO", "fsyncdir:25:EIO", "fsync:6:EIO"),
     *("rename:9:ENOSPC", "ftruncate:4:ENOSPC"),
@@ -42,6 +43,15 @@ def test_a_seat_that_serves_ends_with_70_and_the_next_has_every_write_that_was_a
 ) -> None:
     trial = disk_faults.seat_trial(shim, tmp_path / "seat", fault, again=fault == SEAT[0])
     assert trial == disk_faults.Trial("seat", fault, True, "exit 70", "")
+
+
+@pytest.mark.parametrize("broken", sorted(UNSTOPPED))
+def test_a_replica_that_outlives_a_failed_commit_is_found_out(
+    shim: Path, tmp_path: Path, broken: str
+) -> None:
+    trial = disk_faults.seat_trial(shim, tmp_path / "seat", SEAT[0], broken=broken)
+    assert trial.reached
+    assert trial.wrong, UNSTOPPED[broken].why
 
 
 @pytest.mark.parametrize("fault", STORES)
