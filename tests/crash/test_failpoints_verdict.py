@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +16,13 @@ from tests.crash.failpoints import ROOT, Armed
 from tests.crash.kills import Lab, seats_of
 from tests.crash.verdict import Verdict, judge
 from tests.crash.victim import Order
-from tests.crash.victim_broken import BROKEN
 from tests.crash.victim_journal import read
 
 PLACE = ROOT / "build" / f"crash-verdict-{os.getpid()}"
 ORDER = Order(root="", life=0, seed=11, wide="metadata-0", phases=("crash",))
-LATER = ("bulk", "crash", "transfer", "away")  #: away, with rows that the others drop
-FLUSHED = Armed("flush.after_write", 9)
+FLUSHED = Order(root="", life=0, seed=5, armed=Armed("flush.after_write", 9))
+LATER = Order(root="", life=0, seed=5, phases=("bulk", "crash", "transfer", "away"))
+TROUBLED = Order(root="", life=0, seed=5, trouble=True)
 Lines = list[list[Any]]
 
 
@@ -195,17 +196,15 @@ def test_the_verdict_finds_what_is_left_over_in_a_directory(history: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("broken", "order"),
+    ("broken", "orders", "found"),
     [
-        ("an-answer-before-the-save", Order(root="", life=0, seed=5, kill_after=0.9)),
-        ("rows-behind-their-point", Order(root="", life=0, seed=5, armed=FLUSHED)),
-        ("a-retry-is-applied-again", Order(root="", life=0, seed=5, trouble=True)),
-        ("an-install-keeps-the-old-rows", Order(root="", life=0, seed=5, phases=LATER)),
+        ("rows-behind-their-point", 3 * [FLUSHED], "not what the log gives|stuck|does not open"),
+        ("a-retry-is-applied-again", [TROUBLED], "not what the log gives"),
+        ("an-install-keeps-the-old-rows", [LATER], "and these states"),
     ],
 )
-def test_the_verdict_finds_a_product_with(broken: str, order: Order) -> None:
-    assert broken in BROKEN
+def test_the_verdict_finds_a_product_with(broken: str, orders: list[Order], found: str) -> None:
     with Lab(PLACE / broken, broken=broken) as lab:
-        chain = lab.chain("life", order)
-        assert chain.verdict.wrong != []
+        chain = lab.chain("life", *orders)
+        assert any(re.search(found, each) for each in chain.verdict.wrong)
         shutil.rmtree(lab.place / "life")

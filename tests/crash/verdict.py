@@ -30,6 +30,7 @@ from state_machines.raft.messages import Entry, EntryKind
 from state_machines.tables import Tables
 from state_machines.wire import api_pb2 as api
 from storage import identity, records
+from storage.errors import StorageError
 from storage.identity import Directory
 from storage.stores import open_stores
 from tests.crash.verdict_state import digest_of, replay
@@ -386,4 +387,7 @@ def _judge_directory(court: _Court, root: Path, group: str) -> None:
         court.wrong(f"{path}: left over: {environments}, {left}")
     who = living[0].identity
     with Directory.open(path, who.cluster, who.group) as directory:
-        open_stores(directory).close()
+        try:
+            open_stores(directory).close()
+        except StorageError as error:
+            court.wrong(f"{path} does not open: {error}")

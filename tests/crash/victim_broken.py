@@ -19,14 +19,6 @@ def _replace(module: str, old: str, new: str) -> Rewrite:
 
 
 BROKEN: Final[dict[str, Rewrite]] = {
-    "an-answer-before-the-save": _replace(
-        "storage.log",
-        "        self.engine.write(changes)\n",
-        "        self._late = getattr(self, '_late', []) + changes\n"
-        "        if len(self._late) > 40:\n"
-        "            self.engine.write(self._late)\n"
-        "            self._late = []\n",
-    ),
     "rows-behind-their-point": _replace(
         "storage.state",
         "        yield sealed(STATE, APPLIED, records.meta_to(self.applied))\n",

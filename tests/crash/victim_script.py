@@ -277,6 +277,7 @@ class Fleet:
         for name, group in self.groups.items():
             seats = self._seats(group)
             await _in_time(partial(_level, seats))
+            await _in_time(partial(_streamed, seats))
             views = await asyncio.gather(*(_view(seat) for seat in seats))
             for seat, (applied, digest, rows) in zip(seats, views, strict=True):
                 self._journal("state", name, seat.spec.seat, applied, digest, rows)
@@ -323,6 +324,12 @@ def _level(seats: list[Seat]) -> bool:
     statuses = [seat.status() for seat in seats]
     points = {(each["applied"], each["last_index"], each["commit"]) for each in statuses}
     return len(points) == 1 and len(set(*points)) == 1
+
+
+def _streamed(seats: list[Seat]) -> bool:
+    """Whether no snapshot is under way: a stream that nobody needs any more goes on to its end."""
+    replicas = [seat.replica for seat in seats if seat.replica is not None]
+    return not any(each.snapshots._tasks or each.storage.queued for each in replicas)
 
 
 async def _view(seat: Seat) -> tuple[int, str, int]:
