@@ -31,19 +31,20 @@ def main(
     scale: Annotated[int, typer.Option(help="so many hundredths of the whole length")] = 100,
     seed: Annotated[int, typer.Option(help="what the examples follow from")] = 1,
     histories: Annotated[int, typer.Option(help="histories to replay in other processes")] = 100,
-    only: Annotated[str, typer.Option(help="properties whose name contains this")] = "",
+    only: Annotated[str, typer.Option(help="those with this in part.name; another record")] = "",
     batch: Annotated[int, typer.Option(help="ask about this batch alone, without a record")] = -1,
 ) -> None:
     """Every property, at length."""
     logging.getLogger("metaray.storage").setLevel(logging.ERROR)  # it says of /dev/shm what it is
     console = Console()
-    chosen = [each for name, each in PROPERTIES.items() if only in name]
+    chosen = [each for each in PROPERTIES.values() if only in f"{each.part}.{each.name}"]
     if batch >= 0:
         for each in chosen:
             console.print(f"{each.name}: {each.ask(BATCH, batch)} examples hold")
         return
     wanted = {each.name: max(each.long * scale // 100, 1) for each in chosen}
-    record = Record("properties", seed=seed, histories=histories, examples=wanted)
+    name = "properties-only" if only else "properties"
+    record = Record(name, tests="tests/properties", seed=seed, histories=histories, examples=wanted)
     console.print(f"seed {seed}")
     with Progress(
         TextColumn("{task.description:50}"),
