@@ -18,7 +18,7 @@ from tests.crash.victim_workload import GROUPS
 from tests.proof.record import ROOT
 
 KILLED: Final = -9
-ANSWER_SECONDS: Final = 200
+ANSWER_SECONDS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.crash.victim_script import Fleet
     from tests.crash.victim_workload import Clients
 
-LIFE_SECONDS: Final = 150.0  #: a victim that lives longer hangs
+LIFE_SECONDS: Final = 300.0  #: a victim that lives longer hangs
 RESTED, SPARED, STUCK = 0, 3, 4  #: exit statuses: came to rest; was not killed; met something wrong
 FRESH_WRITES: Final = 3  #: in each group, before a life comes to rest
 
@@ -84,7 +84,7 @@ async def _live(order: Order, journal: Journal, serving: Callable[[], None]) -> 
     if order.trouble:
         wires.trouble = Random(rng.randrange(2**32))
     fleet = Fleet(Path(order.root), order.wide, wires, journal, rng)
-    caller = Caller(wires, timeout_ms=20_000, rng=Random(rng.randrange(2**32)))
+    caller = Caller(wires, timeout_ms=60_000, rng=Random(rng.randrange(2**32)))
     clients = Clients(caller, journal, order.life, rng.randrange(2**32), serving)
     await fleet.start()
     clients.start()

@@ -31,7 +31,7 @@ from tests.crash.victim_journal import Journal
 from tests.crash.victim_workload import GROUPS, Clients
 
 CLUSTER: Final = "crash"
-PHASE_SECONDS: Final = 40.0  #: until a group has got over what befell it
+PHASE_SECONDS: Final = 90.0  #: until a group has got over what befell it
 RETIRE_SECONDS: Final = 1.0  #: in which a replica hears that it was removed
 SPEED: Final = (
     20  #: a victim's stamps run so much faster than time, so delays of a second are short
