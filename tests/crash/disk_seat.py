@@ -21,7 +21,8 @@ from random import Random
 
 from actors.caller import Caller
 from actors.config import RaftSettings
-from state_machines.errors import MetarayError
+from actors.seat import Seat
+from state_machines.errors import MetarayError, Stopped
 from state_machines.metadata.kv import PutKv
 from state_machines.raft.messages import Configuration
 from storage.errors import StorageError
@@ -31,7 +32,7 @@ from tests.crash import recorder
 from tests.crash.images_work import REFUSED
 
 KEYS = 1000
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 30_000
 SETTINGS = replace(QUICK, map_bytes=1 << 20, flush_interval_ms=30, log_keep_entries=4)
 
 
@@ -58,7 +59,7 @@ async def serve(root: Path, writes: int, first: int, settings: RaftSettings) -> 
             return str(seat.hello()["fault"])
         seat.campaign()
         for number in range(first, first + writes):
-            await caller.call(PutKv(key=key_of(number), value=value_of(number)))
+            await _answered(caller, seat, PutKv(key=key_of(number), value=value_of(number)))
             recorder.mark(f"acked {number}")
             sys.stdout.write(f"{number}\n")
             sys.stdout.flush()
@@ -71,6 +72,17 @@ async def serve(root: Path, writes: int, first: int, settings: RaftSettings) -> 
     finally:
         await caller.close()
     return ""
+
+
+async def _answered(caller: Caller, seat: Seat, command: PutKv) -> None:
+    """One write; a caller alone would ask a seat that has stopped until its deadline."""
+    call = asyncio.create_task(caller.call(command))
+    while seat.status_word != "stopped" and not call.done():
+        await asyncio.wait([call], timeout=0.05)
+    if not call.done():
+        call.cancel()
+        raise Stopped(str(seat.hello()["fault"]))
+    await call
 
 
 def main() -> None:
