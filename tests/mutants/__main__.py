@@ -108,8 +108,8 @@ def _ask(
         came = trial.attempt(mutant, killer.tests, killer.seconds)
         if came.verdict == "passed":
             return {"verdict": "survives", "tests": came.tests}
-        if came.verdict == "broken":
-            return {"verdict": "broken", "why": came.why}
+        if came.verdict != "failed":
+            return {"verdict": came.verdict, "why": came.why}
         test = came.node
         kill = _kill(mutant, test, killer)
         if kill is not None:

@@ -11,7 +11,14 @@ from tests.mutants.mutant import ROOT
 
 PAGE: Final = ROOT / "docs" / "mutants.md"
 
-MARKS: Final = {"kills": "**kills**", "survives": "survives", "unseen": "", "": "not asked"}
+MARKS: Final = {
+    "kills": "**kills**",
+    "survives": "survives",
+    "unseen": "",
+    "late": "no end",
+    "broken": "broken",
+    "": "?",
+}
 
 HEAD: Final = """\
 # Planted bugs
@@ -24,6 +31,8 @@ and writes this page. Nothing here is edited by hand.
 
 - **kills**: some test of this kind fails with the bug in place;
 - survives: all tests of this kind pass with it;
+- no end: they were still running after the time they may take, and had not failed;
+- ?: not asked yet;
 - empty: the tests of this kind never call the function that has the bug.
 
 Column by column: {columns}.

@@ -52,7 +52,8 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`verdict`: passed, failed, or broken (the tests could not even begin)."""
+    """`verdict`: passed, failed, late (ended before it had passed or failed), or broken (the tests
+    could not even begin)."""
 
     verdict: str
     node: str  #: the test that failed
@@ -133,8 +134,8 @@ def judge(
                 return Trial("broken", "", f"{more[0]}: {tail}", took, tests, called)
             case _:
                 raise AssertionError(what)
-    if ended is None and started:
-        return Trial("failed", started, "it did not end", took, tests, called)
+    if ended is None:
+        return Trial("late", started, "it did not end in time", took, tests, called)
     if started:
         return Trial("failed", started, f"its process ended with {ended}", took, tests, called)
     return Trial("broken", "", f"ended with {ended}: {tail}", took, tests, called)
