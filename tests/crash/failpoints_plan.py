@@ -102,15 +102,19 @@ def hits(name: str) -> tuple[int, ...]:
 
 
 def trials(names: list[str], *, seed: int = 1) -> Iterator[Trial]:
-    """Every failpoint, at several hit counts: killed there; and once more with an error instead
-    that ends only the seat, or stopped for a while where no seat would meet an error."""
-    for place, name in enumerate(sorted(names)):
-        for nth in hits(name):
-            rng = Random(f"{seed} {name} {nth}")
-            yield Trial(name, nth, "kill", _orders(name, nth, "kill", GROUPS[place % 3], rng))
-        other: Action = "stop" if name.partition(".")[0] in ("client", "controller") else "raise"
-        rng = Random(f"{seed} {name} {other}")
-        yield Trial(name, 1, other, _orders(name, 1, other, GROUPS[place % 3], rng)[:-1])
+    """Every failpoint killed at its first pass, then with an error instead that ends only the seat
+    (or stopped for a while, where no seat would meet an error), then killed at later passes."""
+    wide = {name: GROUPS[place % len(GROUPS)] for place, name in enumerate(sorted(names))}
+    for nth in HITS:
+        for name in sorted(names):
+            if nth in hits(name):
+                rng = Random(f"{seed} {name} {nth}")
+                yield Trial(name, nth, "kill", _orders(name, nth, "kill", wide[name], rng))
+        for name in sorted(names) if nth == 1 else ():
+            alone = name.partition(".")[0] in ("client", "controller")
+            other: Action = "stop" if alone else "raise"
+            rng = Random(f"{seed} {name} {other}")
+            yield Trial(name, 1, other, _orders(name, 1, other, wide[name], rng)[:-1])
 
 
 def _orders(name: str, nth: int, action: Action, wide: str, rng: Random) -> tuple[Order, ...]:
