@@ -2,6 +2,7 @@
 
     python -m tests.crash failpoints            # every failpoint, at several hit counts
     python -m tests.crash kills --count 500     # kill -9 at random moments
+    python -m tests.crash images --help         # disks that lose and damage what was written
 
 Each can be stopped and goes on where it was; figures are in build/proof/crash-*.json. Whatever was
 wrong is printed and kept: the directory, its journal and its log, under build/crash.
@@ -9,7 +10,6 @@ wrong is printed and kept: the directory, its journal and its log, under build/c
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.crash import failpoints_plan, kills_plan
+from tests.crash import failpoints_plan, images, kills_plan
 from tests.crash.failpoints import found
 from tests.crash.kills import KILLED, Chain, Lab
 from tests.proof.record import ROOT, Record
@@ -28,6 +28,7 @@ WRONG_MAX: Final = 20  #: of what was wrong, so much is kept in the record
 
 console = Console()
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app.add_typer(images.app, name="images")
 
 
 @app.command("failpoints")
@@ -127,10 +128,6 @@ def _progress(total: int, done: int) -> Iterator[Any]:
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("", total=total, completed=done)
         yield lambda text, count: progress.update(task, description=text, advance=count)
-
-
-if importlib.util.find_spec("tests.crash.images") is not None:
-    app.add_typer(importlib.import_module("tests.crash.images").app, name="images")
 
 
 if __name__ == "__main__":
