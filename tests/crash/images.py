@@ -61,13 +61,14 @@ def life_of(number: int) -> Life:
 def crashes(images: int = 10_000) -> None:
     """Crash images of recorded lives, and the controls: stores that break a law."""
     record = Record("crash-images", tests="tests/crash", images=images)
-    shim, folder = _shim(record)
-    if shim is None:
-        return
-    with tempfile.TemporaryDirectory(prefix="metaray-lives-") as root, _progress() as progress:
+    with tempfile.TemporaryDirectory(prefix="metaray-lives-") as folder, _progress() as progress:
+        root = Path(folder)
+        shim = _shim(record, root)
+        if shim is None:
+            return
         task = progress.add_task("crash images", total=images, completed=record.done)
         lives = range(record.done // LIFE_IMAGES, -(-images // LIFE_IMAGES))
-        for life, verdicts in _in_order(lambda n: _check(shim, Path(root), n), lives):
+        for life, verdicts in _in_order(lambda n: _check(shim, root, n), lives):
             wrong = [each for each in verdicts if each.wrong]
             shown = record.figures.setdefault("first_violations", [])
             shown += [f"{life}: {each}" for each in wrong][: SHOWN - len(shown)]
@@ -80,8 +81,7 @@ def crashes(images: int = 10_000) -> None:
             )
             progress.update(task, completed=record.done)
         record.figures["images_per_second"] = round(record.done / max(record.seconds, 1), 1)
-        _controls(record, shim, Path(root), progress)
-    shutil.rmtree(folder)
+        _controls(record, shim, root, progress)
     _end(record, record.figures["violations"] == 0 and not record.figures["controls_missed"])
 
 
@@ -126,7 +126,7 @@ def disk() -> None:
             if kind not in figures.setdefault("full", {}):
                 figures["full"][kind] = asdict(disk_full.trial(kind, root / kind))
                 record.advance(violations=int(bool(figures["full"][kind]["wrong"])))
-        shim, _ = _shim(record)
+        shim = _shim(record, root)
         if shim is None:
             return
         if "calls" not in figures:
@@ -236,15 +236,14 @@ def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield under_way.popleft().result()
 
 
-def _shim(record: Record) -> tuple[Path | None, Path]:
-    """The shim in a folder of its own; without a compiler the record says why it has nothing."""
-    folder = Path(tempfile.mkdtemp(prefix="metaray-shim-"))
+def _shim(record: Record, folder: Path) -> Path | None:
+    """The shim, compiled; without a compiler the record says why it has nothing."""
     shim = recorder.build(folder)
     if shim is None:
         record.figures["skipped"] = recorder.NO_COMPILER
         record.save()
         console.print(recorder.NO_COMPILER)
-    return shim, folder
+    return shim
 
 
 def _progress() -> Progress:
