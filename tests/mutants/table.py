@@ -73,7 +73,7 @@ def write(verdicts: Mapping[str, Mapping[str, Any]], columns: list[str]) -> Path
 
 
 def _summary(verdicts: Mapping[str, Mapping[str, Any]], columns: list[str]) -> list[str]:
-    rows = [_row(["", "asked about", "kills", "the only one that does"]), _row(["---"] * 4)]
+    rows = [_row(["", "asked about", "kills", "the only one asked that does"]), _row(["---"] * 4)]
     for column in columns:
         asked = kills = alone = 0
         for found in verdicts.values():
