@@ -19,6 +19,7 @@ from tests.crash.victim import Order
 from tests.crash.victim_journal import read
 
 PLACE = ROOT / "build" / f"crash-verdict-{os.getpid()}"
+SOUND = PLACE.with_name(f"{PLACE.name}-sound")
 ORDER = Order(root="", life=0, seed=11, wide="metadata-0", phases=("crash",))
 FLUSHED = Order(root="", life=0, seed=5, armed=Armed("flush.after_write", 9))
 LATER = Order(root="", life=0, seed=5, phases=("bulk", "crash", "transfer", "away"))
@@ -29,7 +30,7 @@ Lines = list[list[Any]]
 @pytest.fixture(scope="module")
 def history() -> Iterator[Path]:
     """The directory of a chain in which nothing was wrong."""
-    with Lab(PLACE / "sound") as lab:
+    with Lab(SOUND) as lab:
         chain = lab.chain("history", ORDER, keep=True)
         assert chain.verdict.wrong == []
         yield lab.place / "history"
@@ -204,7 +205,7 @@ def test_the_verdict_finds_what_is_left_over_in_a_directory(history: Path) -> No
     ],
 )
 def test_the_verdict_finds_a_product_with(broken: str, orders: list[Order], found: str) -> None:
-    with Lab(PLACE / broken, broken=broken) as lab:
+    with Lab(PLACE, broken=broken) as lab:
         chain = lab.chain("life", *orders)
         assert any(re.search(found, each) for each in chain.verdict.wrong)
         shutil.rmtree(lab.place / "life")
