@@ -15,10 +15,10 @@ from tempfile import gettempdir
 from typing import Any, Final
 from unittest import mock
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from metaray.cli import data
-from metaray.cli.app import app
+from metaray.cli.app import app, console
 from metaray.client import connect_sync
 from state_machines import op
 from state_machines.limits import VALUE_BYTES_MAX
@@ -111,7 +111,7 @@ def groups() -> dict[str, Group]:
 def run(arguments: list[str], *, real: bool = False) -> Outcome:
     """One command, over fresh groups, or (`real`) as it is where no cluster runs."""
     with mock.patch.object(data, "connect_sync", connect_sync if real else over_memory):
-        result = CliRunner().invoke(app, arguments, env={"COLUMNS": str(COLUMNS)})
+        result = _invoke(arguments)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     for line in result.stderr.splitlines():
@@ -126,6 +126,12 @@ def run(arguments: list[str], *, real: bool = False) -> Outcome:
     if not result.stderr.startswith(("Usage:", "\n")) and result.stderr.count("\n") != 1:
         raise Wrong("forged", f"said {result.stderr[:300]!r}")
     return Outcome.REFUSED
+
+
+def _invoke(arguments: list[str]) -> Result:
+    # The console takes its width from where it was made, if that said one, and then for good.
+    with mock.patch.object(console, "_width", COLUMNS):
+        return CliRunner().invoke(app, arguments)
 
 
 def _check_table(said: str) -> None:
@@ -143,7 +149,7 @@ def _check_table(said: str) -> None:
 def rows(command: str) -> Outcome:
     """A list shows every row on one line, whatever the names are."""
     with mock.patch.object(data, "connect_sync", over_memory):
-        result = CliRunner().invoke(app, command.split(), env={"COLUMNS": str(COLUMNS)})
+        result = _invoke(command.split())
     wanted = sum(bool(text) and "\0" not in text for text in values.TEXTS)
     shown = [line for line in result.stdout.split("\n") if line.startswith("│")]
     _check_table(result.stdout)

@@ -24,13 +24,15 @@ _seen: Counter[str] = Counter()
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 def test_nothing_promised_breaks_and_a_healed_cluster_serves(first: int) -> None:
+    acknowledged = 0
     for seed in range(first, first + BATCH):
         result = run(draw(seed))
         _seen.update(result.seen)
         assert not result.failure, (
             f"seed {seed}: {result.failure}\npython -m tests.simulation replay {seed}"
         )
-        assert result.acknowledged > 0, f"seed {seed}: nothing was done"
+        acknowledged += result.acknowledged
+    assert acknowledged > 10 * BATCH, "a run in which nothing is done shows nothing"
 
 
 def test_every_kind_of_fault_has_struck() -> None:
