@@ -196,6 +196,9 @@ def test_the_verdict_finds_what_is_left_over_in_a_directory(history: Path) -> No
     assert any("left over" in each for each in verdict.wrong)
 
 
+CHAINS_MAX = 6
+
+
 @pytest.mark.parametrize(
     ("broken", "orders", "found"),
     [
@@ -205,7 +208,11 @@ def test_the_verdict_finds_what_is_left_over_in_a_directory(history: Path) -> No
     ],
 )
 def test_the_verdict_finds_a_product_with(broken: str, orders: list[Order], found: str) -> None:
+    wrong: list[str] = []
     with Lab(PLACE, broken=broken) as lab:
-        chain = lab.chain("life", *orders)
-        assert any(re.search(found, each) for each in chain.verdict.wrong)
-        shutil.rmtree(lab.place / "life")
+        for attempt in range(CHAINS_MAX):  # where in its work a life is killed differs
+            wrong += lab.chain(f"life{attempt}", *orders).verdict.wrong
+            shutil.rmtree(lab.place / f"life{attempt}")
+            if any(re.search(found, each) for each in wrong):
+                return
+    raise AssertionError(f"never found in {CHAINS_MAX} chains: {wrong}")
