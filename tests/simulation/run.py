@@ -224,19 +224,22 @@ def _difference(dumps: dict[str, dict[str, dict[bytes, bytes]]]) -> str:
 
 
 def _census(world: World) -> None:
-    """Nobody is left waiting, and nothing went wrong unheard."""
-    world.loop.run(lambda: False, world.loop.now + 1.0)
-    for name, seat in world.seats.items():
-        if seat is None or seat.replica is None:
-            continue
-        replica = seat.replica
-        waiting = {
-            "proposals": len(replica.writes),
-            "entries": len(replica.writes._slots),
-            "reads": len(replica.reads),
-        }
-        assert not any(waiting.values()), f"left at {name}: {waiting}"
+    """Nobody is left waiting once nobody asks any more, and nothing went wrong unheard."""
+    for process in world.controllers.values():
+        world.kill(process.name)
+    deadline = world.loop.now + world.plan.settings.write_timeout_ms / 1_000 + 1.0
+    assert world.loop.run(lambda: not _waiting(world), deadline), f"left: {_waiting(world)}"
     assert not world.loop.faults, f"exceptions nobody caught: {world.loop.faults[:3]}"
+
+
+def _waiting(world: World) -> dict[str, tuple[int, int, int]]:
+    """Seats with proposals, entries or reads whose callers wait."""
+    found = {}
+    for name, seat in world.seats.items():
+        if seat is not None and seat.replica is not None:
+            writes, reads = seat.replica.writes, seat.replica.reads
+            found[name] = (len(writes), len(writes._slots), len(reads))
+    return {name: waiting for name, waiting in found.items() if any(waiting)}
 
 
 def describe(world: World) -> str:
