@@ -153,7 +153,8 @@ def _wait_until_up(child: subprocess.Popen[bytes], node: LocalNode, head: LocalN
     """Until the node says that it is up. Raises StartFailed, with nothing of the node left."""
     deadline = time.monotonic() + NODE_SECONDS
     while READY_TEXT not in node.log.read_text(errors="replace"):
-        status, headless, log = child.poll(), not head.alive, node.log
+        headless = not head.alive  # asked first: the head itself ends between the two at most once
+        status, log = child.poll(), node.log
         if status is not None:
             reason = f"ended with status {status}"
         elif headless:

@@ -18,6 +18,7 @@ import pytest
 from metaray import local
 from metaray.local import DataInUse, PortInUse, StartFailed
 from metaray.local.processes import MARK_VARIABLE, Started, kill_all
+from metaray.local.start import _wait_until_up
 from metaray.local.state import LocalCluster, LocalNode, read_state, write_state
 from state_machines.errors import Invalid
 
@@ -101,6 +102,24 @@ def test_a_node_that_does_not_start_is_shown_and_leaves_nothing(
     assert read_state(data) is None
     assert local.find(data) is None
     assert set(Path("/tmp").glob("metaray-*")) == before
+
+
+def test_a_head_that_ends_while_it_is_looked_at_has_not_lost_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: list[subprocess.Popen[bytes]]
+) -> None:
+    child = start(sleeper)
+    process = Started.now(child.pid)
+    node = LocalNode(name="node-0", data=tmp_path, log=tmp_path / "log", process=process)
+    node.log.write_text("starting")
+
+    def alive(_: LocalNode) -> bool:
+        child.kill()
+        child.wait()
+        return False
+
+    monkeypatch.setattr(LocalNode, "alive", property(alive))
+    with pytest.raises(StartFailed, match="node-0 ended with status -9"):
+        _wait_until_up(child, node, node)
 
 
 def test_down_without_a_cluster_does_nothing(tmp_path: Path) -> None:
