@@ -20,7 +20,8 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from actors import pending
@@ -87,8 +88,7 @@ class Replica:
         self._clock = clock
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        self._inbox: deque[Message] = deque()
-        self._saved: deque[Ready] = deque()
+        self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes(
             seat,
             slow_seconds=settings.slow_write_ms / 1000,
@@ -105,7 +105,9 @@ class Replica:
         self.leadership = Leadership(hooks)
         self._turn_scheduled = False
         self._was_member = self._is_member()
-        self._ticker = Ticker(clock, settings.tick_ms, self._tick)
+        self._ticker = Ticker(
+            clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
+        )
         self._upkeep = Upkeep(
             core=core,
             stores=stores,
@@ -149,25 +151,24 @@ class Replica:
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages from peers, in any order, any number of times."""
-        self._inbox.extend(messages)
-        self._wake()
+        for message in messages:
+            self._in_turn(partial(self.core.step, message))
 
     def peer_died(self, peer: int) -> None:
         """The peer's process has ended. If it led, an election may begin early (design 5.5)."""
-        if self.stopped_because:
-            return
-        led = peer == self.core.leader
-        self.core.unreachable(peer)
-        if led:
-            log.info("%s: the leader's process has ended", self.seat)
-            self.core.campaign()
-        self._wake()
+
+        def step() -> None:
+            led = peer == self.core.leader
+            self.core.unreachable(peer)
+            if led:
+                log.info("%s: the leader's process has ended", self.seat)
+                self.core.campaign()
+
+        self._in_turn(step)
 
     def campaign(self) -> None:
         """Stand for election early, unless there is a leader."""
-        if not self.stopped_because and self.core.leader == 0:
-            self.core.campaign()
-            self._wake()
+        self._in_turn(lambda: self.core.campaign() if self.core.leader == 0 else None)
 
     async def propose(self, request: api.ProposeRequest) -> bytes:
         """Put a proposal into the log and wait for its reply (an encoded `api.Reply`)."""
@@ -272,12 +273,15 @@ class Replica:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        self._steps.append(step)
+        self._wake()
+
     def _tick(self, count: int) -> None:
         for _ in range(count):
             self.core.tick()
         if self._upkeep.tick():
             self.transport.meet(self.core.configuration.members)
-        self._wake()
 
     def _turn(self) -> None:
         self._turn_scheduled = False
@@ -285,10 +289,8 @@ class Replica:
             return
         try:
             core = self.core
-            while self._inbox:
-                core.step(self._inbox.popleft())
-            while self._saved:
-                self._after_save(self._saved.popleft())
+            while self._steps:
+                self._steps.popleft()()
             self._take_reads()
             self._take_proposals()
             while (ready := core.ready()) is not None:
@@ -375,8 +377,7 @@ class Replica:
                 self.applied = ready.snapshot
                 self._configuration = ready.snapshot.configuration
                 self.history.restart(ready.snapshot.index)
-            self._saved.append(ready)
-            self._wake()
+            self._in_turn(partial(self._after_save, ready))
 
         self.storage.hand(job, done, self.storage_failed)
 
@@ -437,10 +438,8 @@ class Replica:
         self.storage.hand(job, done, failed)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
-        if self.stopped_because:
-            return
-        (self.core.snapshot_sent if whole else self.core.snapshot_failed)(peer)
-        self._wake()
+        core = self.core
+        self._in_turn(partial(core.snapshot_sent if whole else core.snapshot_failed, peer))
 
     def _note_removal(self) -> None:
         """A replica that its group has voted out is silent from then on, and for ever."""

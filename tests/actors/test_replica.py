@@ -120,6 +120,37 @@ async def register(seat: Seat) -> int:
     return api.Reply.FromString(await seat.propose(request.SerializeToString())).client
 
 
+# -- the core -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("called", ["tick", "unreachable", "step", "snapshot_sent"])
+@in_loop
+async def test_a_core_that_finds_itself_wrong_stops_the_replica(
+    tmp_path: Path, called: str
+) -> None:
+    """From wherever it was called (law 8): a replica whose core is half done must not go on."""
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        leader = await group.leader()
+        replica = leader.replica
+        assert replica is not None
+        peer = next(iter(replica.core.progress))
+
+        def wrong(*_: Any) -> None:
+            raise AssertionError("this cannot be")
+
+        setattr(replica.core, called, wrong)
+        if called == "unreachable":
+            replica.peer_died(peer)
+        elif called == "snapshot_sent":
+            replica._snapshot_ended(peer, True)
+        await eventually(lambda: replica.role == "stopped")
+        assert "this cannot be" in replica.stopped_because
+        with pytest.raises(Stopped, match="this cannot be"):
+            replica.transfer(peer)
+        await caller.call(PutKv(key="k", value=b"w"))  # of those that are left
+
+
 # -- the disk -----------------------------------------------------------------------------------
 
 

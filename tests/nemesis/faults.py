@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -37,7 +38,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 @dataclass
-class Fault:
+class Fault(ABC):
     """One fault. A class may be used once."""
 
     name: ClassVar[str]
@@ -47,18 +48,18 @@ class Fault:
     group: str = "offset-0"
     hold: float = 0.0  #: seconds between the evidence and the healing, under load
 
+    @abstractmethod
     def inject(self) -> None:
         """Do it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seen(self) -> str:
         """The evidence that it happened. Raises Late."""
-        raise NotImplementedError
 
-    def heal(self) -> None:
+    def heal(self) -> None:  # noqa: B027 - most faults come back by themselves
         """Undo what does not come back by itself."""
 
-    def healed(self) -> None:
+    def healed(self) -> None:  # noqa: B027 - the groups being whole is often all
         """What must hold once all groups are whole again."""
 
     def hurts(self) -> tuple[str, ...]:

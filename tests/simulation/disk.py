@@ -228,15 +228,21 @@ class SimulatedStorage(StorageThread):
                 self._die(f"{error}")  # the process ends with status 70 (law 17)
                 raise Killed from None
             except Exception as error:  # noqa: BLE001 - as a thread hands it on
-                self._time.call_at(end, self._back, failed, error)
+                self._time.call_at(end, back, failed, error)
             else:
-                self._time.call_at(end, self._back, done, result)
+                self._time.call_at(end, back, told, result)
+
+        def told(result: T) -> None:
+            try:
+                done(result)
+            except Exception as error:  # noqa: BLE001 - see `StorageThread.hand`
+                failed(error)
+
+        def back(callback: Callable[[Any], None], outcome: Any) -> None:
+            self.queued -= 1
+            callback(outcome)
 
         self._time.call_at(begin + (end - begin) / 2, work)
-
-    def _back(self, callback: Callable[[Any], None], outcome: Any) -> None:
-        self.queued -= 1
-        callback(outcome)
 
     async def run(self, job: Callable[[], T]) -> T:
         """See `StorageThread`."""
