@@ -165,6 +165,8 @@ class Seat:
             await asyncio.to_thread(directory.update, status="active")
             # failpoint: member.after_activation
             self._resume(stores)
+            if self._fault:
+                raise Stopped(f"{self.spec.seat}: {self._fault}")
 
     async def _opened(self) -> Stores:
         """What the directory holds, opened once."""
@@ -186,7 +188,15 @@ class Seat:
         return self._stores
 
     def _resume(self, stores: Stores) -> None:
-        """Start the replica over what its directory holds."""
+        """Start the replica over what its directory holds. Whatever prevents it stops the seat
+        (law 8): a replica that is half there would answer, and never tick."""
+        try:
+            self.replica = self._started(stores)
+        except Exception as error:
+            self._fault = f"{type(error).__name__}: {error}"
+            log.exception("%s: its replica does not start", self.spec.seat)
+
+    def _started(self, stores: Stores) -> Replica:
         directory, storage = self._must_have_directory(), self._storage
         assert storage is not None, "its stores were opened on it"
         settings, who, loaded = self.spec.settings, directory.identity, stores.loaded
@@ -211,7 +221,7 @@ class Seat:
             died=lambda peer: replica.peer_died(peer),
         )
 
-        replica = self.replica = Replica(
+        replica = Replica(
             cluster=who.cluster,
             group=self.spec.group,
             seat=self.spec.seat,
@@ -229,6 +239,7 @@ class Seat:
         # failpoint: member.before_start
         replica.start()
         log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
+        return replica
 
     async def close(self) -> None:
         """Stop cleanly: what is applied is flushed. The directory can be opened again at once."""

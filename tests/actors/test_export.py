@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,9 @@ from actors.export import CUTS_MAX, PAGE_ROWS_MAX
 from actors.seat import Seat
 from state_machines.errors import Invalid, NotFound, Overloaded, Stopped
 from state_machines.offset.offset import CommitOffsets, DeleteGroup
-from tests.actors.wires import Group, running
+from tests.actors.wires import Group, in_loop, running
 
 TABLE = "offset.offset"
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 async def rows_of(

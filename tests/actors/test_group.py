@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +13,7 @@ from state_machines.errors import Conflict, Invalid, NotLeader, Rejected
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.raft.confchange import Change
 from state_machines.wire import api_pb2 as api
-from tests.actors.wires import Group, eventually, running
-
-
-def in_loop(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
-    """Run an async test on a loop of its own."""
-
-    def run(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
+from tests.actors.wires import Group, eventually, in_loop, running
 
 
 @in_loop

@@ -7,7 +7,7 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -24,17 +24,7 @@ from state_machines.offset.offset import CommitOffsets, FetchOffsets
 from state_machines.raft.messages import Configuration
 from state_machines.wire import api_pb2 as api
 from storage.disk import DiskEngine
-from tests.actors.wires import QUICK, Group, eventually, running
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+from tests.actors.wires import QUICK, Group, eventually, in_loop, running
 
 
 @asynccontextmanager

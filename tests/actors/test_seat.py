@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from actors.replica import Replica
 from actors.seat import Seat
+from state_machines.errors import Stopped
 from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.node import GetNode, RegisterNode
 from state_machines.wire import api_pb2 as api
 from storage import identity
-from tests.actors.test_group import in_loop
-from tests.actors.wires import Group, eventually, running
+from tests.actors.wires import Group, eventually, in_loop, running
 
 
 def directories(root: Path) -> list[identity.Found]:
@@ -45,6 +48,33 @@ async def test_a_restart_goes_on_after_what_is_flushed(tmp_path: Path) -> None:
         await eventually(lambda: replica.applied.index > before or replica.stopped_because)
         assert replica.stopped_because == ""
         assert (await caller.call(GetNode(node_id="b"))).epoch == 5
+
+
+@in_loop
+async def test_a_replica_that_does_not_start_stops_its_seat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a failpoint (member.before_start, raise): it answered from then on, and never
+    ticked."""
+
+    def fails(_: Replica) -> None:
+        raise RuntimeError("no clock")
+
+    group = Group(tmp_path, replicas=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(Replica, "start", fails)
+        with pytest.raises(Stopped, match="no clock"):
+            await group.found()
+    seat = group.wires.living["metadata-0/0"]
+    assert seat.status_word == "stopped"
+    assert "no clock" in seat.hello()["fault"]
+    reply = api.Reply.FromString(await seat.propose(api.ProposeRequest().SerializeToString()))
+    assert reply.code == api.STOPPED
+    await group.crash("metadata-0/0")
+    again = await group.sit("metadata-0/0")
+    again.campaign()
+    await group.leader()
+    await again.close()
 
 
 @in_loop

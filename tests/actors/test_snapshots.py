@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,20 +20,10 @@ from state_machines.raft.messages import Configuration, InstallSnapshot, Snapsho
 from state_machines.wire import raft_pb2
 from storage.errors import CorruptRecord
 from storage.stores import MemoryDisk, Stores, memory_stores
-from tests.actors.wires import Group, eventually, running
+from tests.actors.wires import Group, eventually, in_loop, running
 
 SENDER, RECEIVER, TERM = 1, 2, 5
 VOTERS = Configuration(voters=(SENDER, RECEIVER))
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 @dataclass
