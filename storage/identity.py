@@ -102,7 +102,7 @@ class Directory:
             identity = Identity(cluster, group, replica, status, members, boot=1)
             # failpoint: identity.before_first
             _write(path, identity)
-            filesystem.sync(path.parent)
+            _keep_name(path)
             # failpoint: identity.after_first
         except BaseException:
             os.close(lock)
@@ -124,6 +124,7 @@ class Directory:
             identity = read(path)
             _expect(path, "cluster", identity.cluster, cluster)
             _expect(path, "group", identity.group, group)
+            _keep_name(path)  # whoever made it may have been killed before it had done so
             # failpoint: identity.before_boot
             identity = replace(identity, boot=identity.boot + 1)
             _write(path, identity)
@@ -246,6 +247,12 @@ def _write(path: Path, identity: Identity) -> None:
     body = asdict(identity)
     text = json.dumps({"identity": body, "crc": crc32(_canonical(body))}, indent=2)
     filesystem.replace(path / IDENTITY, text.encode() + b"\n")
+
+
+def _keep_name(path: Path) -> None:
+    """Make the names that lead to a directory durable: its own, and its group's."""
+    filesystem.sync(path.parent)
+    filesystem.sync(path.parent.parent)
 
 
 def _canonical(body: Any) -> bytes:

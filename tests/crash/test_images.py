@@ -35,7 +35,7 @@ def test_whatever_a_power_failure_leaves_keeps_every_promise(shim: Path, tmp_pat
     assert [each for each in verdicts if each.wrong] == []
 
 
-@pytest.mark.parametrize("fault", ["meta:6:kill", "rename:8:kill"])
+@pytest.mark.parametrize("fault", ["meta:6:kill", "rename:8:kill", "rename:1:kill"])
 def test_who_comes_after_a_killed_process_promises_only_what_is_durable(
     shim: Path, tmp_path: Path, fault: str
 ) -> None:
