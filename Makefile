@@ -50,8 +50,8 @@ verify: setup
 	@echo "generated code is what proto/ generates"
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out="$$fresh" --pyi_out="$$fresh" \
-	    $(WIRE)/raft.proto $(WIRE)/api.proto && \
-	for file in raft_pb2.py raft_pb2.pyi api_pb2.py api_pb2.pyi; do \
+	    $(WIRE)/raft.proto $(WIRE)/api.proto $(WIRE)/link.proto && \
+	for file in raft_pb2.py raft_pb2.pyi api_pb2.py api_pb2.pyi link_pb2.py link_pb2.pyi; do \
 	    diff -u "$(WIRE)/$$file" "$$fresh/$(WIRE)/$$file" || { \
 	        echo "$(WIRE)/$$file is not what proto/ generates: run 'make proto'" >&2; exit 1; }; \
 	done
@@ -64,7 +64,7 @@ fix: setup
 # The path is virtual: files in proto/, imports from state_machines.wire (docs/decisions.md).
 proto: setup
 	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out=. --pyi_out=. \
-	    $(WIRE)/raft.proto $(WIRE)/api.proto
+	    $(WIRE)/raft.proto $(WIRE)/api.proto $(WIRE)/link.proto
 
 pictures: setup
 	$(PYTHON) docs/draw_architecture.py

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors import placement, remote
+from actors import calls, placement, remote
 from actors.config import ClusterConfig
 from actors.controller import leader_of
 from actors.seat import SeatSpec
@@ -51,7 +51,7 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     if group not in placement.states():
         placement.remove([group])  # actors whose places were taken away hang and keep their names
     reserved = placement.ensure_group(config, group)
-    living = remote.named_actors()
+    living = calls.named_actors()
     for number, spec in enumerate(seats):
         if spec.seat not in living:
             remote.create_seat(spec, reserved, number, placement.BUNDLE_CPUS)
@@ -78,7 +78,7 @@ def wait_for_seats(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     begun = time.monotonic()
     while True:
-        answers = remote.each_call(names, "hello", seconds=CALL_SECONDS)
+        answers = calls.each_call(names, "hello", seconds=CALL_SECONDS)
         well = {
             name: each
             for name, each in answers.items()
@@ -111,7 +111,7 @@ def _is_majority(well: Mapping[str, Mapping[str, Any]], names: Sequence[str]) ->
 def _places(hellos: Mapping[str, Any]) -> str:
     """Which node each seat is on, for an error that sends somebody to a directory."""
     nodes = {node.id: node.name for node in placement.observe().nodes}
-    where = remote.each_call(list(hellos), "node", seconds=CALL_SECONDS)
+    where = calls.each_call(list(hellos), "node", seconds=CALL_SECONDS)
     return ", ".join(f"{name} is on {nodes.get(str(each), each)}" for name, each in where.items())
 
 
@@ -149,7 +149,7 @@ def found_group(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> None:
 
 
 def _all(names: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
-    answers = remote.each_call(names, method, *args, seconds=CALL_SECONDS)
+    answers = calls.each_call(names, method, *args, seconds=CALL_SECONDS)
     for name, each in answers.items():
         if isinstance(each, Exception):
             raise Stopped(f"{name}: {method} failed: {each}") from each
@@ -166,15 +166,15 @@ def wait_for_leader(
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        answers = remote.each_call(names, "status", seconds=2.0)
+        answers = calls.each_call(names, "status", seconds=2.0)
         leader = leader_of(each for each in answers.values() if isinstance(each, dict))
         if leader is not None and leader["applied"] and leader["applied"] >= leader["commit"]:
             return leader
         if leader is None and candidate:
-            remote.each_call([candidate], "campaign", seconds=2.0)
+            calls.each_call([candidate], "campaign", seconds=2.0)
             candidate = ""  # if it fails, the timeouts elect
         time.sleep(POLL_SECONDS)
-    said = remote.each_call(names, "status", seconds=2.0)
+    said = calls.each_call(names, "status", seconds=2.0)
     roles = ", ".join(
         f"{name} is {each['role'] if isinstance(each, dict) else 'silent'}"
         for name, each in said.items()
@@ -187,11 +187,11 @@ def wait_for_controller(leader_seat: str, seconds: float = LEADER_SECONDS) -> di
     """The controller's status, once it stands on the metadata leader's node."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for name in sorted(remote.named_actors()):
+        for name in sorted(calls.named_actors()):
             if not name.startswith(remote.CONTROLLER_PREFIX):
                 continue
-            answer = remote.each_call([name], "status", seconds=2.0)[name]
-            where = remote.each_call([leader_seat], "node", seconds=2.0)[leader_seat]
+            answer = calls.each_call([name], "status", seconds=2.0)[name]
+            where = calls.each_call([leader_seat], "node", seconds=2.0)[leader_seat]
             if isinstance(answer, dict) and not answer["fenced"] and answer["node"] == where:
                 return answer
         time.sleep(POLL_SECONDS)

@@ -30,6 +30,7 @@ from state_machines.errors import MetarayError
 
 NAMESPACE: Final = "metaray"  #: Ray namespace of every named actor and placement group
 DATA_VARIABLE: Final = "METARAY_DATA"  #: where the replicas of a node keep their directories
+DIRECT_VARIABLE: Final = "METARAY_DIRECT"  #: "off": replicas of a node take actor calls only
 JAVA_MAJOR: Final = "17"  #: the Java that Spark 3.5 and RayDP were tried with
 JAVA_ASK_SECONDS: Final = 20  #: deadline for `java -version`
 TOKEN_BYTES: Final = 32

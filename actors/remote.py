@@ -5,7 +5,6 @@ takes it along. Names: `metadata-0/1` for the seat of a replica, `controller-7` 
 of the metadata leader's term 7 (the name of an actor on a dead node stays taken until Ray has
 marked the node dead, so a new term never waits for an old name).
 
-Ray's own retries are off (law 9): a call that fails is retried by us, with the same request id.
 Actors restart for ever; who they are after that is decided by the directory they find (`seat.py`).
 """
 
@@ -13,18 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
 import ray
 from ray._private.ray_constants import LOG_PREFIX_ACTOR_NAME
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -32,15 +28,18 @@ from ray.util.scheduling_strategies import (
 )
 
 from actors.caller import Caller
+from actors.calls import RayCalls, RayGroups, named_actors, service
 from actors.clock import SystemClock
 from actors.controller import Controller
+from actors.direct.listener import Listener
+from actors.direct.secret import Endpoint
 from actors.metrics import Metrics
-from actors.ray_env import DATA_VARIABLE, NAMESPACE
+from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
-from state_machines.errors import MetarayError, Stopped
+from state_machines.errors import Stopped
 from storage.home import DiskHome
 
-LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
+LOOKUP_SECONDS = 5.0  #: our own deadline for a question to an actor about itself
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 CONTROLLER_PREFIX = "controller-"
@@ -66,6 +65,7 @@ class SeatActor(Seat):
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
+        self._endpoint: Endpoint | None = None
         super().__init__(
             spec,
             home=DiskHome(Path(data)),
@@ -81,7 +81,22 @@ class SeatActor(Seat):
             return
         self._metrics = Metrics(spec.group, spec.seat)
         self._gauge()
+        await self._listen()
         await self.start()
+
+    async def _listen(self) -> None:
+        """Offer the direct transport on this node's address, as others reach it."""
+        if os.environ.get(DIRECT_VARIABLE) == "off":
+            return
+        listener = Listener(service(self))
+        try:
+            self._endpoint = await listener.open(self.spec.seat, ray.util.get_node_ip_address())
+        except OSError as error:
+            log.warning("%s: no direct transport, actor calls only: %s", self.spec.seat, error)
+
+    def endpoint(self) -> Endpoint | None:
+        """Where this process listens, None if it does not, and the secret that opens it."""
+        return self._endpoint
 
     def _gauge(self) -> None:
         if self.replica is not None:
@@ -202,15 +217,6 @@ def create_seat(spec: SeatSpec, group: PlacementGroup, bundle: int, cpus: float)
     )
 
 
-def named_actors() -> set[str]:
-    """The names of all living actors of the namespace."""
-    return {
-        each["name"]
-        for each in ray.util.list_named_actors(all_namespaces=True)
-        if each["namespace"] == NAMESPACE
-    }
-
-
 def kill(name: str) -> None:
     """End a named actor for good; harmless when there is none."""
     try:
@@ -218,139 +224,3 @@ def kill(name: str) -> None:
     except ValueError:
         return
     ray.kill(handle, no_restart=True)
-
-
-# -- calling -----------------------------------------------------------------------------------
-
-
-class Handles:
-    """Actor handles by name. Looked up off the loop once, then kept (no lookup on the hot path)."""
-
-    def __init__(self) -> None:
-        self._handles: dict[str, Any] = {}
-
-    async def get(self, name: str) -> Any:
-        """The handle; raises Stopped when there is no such actor or Ray does not answer."""
-        handle = self._handles.get(name)
-        if handle is None:
-            find = functools.partial(ray.get_actor, name, namespace=NAMESPACE)
-            try:
-                handle = await asyncio.wait_for(asyncio.to_thread(find), LOOKUP_SECONDS)
-            except ValueError:
-                raise Stopped(f"there is no actor {name!r} in namespace {NAMESPACE!r}") from None
-            except TimeoutError:
-                raise Stopped(f"{name}: Ray's control service does not answer") from None
-            self._handles[name] = handle
-        return handle
-
-    def drop(self, name: str) -> None:
-        """Forget a handle whose actor is gone for good."""
-        self._handles.pop(name, None)
-
-    async def call(self, name: str, method: str, *args: Any) -> Any:
-        """Call a method and wait for its value."""
-        handle = await self.get(name)
-        try:
-            return await getattr(handle, method).remote(*args)
-        except ActorDiedError:
-            self.drop(name)
-            raise
-
-
-class RayCalls:
-    """What replicas say to each other, as actor calls (the port `transport.Calls`)."""
-
-    def __init__(self) -> None:
-        self._handles = Handles()
-
-    def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
-        """Hand an envelope over."""
-        return self._handles.call(seat, "deliver", envelope)
-
-    def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
-        """Hand a snapshot chunk over."""
-        return self._handles.call(seat, "chunk", chunk)
-
-    def attend(self, seat: str, replica: int) -> Awaitable[bool]:
-        """Stay with the leader."""
-        return self._handles.call(seat, "attend", replica)
-
-    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
-        """Ask who sits there."""
-        return self._handles.call(seat, "hello")
-
-    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
-        """Any other method of a seat, for the controller and the tools."""
-        return self._handles.call(seat, method, *args)
-
-    def died(self, error: BaseException) -> bool:
-        """Ray says so within about ten milliseconds, given `ray_env`."""
-        return isinstance(error, ActorDiedError | ActorUnavailableError | ActorUnschedulableError)
-
-
-class RayGroups:
-    """The groups of the connected cluster (the port `caller.Groups`)."""
-
-    def __init__(self) -> None:
-        self._handles = Handles()
-        self._seats: dict[str, tuple[str, ...]] = {}
-
-    def seats(self, group: str) -> Sequence[str]:
-        """The seats of a group, in order."""
-        return self._seats.get(group, ())
-
-    def groups(self) -> Sequence[str]:
-        """All groups, by name."""
-        return tuple(sorted(self._seats))
-
-    async def refresh(self) -> None:
-        """Read the namespace's names again. Raises Stopped when Ray does not answer."""
-        try:
-            names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
-        except TimeoutError:
-            raise Stopped("Ray's control service does not answer; is the head alive?") from None
-        seats: dict[str, list[str]] = {}
-        for name in sorted(names):
-            group, slash, _ = name.rpartition("/")
-            if slash:
-                seats.setdefault(group, []).append(name)
-        self._seats = {group: tuple(each) for group, each in seats.items()}
-
-    def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Propose at a seat."""
-        return self._handles.call(seat, "propose", request)
-
-    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Query at a seat."""
-        return self._handles.call(seat, "query", request)
-
-    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Watch at a seat."""
-        return self._handles.call(seat, "watch", request)
-
-
-def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
-    """Call one method on many actors at once; an actor that fails maps to its exception.
-
-    What an actor raises on purpose arrives as itself, not wrapped in Ray's story of it.
-    """
-    refs = {}
-    answers: dict[str, Any] = {}
-    for name in names:
-        try:
-            refs[name] = getattr(ray.get_actor(name, namespace=NAMESPACE), method).remote(*args)
-        except ValueError as error:
-            answers[name] = error
-    ray.wait(list(refs.values()), num_returns=len(refs), timeout=seconds) if refs else None
-    for name, ref in refs.items():
-        try:
-            answers[name] = ray.get(ref, timeout=0.1)
-        except ray.exceptions.RayError as error:
-            answers[name] = said_by_actor(error)
-    return answers
-
-
-def said_by_actor(error: Exception) -> Exception:
-    """The error that an actor's method raised; the given one if that is Ray's own."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, MetarayError) else error

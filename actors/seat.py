@@ -285,6 +285,11 @@ class Seat:
             return b""  # a seat without a replica is silent, as a lost message is
         return await self._transport.deliver(envelope)
 
+    def take(self, envelope: bytes) -> None:
+        """The same by a link: what is to be said to it goes by a link of ours. Raises Invalid."""
+        if self._transport is not None and self.replica is not None:
+            self._transport.take(envelope)
+
     async def chunk(self, chunk: bytes) -> bool:
         """One chunk of a snapshot."""
         return self.replica is not None and await self.replica.take_chunk(chunk)

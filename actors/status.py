@@ -49,6 +49,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
         if replica.leads
         else {},
         "seats": {peer: replica.transport.seat_of(peer) for peer in configuration.members},
+        "carriers": replica.transport.carriers(),
         "queue": len(writes),
         "reads": len(replica.reads),
         "storage_queue": replica.storage.queued,

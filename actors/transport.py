@@ -1,12 +1,13 @@
-"""Raft messages between the replicas of a group: a port, and Ray actor calls behind it.
+"""Raft messages between the replicas of a group: a port, and what carries them behind it.
 
 The port promises nothing: a message may be lost, late, doubled or overtaken, and the core lives
 with that (law 12). What it does promise is bounds: each peer has a small number of calls under
 way, each with our own deadline (law 13), and a buffer that drops its oldest message when full, so
 that a frozen peer costs nothing but its own messages.
 
-One Ray call costs about a millisecond and a third of a millisecond of processor time, so calls are
-what is saved: everything waiting for a peer travels in one envelope, and the answer to an envelope
+An envelope is posted over a TCP link when one is up, and nothing more is heard of it. Otherwise it
+is an actor call. That costs about a millisecond and a third of a millisecond of processor time, so
+calls are what is saved then: everything waiting for a peer travels in one envelope, and the answer
 travels back as the return value of the call that brought it. `deliver` therefore waits a moment
 for the core to have something to say to the sender.
 
@@ -62,6 +63,10 @@ class Transport(Protocol):
         """The seat the peer answers at, empty when not known."""
         ...
 
+    def carriers(self) -> dict[str, str]:
+        """What carries messages to each other seat now, in one word."""
+        ...
+
     def meet(self, members: Iterable[int]) -> None:
         """Learn where these replicas sit, before there is something urgent to say to them."""
         ...
@@ -77,6 +82,14 @@ class Transport(Protocol):
 
 class Calls(Protocol):
     """The remote methods of another seat, whatever carries them."""
+
+    def post(self, seat: str, envelope: bytes) -> bool:
+        """Send an envelope by the link to that seat; False when there is none that takes it."""
+        ...
+
+    def linked(self, seat: str) -> bool:
+        """Whether there is such a link now."""
+        ...
 
     def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
         """Hand an envelope over; the return value is an envelope of answers, or empty."""
@@ -152,7 +165,7 @@ class ActorTransport:
         for message in messages:
             by_peer.setdefault(message.receiver, []).append(message)
         for peer, batch in by_peer.items():
-            if self._answer(peer, batch):
+            if self._post(peer, batch) or self._answer(peer, batch):
                 continue
             lane = self._lanes[peer]
             if type(batch[0]) is Heartbeat and len(batch) == 1 and lane.calls:
@@ -170,6 +183,16 @@ class ActorTransport:
                 self.dropped += 1
             self._pump(peer, lane)
 
+    def _post(self, peer: int, batch: list[Message]) -> bool:
+        seat = self._book.get(peer)
+        if seat is None or not self._calls.linked(seat):
+            return False
+        rest = deque(batch)
+        while rest:
+            if not self._calls.post(seat, self._envelope(_filled(rest))):
+                self.dropped += 1  # it does not read: what it missed is sent again when it answers
+        return True
+
     def _answer(self, peer: int, batch: list[Message]) -> bool:
         calls = self._open.get(peer)
         while calls:
@@ -181,14 +204,8 @@ class ActorTransport:
 
     def _pump(self, peer: int, lane: _Lane) -> None:
         while lane.waiting and lane.calls < CALLS_MAX:
-            batch: list[Message] = []
-            size = 0
-            while lane.waiting and size < ENVELOPE_BYTES_MAX:
-                message = lane.waiting.popleft()
-                batch.append(message)
-                size += sum(len(entry.data) for entry in getattr(message, "entries", ()))
             lane.calls += 1
-            self._start(self._call(peer, batch, lane))
+            self._start(self._call(peer, _filled(lane.waiting), lane))
 
     async def _beat(self, peer: int, batch: list[Message], lane: _Lane) -> None:
         try:
@@ -258,6 +275,11 @@ class ActorTransport:
 
     # -- incoming ---------------------------------------------------------------------------
 
+    def take(self, data: bytes) -> None:
+        """Take an envelope that came by a link. Raises Invalid."""
+        if not self._closed:
+            self._take(data)
+
     async def deliver(self, data: bytes) -> bytes:
         """Take an envelope that a peer's call brought; what it returns goes back to the peer."""
         sender = self._take(data)
@@ -305,6 +327,10 @@ class ActorTransport:
     def seat_of(self, peer: int) -> str:
         """The seat of a replica, empty when not known."""
         return self._seat if peer == self._replica else self._book.get(peer, "")
+
+    def carriers(self) -> dict[str, str]:
+        """What carries messages to each other seat now: "tcp" or "ray"."""
+        return {seat: "tcp" if self._calls.linked(seat) else "ray" for seat in self._seats}
 
     def learn(self, replica: int, seat: str) -> None:
         """Take note that this replica answers at this seat."""
@@ -378,3 +404,14 @@ class ActorTransport:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
+
+
+def _filled(waiting: deque[Message]) -> list[Message]:
+    """The messages of the next envelope, taken from those that wait."""
+    batch: list[Message] = []
+    size = 0
+    while waiting and size < ENVELOPE_BYTES_MAX:
+        message = waiting.popleft()
+        batch.append(message)
+        size += sum(len(entry.data) for entry in getattr(message, "entries", ()))
+    return batch

@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 import msgpack
 
 from actors.caller import Caller
-from actors.remote import RayGroups
+from actors.calls import RayGroups
 from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.offset import (
@@ -116,6 +116,7 @@ class Client:
         if caller is not None:
             self._word = "is closed"
             await caller.close()
+            await self._groups.close()
 
     @overload
     async def call(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import ray
 from ray.exceptions import RayError
 
-from actors import remote
+from actors import calls
 from actors.controller import leader_of
 from actors.ray_env import NAMESPACE
 from state_machines.errors import MetarayError, NoQuorum, Rejected, Stopped
@@ -48,14 +48,14 @@ class Cut:
                 return
 
     def _lost(self, table: str, error: Exception) -> MetarayError:
-        said = remote.said_by_actor(error)
+        said = calls.said_by_actor(error)
         if isinstance(said, MetarayError):
             return said
         return Stopped(f"{self.seat} does not answer for {table}; take a new cut: {said}")
 
     def close(self) -> None:
         """Let the replica's view go."""
-        remote.each_call([self.seat], "export_close", self.name, seconds=CALL_SECONDS)
+        calls.each_call([self.seat], "export_close", self.name, seconds=CALL_SECONDS)
 
 
 def take(group: str, tables: tuple[str, ...], *, min_index: int = 0) -> Cut:
@@ -64,8 +64,8 @@ def take(group: str, tables: tuple[str, ...], *, min_index: int = 0) -> Cut:
     The leader has enough to do; it is asked only when no follower has caught up. Raises NoQuorum
     when no replica could give a cut.
     """
-    seats = [name for name in sorted(remote.named_actors()) if name.rpartition("/")[0] == group]
-    answers = remote.each_call(seats, "status", seconds=CALL_SECONDS)
+    seats = [name for name in sorted(calls.named_actors()) if name.rpartition("/")[0] == group]
+    answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
     living = {seat: each for seat, each in answers.items() if isinstance(each, dict)}
     leader = leader_of(living.values())
     wanted = max(min_index, leader["commit"] if leader else 0)
@@ -79,7 +79,7 @@ def take(group: str, tables: tuple[str, ...], *, min_index: int = 0) -> Cut:
     )
     said = "no replica answers"
     for seat in ranked:
-        answer = remote.each_call([seat], "export_open", tables, seconds=CALL_SECONDS)[seat]
+        answer = calls.each_call([seat], "export_open", tables, seconds=CALL_SECONDS)[seat]
         if isinstance(answer, dict) and answer["index"] >= min_index:
             return Cut(group, seat, answer["cut"], answer["index"])
         if isinstance(answer, Rejected):

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from actors import placement, remote
+from actors import calls, placement, remote
 from actors.controller import leader_of
 from metaray.join import in_one_line
 
@@ -18,10 +18,10 @@ def overview() -> dict[str, Any]:
 
     `alarms` says in words what needs an operator; empty when all is well.
     """
-    names = sorted(remote.named_actors())
+    names = sorted(calls.named_actors())
     seats = [name for name in names if "/" in name]
-    answers = remote.each_call(seats, "status", seconds=CALL_SECONDS)
-    places = remote.each_call(seats, "node", seconds=CALL_SECONDS)
+    answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
+    places = calls.each_call(seats, "node", seconds=CALL_SECONDS)
     groups: dict[str, dict[str, Any]] = {}
     for seat in seats:
         group = groups.setdefault(
@@ -37,7 +37,7 @@ def overview() -> dict[str, Any]:
         for replica in group["replicas"]:
             replica["lag"] = (leader["commit"] - replica["applied"]) if leader else None
     controllers = [name for name in names if name.startswith(remote.CONTROLLER_PREFIX)]
-    said = remote.each_call(controllers, "status", seconds=CALL_SECONDS)
+    said = calls.each_call(controllers, "status", seconds=CALL_SECONDS)
     controlling = [
         each if isinstance(each, dict) else {"name": name, "error": in_one_line(each)}
         for name, each in sorted(said.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from actors import remote
+from actors import calls
 from jobs import datasets
 from jobs import report as report_job
 from jobs.progress import OFFSETS, WATERMARKS
@@ -34,7 +34,7 @@ def report(
     `address` None runs Spark in this process instead of on the cluster. `watermarks` is a Parquet
     file (tenant, topic, partition, high_watermark); without it no lag can be told.
     """
-    groups = sorted({name.rpartition("/")[0] for name in remote.named_actors() if "/" in name})
+    groups = sorted({name.rpartition("/")[0] for name in calls.named_actors() if "/" in name})
     with ExitStack() as stack:
         session = stack.enter_context(spark(address, settings, fallback=fallback))
         taken: list[cuts.Cut] = []

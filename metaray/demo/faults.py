@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from actors import remote
+from actors import calls
 from actors.controller import leader_of
 
 CALL_SECONDS = 5.0  #: our own deadline for asking a group who leads
@@ -29,7 +29,7 @@ class Failover:
 
 def leader(client_groups: Callable[[str], Any], group: str) -> dict[str, Any] | None:
     """The status of the group's leader, None when there is none just now."""
-    answers = remote.each_call(client_groups(group), "status", seconds=CALL_SECONDS)
+    answers = calls.each_call(client_groups(group), "status", seconds=CALL_SECONDS)
     return leader_of(each for each in answers.values() if isinstance(each, dict))
 
 
@@ -40,7 +40,7 @@ async def kill_leader(
     status = await asyncio.to_thread(leader, seats, group)
     assert status is not None, f"{group} has a leader before the fault"
     seat = str(status["seat"])
-    pids = await asyncio.to_thread(remote.each_call, [seat], "process", seconds=CALL_SECONDS)
+    pids = await asyncio.to_thread(calls.each_call, [seat], "process", seconds=CALL_SECONDS)
     pid = int(pids[seat])
     os.kill(pid, signal.SIGKILL)
     begun = time.monotonic()

@@ -13,7 +13,13 @@ from state_machines.errors import Conflict, Invalid, NotLeader, Rejected
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.raft.confchange import Change
 from state_machines.wire import api_pb2 as api
-from tests.actors.wires import Group, eventually, in_loop, running
+from tests.actors.wires import Group, Wires, eventually, in_loop, running
+
+
+@pytest.fixture(params=["calls", "links"], autouse=True)
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds over links too."""
+    monkeypatch.setattr(Wires, "links", request.param == "links")
 
 
 @in_loop

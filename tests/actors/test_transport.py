@@ -38,6 +38,9 @@ class Carrier:
     """`transport.Calls`: answers by default with nothing, at once."""
 
     delivered: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
+    links: set[str] = field(default_factory=set)
+    full: bool = False
+    posted: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  #: bytes, an exception, or a gate to wait at
     frozen: asyncio.Event | None = None
     ids: dict[str, Any] = field(default_factory=lambda: {"g-0/1": PEER, "g-0/2": OTHER})
@@ -46,6 +49,15 @@ class Carrier:
     attended: list[tuple[str, int]] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
+
+    def linked(self, seat: str) -> bool:
+        return seat in self.links
+
+    def post(self, seat: str, envelope: bytes) -> bool:
+        if seat not in self.links or self.full:
+            return False
+        self.posted.append((seat, codec.decode_envelope(envelope).messages))
+        return True
 
     async def deliver(self, seat: str, envelope: bytes) -> bytes:
         self.delivered.append((seat, codec.decode_envelope(envelope).messages))
@@ -228,6 +240,66 @@ async def test_no_messages_are_no_calls() -> None:
         made.transport.send([])
         await settled()
         assert made.carrier.delivered == []
+
+
+# -- links --------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_a_link_takes_is_no_call() -> None:
+    async with transporting() as made:
+        made.carrier.links = {SEATS[1]}
+        made.transport.send([append(1), beat(), append(2, receiver=OTHER)])
+        await settled()
+        assert made.carrier.posted == [(SEATS[1], (append(1), beat()))]
+        assert [seat for seat, _ in made.carrier.delivered] == [SEATS[2]]
+        assert made.transport.carriers() == {SEATS[1]: "tcp", SEATS[2]: "ray"}
+
+
+@in_virtual_time
+async def test_a_link_is_posted_envelopes_up_to_a_size() -> None:
+    async with transporting() as made:
+        made.carrier.links = {SEATS[1]}
+        size = transport_module.ENVELOPE_BYTES_MAX // 4
+        made.transport.send([append(number, size) for number in range(1, 11)])
+        assert [len(each) for _, each in made.carrier.posted] == [4, 4, 2]
+
+
+@in_virtual_time
+async def test_what_a_link_refuses_is_lost() -> None:
+    """Its reader does not read: more calls would not make it."""
+    async with transporting() as made:
+        made.carrier.links, made.carrier.full = {SEATS[1]}, True
+        made.transport.send([append(1)])
+        await settled()
+        assert made.carrier.delivered == []
+        assert made.transport.dropped == 1
+
+
+@in_virtual_time
+async def test_an_answer_goes_by_the_link_though_a_call_is_open() -> None:
+    """The call came before the link was up; it ends by itself."""
+    async with transporting() as made:
+        call = asyncio.create_task(made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))))
+        await settled()
+        made.carrier.links = {SEATS[1]}
+        made.transport.send([HeartbeatReply(ME, PEER, 1)])
+        assert made.carrier.posted == [(SEATS[1], (HeartbeatReply(ME, PEER, 1),))]
+        assert await call == b""
+
+
+@in_virtual_time
+async def test_what_comes_by_a_link_is_taken_or_refused() -> None:
+    async with transporting(knows=False) as made:
+        made.transport.take(envelope(Heartbeat(PEER, ME, 1, 0)))
+        assert made.received == [Heartbeat(PEER, ME, 1, 0)]
+        assert made.transport.seat_of(PEER) == SEATS[1]
+        for bad in (b"\xff", envelope(beat(), cluster="other"), envelope(beat(), group="g-1")):
+            with pytest.raises(Invalid):
+                made.transport.take(bad)
+        made.transport.close()
+        made.transport.take(envelope(Heartbeat(PEER, ME, 1, 0)))
+        assert len(made.received) == 1
 
 
 # -- open calls ---------------------------------------------------------------------------------

@@ -55,11 +55,14 @@ class Gone(Exception):
 class Wires:
     """Carries the calls between seats, and from clients (the ports of transport and caller)."""
 
+    links = False  #: whether seats have links to each other
+
     def __init__(self) -> None:
         self.living: dict[str, Seat] = {}
         self.frozen: set[str] = set()
         self.cut: set[tuple[str, str]] = set()  #: (from, to) seats that do not hear each other
         self.trouble: Random | None = None  #: makes calls late, so overtaken, doubled, or lost
+        self.posted = 0
         self.doubled = 0
         self.lost = 0
         self._strays: set[asyncio.Task[Any]] = set()
@@ -68,6 +71,17 @@ class Wires:
     def from_seat(self, seat: str) -> FromSeat:
         """The carrier as one seat sees it."""
         return FromSeat(self, seat)
+
+    def post(self, source: str, seat: str, envelope: bytes) -> bool:
+        """One envelope over a link, in order; lost if nobody listens."""
+
+        def arrive() -> None:
+            if seat in self.living and seat not in self.frozen:
+                self.posted += 1
+                self.living[seat].take(envelope)
+
+        asyncio.get_running_loop().call_soon(arrive)
+        return True
 
     async def call(self, source: str, seat: str, method: str, *args: Any) -> Any:
         """One call, as Ray would carry it."""
@@ -158,6 +172,14 @@ class FromSeat:
 
     wires: Wires
     seat: str
+
+    def linked(self, seat: str) -> bool:
+        """Whether there is a link."""
+        return self.wires.links and (self.seat, seat) not in self.wires.cut
+
+    def post(self, seat: str, envelope: bytes) -> bool:
+        """Raft messages, by a link."""
+        return self.linked(seat) and self.wires.post(self.seat, seat, envelope)
 
     def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
         """Raft messages."""

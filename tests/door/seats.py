@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import remote
+from actors import calls
 from actors.controller import leader_of
 
 CALL_SECONDS = 5.0
@@ -17,19 +17,19 @@ WAIT_SECONDS = 60.0  #: the deadline of whatever these tests wait for
 
 def ask(seat: str, method: str, *args: Any) -> Any:
     """One call of one seat; its error is raised."""
-    answer = remote.each_call([seat], method, *args, seconds=CALL_SECONDS)[seat]
+    answer = calls.each_call([seat], method, *args, seconds=CALL_SECONDS)[seat]
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 def seats(group: str) -> list[str]:
-    return sorted(name for name in remote.named_actors() if name.rpartition("/")[0] == group)
+    return sorted(name for name in calls.named_actors() if name.rpartition("/")[0] == group)
 
 
 def statuses(group: str) -> dict[str, dict[str, Any]]:
     """What each seat of the group says; those that do not answer are left out."""
-    answers = remote.each_call(seats(group), "status", seconds=CALL_SECONDS)
+    answers = calls.each_call(seats(group), "status", seconds=CALL_SECONDS)
     return {seat: each for seat, each in answers.items() if isinstance(each, dict)}
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from actors import remote
+from actors import calls
 from metaray import Client, connect, connect_sync
 from metaray.cli.app import app
 from metaray.local import LocalCluster
@@ -108,7 +108,7 @@ def test_the_controller_follows_the_metadata_leader_and_the_old_epoch_is_fenced(
     def standing() -> dict[str, Any] | None:
         """The only controller there is, if it is the leader's and beside it."""
         leads = leader("metadata-0")
-        names = [each for each in remote.named_actors() if each.startswith("controller-")]
+        names = [each for each in calls.named_actors() if each.startswith("controller-")]
         if names != [f"controller-{leads['term']}"]:
             return None
         try:

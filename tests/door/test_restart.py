@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from actors import placement, remote
+from actors import calls, placement
 from actors.config import ClusterConfig
 from actors.ray_env import NAMESPACE
 from metaray import connect_sync, local
@@ -67,7 +67,7 @@ def refused_for_foreign_data(path: Path, cluster: str) -> None:
         start()
     for named in (FOREIGN, cluster, "/node-1", "start each cluster on its own data"):
         assert named in refused.value.detail
-    assert remote.named_actors() == set()
+    assert calls.named_actors() == set()
     assert placement.states() == {}
     assert identity.read(path).cluster == FOREIGN
 

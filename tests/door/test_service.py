@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from actors import bootstrap, placement, remote
+from actors import bootstrap, calls, placement
 from actors.config import KINDS, ClusterConfig
 from actors.placement import NotEnoughNodes
 from metaray import connect_sync
@@ -56,13 +56,13 @@ def test_a_second_start_changes_nothing(tenant: str) -> None:
 
 
 def test_more_replicas_than_nodes_is_refused_with_both_numbers_and_leaves_nothing() -> None:
-    actors, places = remote.named_actors(), placement.states()
+    actors, places = calls.named_actors(), placement.states()
     config = ClusterConfig(groups=(*GROUPS, COLOCATED), replicas=5)
     with pytest.raises(NotEnoughNodes) as refused:
         bootstrap.start_group(config, COLOCATED, "")
     assert re.search(r"wants 5 replicas .* 3 of 3 nodes", refused.value.detail)
     assert "--allow-colocated" in refused.value.detail
-    assert remote.named_actors() == actors
+    assert calls.named_actors() == actors
     assert placement.states() == places
 
 
@@ -128,7 +128,7 @@ def test_the_directories_name_the_cluster_and_a_new_one_gets_a_name() -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """What seats would say."""
     said: dict[str, object] = {}
-    monkeypatch.setattr(remote, "each_call", lambda *_, **__: said)
+    monkeypatch.setattr(calls, "each_call", lambda *_, **__: said)
     monkeypatch.setattr(bootstrap, "ABSENT_SECONDS", 0.0)
     monkeypatch.setattr(bootstrap, "SEAT_SECONDS", 0.1)
     return said

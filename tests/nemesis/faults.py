@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import psutil
 import ray
 
-from actors import placement, remote
+from actors import calls, placement
 from metaray.local.processes import kill, marked
 from tests.nemesis.world import GROUPS, World, head_family, start_head, wait_for
 
@@ -276,7 +276,7 @@ def answers(address: str) -> bool:
 def wait_for_control() -> None:
     """Ray's control process knows the names of the seats again."""
     wait_for(
-        lambda: any(name.startswith(GROUPS[0]) for name in remote.named_actors()),
+        lambda: any(name.startswith(GROUPS[0]) for name in calls.named_actors()),
         "Ray knows its actors again",
         RETURN_SECONDS,
     )
@@ -389,9 +389,9 @@ class KillController(Fault):
         def works() -> bool:
             term = self.world.must_lead("metadata-0")["term"]
             name = f"controller-{term}"
-            if name not in remote.named_actors():
+            if name not in calls.named_actors():
                 return False
-            status = remote.each_call([name], "status", seconds=2.0)[name]
+            status = calls.each_call([name], "status", seconds=2.0)[name]
             return isinstance(status, dict) and all(
                 duty["runs"] and not duty["last_error"] for duty in status["duties"].values()
             )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from actors import remote
+from actors import calls, remote
 from actors.config import ClusterConfig
 from actors.seat import SeatSpec
 from state_machines.errors import Stopped
@@ -17,10 +17,10 @@ from state_machines.errors import Stopped
 def test_a_controller_starts_though_ray_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its constructor must not raise: Ray would never restart it, and nobody would notice."""
 
-    async def no_answer(_groups: remote.RayGroups) -> None:
+    async def no_answer(_groups: calls.RayGroups) -> None:
         raise Stopped("Ray's control service does not answer")
 
-    monkeypatch.setattr(remote.RayGroups, "refresh", no_answer)
+    monkeypatch.setattr(calls.RayGroups, "refresh", no_answer)
     node = SimpleNamespace(get_node_id=lambda: "n1")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: node)
     spec = SeatSpec("metadata-0", "metadata-0/0", ("metadata-0/0",), ClusterConfig().raft)

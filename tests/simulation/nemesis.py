@@ -15,6 +15,7 @@ from typing import Any
 
 from state_machines.errors import MetarayError
 from state_machines.raft.confchange import Change
+from tests.simulation.links import HALF_OPEN_SECONDS
 from tests.simulation.loop import Process
 from tests.simulation.network import DELAY_SECONDS, FromProcess, Gone
 from tests.simulation.plan import Fault
@@ -83,6 +84,36 @@ class Nemesis:
 
     def _corrupt_chunks(self, rng: Random, _: Fault) -> Any:
         return self._weather("corrupt_chunks", 0.1 + 0.5 * rng.random())
+
+    def _break_links(self, rng: Random, fault: Fault, seconds: float) -> Any:
+        """All at first, then some again and again."""
+        links = self.network.links
+        if links is None:
+            return False
+        over = False
+
+        def strike(share: float) -> None:
+            if not over:
+                links.break_some(share, seconds)
+                self.world.at(0.05 + 0.3 * rng.random(), partial(strike, 0.5))
+
+        def heal() -> None:
+            nonlocal over
+            over = True
+
+        strike(1.0)
+        return heal
+
+    def _links_reset(self, rng: Random, fault: Fault) -> Any:
+        return self._break_links(rng, fault, 0.0)
+
+    def _links_half_open(self, rng: Random, fault: Fault) -> Any:
+        return self._break_links(rng, fault, 2 * HALF_OPEN_SECONDS)
+
+    def _slow_readers(self, rng: Random, _: Fault) -> Any:
+        if self.network.links is None:
+            return False
+        return self._weather("full_links", 0.1 + 0.8 * rng.random())
 
     def _cut(self, pairs: set[tuple[str, str]]) -> Any:
         key = id(pairs)

@@ -1,8 +1,9 @@
 """The network between simulated processes: calls with answers, late, lost, doubled, overtaken.
 
-It stands where Ray stands: it carries the calls of seats to seats, of clients and controllers to
-seats. A call whose request or answer is lost either fails or is never answered, and the caller's
-own deadline has to end it. Every message takes its own time, so any two may change places.
+It stands where Ray stands (`links.py` where TCP does): it carries the calls of seats to seats, of
+clients and controllers to seats. A call whose request or answer is lost either fails or is never
+answered, and the caller's own deadline has to end it. Every message takes its own time, so any two
+may change places.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.simulation.links import SimulatedLinks
 from tests.simulation.loop import Process, SimulatedLoop
 
 DELAY_SECONDS = 0.004  #: one way, at most, when all is well
@@ -35,6 +37,7 @@ class Weather:
     duplicate: float = 0.0
     delay_seconds: float = DELAY_SECONDS
     corrupt_chunks: float = 0.0
+    full_links: float = 0.0
     cut: set[tuple[str, str]] = field(default_factory=set)  #: (from, to) hosts
 
 
@@ -61,6 +64,7 @@ class Network:
         self.seen: Counter[str] = Counter()
         self.happened: Callable[[str, str, str], None] = lambda kind, who, what: None
         self.ghosts: deque[tuple[str, bytes]] = deque(maxlen=GHOSTS_MAX)
+        self.links: SimulatedLinks | None = None  #: None: everything is a call
         self._calls: dict[Process, list[Call]] = {}
 
     def serve(self, name: str, process: Process, server: Any) -> None:
@@ -69,6 +73,8 @@ class Network:
 
     def ended(self, process: Process) -> None:
         """A process was killed: whoever waits for it hears so, if the news gets through."""
+        if self.links is not None:
+            self.links.ended(process)
         for name, (server, _) in list(self.servers.items()):
             if server is process:
                 del self.servers[name]
@@ -79,8 +85,8 @@ class Network:
         """Call a method; the future fails with `Gone` or `ConnectionResetError`, or never ends."""
         call = Call(source, target, method, args, self.loop.create_future())
         weather, rng = self.weather, self.rng
-        if method == "deliver" and rng.random() < 0.1:
-            self.ghosts.append((target, args[0]))
+        if method == "deliver":
+            self.remember(target, args[0])
         copies = 1
         if weather.duplicate and rng.random() < weather.duplicate:
             copies = 2
@@ -91,15 +97,24 @@ class Network:
             if not copies and rng.random() < 0.5:
                 self._later(source, self._reset, call)
         for _ in range(copies):
-            # In nobody's process: a message under way outlives its sender.
-            self.loop.call_at(self.loop.now + self._delay(), self._arrive, call, context=NOBODY)
+            self.later(self.loop.now + self.delay(), self._arrive, call)
         return call.answer
 
-    def _delay(self) -> float:
+    def remember(self, target: str, envelope: bytes) -> None:
+        """Some envelopes may turn up again much later."""
+        if self.rng.random() < 0.1:
+            self.ghosts.append((target, envelope))
+
+    def later(self, when: float, callback: Callable[..., None], *args: Any) -> None:
+        """In nobody's process: what is under way outlives its sender."""
+        self.loop.call_at(when, callback, *args, context=NOBODY)
+
+    def delay(self) -> float:
+        """One way."""
         return self.weather.delay_seconds * self.rng.randrange(1, 101) / 100
 
     def _later(self, process: Process, callback: Callable[..., None], *args: Any) -> None:
-        self.loop.call_at(self.loop.now + self._delay(), callback, *args, context=process.context)
+        self.loop.call_at(self.loop.now + self.delay(), callback, *args, context=process.context)
 
     def _arrive(self, call: Call) -> None:
         server = self.servers.get(call.target)
@@ -203,6 +218,14 @@ class FromProcess:
         self.network = network
         self._process = process
         self._seats = seats
+
+    def linked(self, seat: str) -> bool:
+        links = self.network.links
+        return links is not None and links.linked(self._process, seat)
+
+    def post(self, seat: str, envelope: bytes) -> bool:
+        links = self.network.links
+        return links is not None and links.post(self._process, seat, envelope)
 
     def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
         return self.network.call(self._process, seat, "deliver", envelope)

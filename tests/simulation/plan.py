@@ -28,6 +28,9 @@ NETWORK = (
     "isolate minority",
     "ghosts",
     "corrupt chunks",
+    "links reset",
+    "links half-open",
+    "slow readers",
 )
 PROCESSES = (
     "crash",
@@ -72,6 +75,7 @@ class Plan:
     spares: int
     groups: tuple[str, ...]
     clients: int
+    links: bool  #: the direct transport, or actor calls only
     remembered: int  #: clients that a group remembers; one more and it forgets the oldest
     settings: RaftSettings
     faults: tuple[Fault, ...]
@@ -103,6 +107,7 @@ def draw(seed: int) -> Plan:
         spares=rng.choice((0, 1, 2)) if replicas > 1 else rng.choice((0, 2)),
         groups=groups,
         clients=rng.randrange(1, 4),
+        links=rng.random() < 0.75,
         remembered=rng.choice((2, 4, CLIENTS_MAX, CLIENTS_MAX, CLIENTS_MAX)),
         settings=RaftSettings(
             tick_ms=50,

@@ -23,6 +23,7 @@ from state_machines.raft.quorum import has_quorum
 from state_machines.wire import api_pb2 as api
 from tests.simulation.disk import MemoryHome, SimulatedStorage
 from tests.simulation.invariants import Monitor
+from tests.simulation.links import SimulatedLinks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import NOBODY, FromProcess, Network
 from tests.simulation.plan import Plan
@@ -98,6 +99,8 @@ class World:
         self.loop = SimulatedLoop()
         self.monitor = Monitor()
         self.network = Network(self.loop, self.rng("network"))
+        if plan.links:
+            self.network.links = SimulatedLinks(self.network)
         self.seen: Counter[str] = Counter()
         self.happenings = 0
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=TRACE_SHOWN)

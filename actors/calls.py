@@ -1,0 +1,225 @@
+"""How actors are called: by a TCP link where one is up, by a Ray actor call otherwise.
+
+Ray's own retries are off (law 9): a call that fails is retried by us, with the same request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Sequence
+from random import SystemRandom
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
+
+from actors.direct.links import Links, ProcessEnded
+from actors.direct.listener import Service
+from actors.direct.secret import Endpoint
+from actors.ray_env import NAMESPACE
+from actors.seat import Seat
+from state_machines.errors import MetarayError, Stopped
+
+LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
+REPLICA_BYTES = 8  #: of a replica's id on a link, lowest first
+YES, NO = b"\x01", b"\x00"
+
+
+def named_actors() -> set[str]:
+    """The names of all living actors of the namespace."""
+    return {
+        each["name"]
+        for each in ray.util.list_named_actors(all_namespaces=True)
+        if each["namespace"] == NAMESPACE
+    }
+
+
+class Handles:
+    """Actor handles by name. Looked up off the loop once, then kept (no lookup on the hot path)."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+
+    async def get(self, name: str) -> Any:
+        """The handle; raises Stopped when there is no such actor or Ray does not answer."""
+        handle = self._handles.get(name)
+        if handle is None:
+            find = functools.partial(ray.get_actor, name, namespace=NAMESPACE)
+            try:
+                handle = await asyncio.wait_for(asyncio.to_thread(find), LOOKUP_SECONDS)
+            except ValueError:
+                raise Stopped(f"there is no actor {name!r} in namespace {NAMESPACE!r}") from None
+            except TimeoutError:
+                raise Stopped(f"{name}: Ray's control service does not answer") from None
+            self._handles[name] = handle
+        return handle
+
+    def drop(self, name: str) -> None:
+        """Forget a handle whose actor is gone for good."""
+        self._handles.pop(name, None)
+
+    async def call(self, name: str, method: str, *args: Any) -> Any:
+        """Call a method and wait for its value."""
+        handle = await self.get(name)
+        try:
+            return await getattr(handle, method).remote(*args)
+        except ActorDiedError:
+            self.drop(name)
+            raise
+
+
+class _Linked:
+    """Handles and links of one process."""
+
+    def __init__(self) -> None:
+        self._handles = Handles()
+        self._links = Links(self._endpoint, SystemRandom())
+
+    async def _endpoint(self, seat: str) -> Endpoint | None:
+        found: Endpoint | None = await self._handles.call(seat, "endpoint")
+        return found
+
+    def _call(self, seat: str, method: str, body: bytes) -> Awaitable[bytes]:
+        link = self._links.get(seat)
+        if link is not None:
+            return link.call(method, body)
+        return self._handles.call(seat, method, body)
+
+    def linked(self, seat: str) -> bool:
+        """Whether a link to this seat is up. If not, it is worked on."""
+        return self._links.get(seat) is not None
+
+    async def close(self) -> None:
+        """End the links."""
+        await self._links.close()
+
+
+class RayCalls(_Linked):
+    """What replicas say to each other (the port `transport.Calls`)."""
+
+    def post(self, seat: str, envelope: bytes) -> bool:
+        """Send an envelope by the link."""
+        link = self._links.get(seat)
+        return link is not None and link.post("take", envelope)
+
+    def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
+        """Hand an envelope over by an actor call."""
+        return self._handles.call(seat, "deliver", envelope)
+
+    async def chunk(self, seat: str, chunk: bytes) -> bool:
+        """Hand a snapshot chunk over."""
+        link = self._links.get(seat)
+        if link is None:
+            return bool(await self._handles.call(seat, "chunk", chunk))
+        return await link.call("chunk", chunk) == YES
+
+    async def attend(self, seat: str, replica: int) -> bool:
+        """Stay with the leader."""
+        link = self._links.get(seat)
+        if link is None:
+            return bool(await self._handles.call(seat, "attend", replica))
+        return await link.call("attend", replica.to_bytes(REPLICA_BYTES, "little")) == YES
+
+    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+        """Ask who sits there."""
+        return self._handles.call(seat, "hello")
+
+    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
+        """Any other method of a seat, for the controller and the tools."""
+        return self._handles.call(seat, method, *args)
+
+    def died(self, error: BaseException) -> bool:
+        """Ray says so within about ten milliseconds, given `ray_env`; a link within one."""
+        return isinstance(
+            error, ProcessEnded | ActorDiedError | ActorUnavailableError | ActorUnschedulableError
+        )
+
+
+class RayGroups(_Linked):
+    """The groups of the connected cluster (the port `caller.Groups`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seats: dict[str, tuple[str, ...]] = {}
+
+    def seats(self, group: str) -> Sequence[str]:
+        """The seats of a group, in order."""
+        return self._seats.get(group, ())
+
+    def groups(self) -> Sequence[str]:
+        """All groups, by name."""
+        return tuple(sorted(self._seats))
+
+    async def refresh(self) -> None:
+        """Read the namespace's names again. Raises Stopped when Ray does not answer."""
+        try:
+            names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
+        except TimeoutError:
+            raise Stopped("Ray's control service does not answer; is the head alive?") from None
+        seats: dict[str, list[str]] = {}
+        for name in sorted(names):
+            group, slash, _ = name.rpartition("/")
+            if slash:
+                seats.setdefault(group, []).append(name)
+        self._seats = {group: tuple(each) for group, each in seats.items()}
+
+    def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Propose at a seat."""
+        return self._call(seat, "propose", request)
+
+    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Query at a seat."""
+        return self._call(seat, "query", request)
+
+    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
+        """Watch at a seat."""
+        return self._call(seat, "watch", request)
+
+
+def service(seat: Seat) -> Service:
+    """What a seat offers to links: the same that it offers to actor calls."""
+
+    async def chunk(body: bytes) -> bytes:
+        return YES if await seat.chunk(body) else NO
+
+    async def attend(body: bytes) -> bytes:
+        return YES if await seat.attend(int.from_bytes(body, "little")) else NO
+
+    return Service(
+        calls={
+            "propose": seat.propose,
+            "query": seat.query,
+            "watch": seat.watch,
+            "chunk": chunk,
+            "attend": attend,
+        },
+        posts={"take": seat.take},
+    )
+
+
+def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
+    """Call one method on many actors at once; an actor that fails maps to its exception.
+
+    What an actor raises on purpose arrives as itself, not wrapped in Ray's story of it.
+    """
+    refs = {}
+    answers: dict[str, Any] = {}
+    for name in names:
+        try:
+            refs[name] = getattr(ray.get_actor(name, namespace=NAMESPACE), method).remote(*args)
+        except ValueError as error:
+            answers[name] = error
+    ray.wait(list(refs.values()), num_returns=len(refs), timeout=seconds) if refs else None
+    for name, ref in refs.items():
+        try:
+            answers[name] = ray.get(ref, timeout=0.1)
+        except ray.exceptions.RayError as error:
+            answers[name] = said_by_actor(error)
+    return answers
+
+
+def said_by_actor(error: Exception) -> Exception:
+    """The error that an actor's method raised; the given one if that is Ray's own."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, MetarayError) else error

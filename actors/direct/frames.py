@@ -1,0 +1,70 @@
+"""Frames: what travels over a TCP connection between two processes of a cluster.
+
+    length  4 bytes, lowest first: of the frame
+    crc     4 bytes, lowest first: CRC-32 of the frame
+    frame   an encoded `link.Frame`
+
+TCP has a checksum of its own, of sixteen bits, which is too weak for what a log is made from.
+Whatever is wrong with a frame ends its connection: there is no place to go on from.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from state_machines.errors import Invalid
+from state_machines.wire import link_pb2 as link
+from state_machines.wire.codec import ENVELOPE_BYTES_MAX
+
+FRAME_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1024  #: an envelope is the largest there is
+HEADER: Final = struct.Struct("<II")
+
+
+def pack(frame: link.Frame) -> bytes:
+    """The bytes of a frame with its header."""
+    data = frame.SerializeToString()
+    return HEADER.pack(len(data), zlib.crc32(data)) + data
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    It keeps what has come of one frame, and no more than the header promised; a header that
+    promises more than `limit` is refused before anything is kept.
+    """
+
+    def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
+        self.limit = limit  #: bytes of one frame, without its header
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> list[link.Frame]:
+        """The frames that are whole with `data`, in order. After Invalid there is no going on."""
+        kept = self._kept
+        kept += data
+        frames: list[link.Frame] = []
+        at = 0
+        with memoryview(kept) as view:
+            while len(view) - at >= HEADER.size:
+                length, crc = HEADER.unpack_from(view, at)
+                if length > self.limit:
+                    raise Invalid(f"frame: {length} bytes, the limit is {self.limit}")
+                begin = at + HEADER.size
+                if len(view) - begin < length:
+                    break
+                at = begin + length
+                frames.append(_frame(bytes(view[begin:at]), crc))
+        del kept[:at]
+        return frames
+
+
+def _frame(data: bytes, crc: int) -> link.Frame:
+    if zlib.crc32(data) != crc:
+        raise Invalid("frame: its checksum does not match")
+    try:
+        return link.Frame.FromString(data)
+    except DecodeError:
+        raise Invalid("frame: not an encoded Frame") from None

@@ -1,0 +1,207 @@
+"""The side that is called: a port, and what comes in through it.
+
+A connection may do nothing before it has proved that it knows the secret, and has a moment to do
+so. Then its calls run side by side, as many as `CALLS_MAX`; beyond that, and while the other side
+does not read its answers, nothing more is read from it. So a connection costs a bounded amount
+whatever is at its other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+
+from actors.direct import secret
+from actors.direct.frames import FrameReader, pack
+from actors.direct.secret import Endpoint
+from state_machines.errors import Invalid
+from state_machines.wire import link_pb2 as link
+
+CALLS_MAX: Final = 1_024  #: calls of one connection under way
+STRANGERS_MAX: Final = 64  #: connections that have not proved anything yet
+GREETING_SECONDS: Final = 5.0  #: and how long they have
+GREETING_BYTES_MAX: Final = 1_024  #: of a frame of theirs
+UNREAD_BYTES: Final = 1 << 20  #: answers waiting for a slow reader, before it is not heard any more
+FAULT_CHARACTERS_MAX: Final = 500
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What may be called. Whatever a method raises is told to the caller in words."""
+
+    calls: Mapping[str, Callable[[bytes], Awaitable[bytes]]]
+    posts: Mapping[str, Callable[[bytes], None]]
+
+
+class Listener:
+    """One port of this process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.endpoint: Endpoint | None = None
+        self.connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self, seat: str, host: str, port: int = 0) -> Endpoint:
+        """Listen on this address; port 0 is any that is free. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port)
+        bound = self._server.sockets[0].getsockname()[1]
+        self.endpoint = Endpoint(seat, host, bound, secret.nonce() + secret.nonce())
+        return self.endpoint
+
+    @property
+    def strangers(self) -> int:
+        """Connections that have not proved anything yet."""
+        return sum(not each.known for each in self.connections)
+
+    async def close(self) -> None:
+        """Listen no more and end all connections."""
+        if self._server is not None:
+            self._server.close()
+        for each in tuple(self.connections):
+            each.abort("the listener closes")
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+class Connection(asyncio.Protocol):
+    """One connection that came in."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.known = False
+        self._listener = listener
+        self._reader = FrameReader(GREETING_BYTES_MAX)
+        self._nonce = secret.nonce()
+        self._waiting: deque[link.Frame] = deque()  # of one read, at most
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._unread = False
+        self._paused = False
+
+    # -- what asyncio calls -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._listener.connections[self] = None
+        self._greeting = asyncio.get_running_loop().call_later(
+            GREETING_SECONDS, self.abort, "it did not say who it is"
+        )
+        if self._listener.strangers > STRANGERS_MAX:
+            self.abort(f"more than {STRANGERS_MAX} that did not say who they are")
+            return
+        self._transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        self._write(link.Frame(kind=link.CHALLENGE, body=self._nonce))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`. What was called goes on: it may be half done."""
+        self._greeting.cancel()
+        self._listener.connections.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._transport.is_closing():
+            return
+        try:
+            self._waiting.extend(self._reader.feed(data))
+        except Invalid as error:
+            self.abort(error.detail)
+        self._work()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._unread = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._unread = False
+        self._work()
+
+    # -- frames -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """What has come, as far as calls may be begun."""
+        try:
+            while self._waiting and len(self._tasks) < CALLS_MAX and not self._unread:
+                self._take(self._waiting.popleft())
+        except (Invalid, DecodeError) as error:
+            self.abort(str(error))
+        self._pace()
+
+    def _pace(self) -> None:
+        pause = self._unread or bool(self._waiting)
+        if pause != self._paused and not self._transport.is_closing():
+            self._paused = pause
+            (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+    def _take(self, frame: link.Frame) -> None:
+        if not self.known:
+            self._greet(frame)
+        elif frame.kind == link.POST:
+            post = self._listener.service.posts.get(frame.method)
+            if post is None:
+                raise Invalid(f"method: {frame.method[:80]!r} is not there to be posted to")
+            post(frame.body)
+        elif frame.kind == link.CALL:
+            call = self._listener.service.calls.get(frame.method)
+            if call is None:
+                raise Invalid(f"method: {frame.method[:80]!r} is not there to be called")
+            task = asyncio.get_running_loop().create_task(
+                self._answer(frame.call, call(frame.body))
+            )
+            self._tasks[task] = None
+            task.add_done_callback(self._done)
+        else:
+            raise Invalid(f"kind: {frame.kind} is nothing that a caller says")
+
+    def _greet(self, frame: link.Frame) -> None:
+        endpoint = self._listener.endpoint
+        assert endpoint is not None, "nobody connects to a closed port"
+        if frame.kind != link.HELLO:
+            raise Invalid("kind: nothing comes before a HELLO")
+        hello = link.Hello.FromString(frame.body)
+        if hello.seat != endpoint.seat:
+            raise Invalid(f"seat: {hello.seat[:80]!r} does not sit here")
+        if not secret.proves(
+            hello.proof, secret.proof(endpoint, "caller", self._nonce, hello.nonce)
+        ):
+            raise Invalid("proof: wrong")
+        self.known = True
+        self._greeting.cancel()
+        self._reader.limit = FrameReader().limit
+        shown = secret.proof(endpoint, "called", self._nonce, hello.nonce)
+        self._write(link.Frame(kind=link.WELCOME, body=shown))
+
+    async def _answer(self, call: int, work: Awaitable[bytes]) -> None:
+        try:
+            answer = link.Frame(kind=link.ANSWER, call=call, body=await work)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, in words (design 5.11)
+            said = f"{type(error).__name__}: {error}"[:FAULT_CHARACTERS_MAX]
+            answer = link.Frame(kind=link.FAULT, call=call, body=said.encode())
+        self._write(answer)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._work()
+
+    def _write(self, frame: link.Frame) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(pack(frame))
+
+    def abort(self, why: str) -> None:
+        """End it at once."""
+        self._waiting.clear()
+        if not self._transport.is_closing():
+            log.info(
+                "a connection from %s ends: %s", self._transport.get_extra_info("peername"), why
+            )
+            self._transport.abort()

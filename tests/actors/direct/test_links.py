@@ -1,0 +1,481 @@
+"""Links over real sockets: who may connect, what gets through, and what a bad wire does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from actors.direct import links as links_module
+from actors.direct import listener as listener_module
+from actors.direct import secret
+from actors.direct.frames import HEADER, FrameReader, pack
+from actors.direct.links import Fault, Link, LinkLost, Links, ProcessEnded
+from actors.direct.listener import CALLS_MAX, STRANGERS_MAX, Listener
+from actors.direct.secret import Endpoint
+from state_machines.wire import link_pb2 as link
+from tests.actors.direct.wire import HOST, SEAT, Place, Served, connected, untreated, up
+from tests.actors.wires import eventually, in_loop
+
+
+def the_link(place: Place) -> Link:
+    found = place.links.get(SEAT)
+    assert found is not None
+    return found
+
+
+# -- what gets through --------------------------------------------------------------------------
+
+
+@in_loop
+async def test_calls_are_answered_and_posts_arrive_in_order() -> None:
+    async with connected() as place:
+        place.wire.pieces_max = 700
+        link_up = the_link(place)
+        bodies = [bytes([number]) * (number * 37) for number in range(200)]
+        for body in bodies:
+            assert link_up.post("post", body)
+        answers = await asyncio.gather(*(link_up.call("echo", body) for body in bodies))
+        assert answers == bodies
+        assert place.served.posted == bodies
+
+
+@in_loop
+async def test_what_a_method_raises_is_told_in_words() -> None:
+    async with connected() as place:
+        with pytest.raises(Fault, match="ValueError: no such thing"):
+            await the_link(place).call("wrong", b"")
+        assert await the_link(place).call("echo", b"x") == b"x", "the link goes on"
+
+
+@in_loop
+async def test_a_late_answer_does_not_hold_up_the_others() -> None:
+    async with connected() as place:
+        late = the_link(place).call("held", b"late")
+        assert await the_link(place).call("echo", b"x") == b"x"
+        late.cancel()  # its caller gave up
+        place.served.gate.set()
+        assert await the_link(place).call("echo", b"y") == b"y"
+
+
+@in_loop
+async def test_one_link_serves_all() -> None:
+    async with connected() as place:
+        for _ in range(10):
+            assert await the_link(place).call("echo", b"x") == b"x"
+        assert place.wire.connections == 1
+        assert place.asked == [SEAT]
+
+
+# -- who may connect ----------------------------------------------------------------------------
+
+
+async def conversation(port: int, *frames: bytes) -> bytes:
+    """Say this, and return all that is said back until the other side hangs up."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    heard = b""
+    try:
+        for frame in frames:
+            writer.write(frame)
+        async with asyncio.timeout(20):
+            while piece := await reader.read(1 << 16):
+                heard += piece
+    except ConnectionResetError:
+        pass
+    finally:
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+    return heard
+
+
+def hello(seat: str = SEAT, proof: bytes = b"") -> bytes:
+    said = link.Hello(seat=seat, nonce=secret.nonce(), proof=proof)
+    return pack(link.Frame(kind=link.HELLO, body=said.SerializeToString()))
+
+
+STRANGERS = {
+    "no proof": hello(),
+    "a wrong proof": hello(proof=bytes(32)),
+    "another seat": hello(seat="metadata-0/2"),
+    "a call first": pack(link.Frame(kind=link.CALL, call=1, method="echo", body=b"x")),
+    "a post first": pack(link.Frame(kind=link.POST, method="post", body=b"x")),
+    "a large frame": HEADER.pack(listener_module.GREETING_BYTES_MAX + 1, 0),
+    "no hello inside": pack(link.Frame(kind=link.HELLO, body=b"\xff\xff")),
+    "another protocol": b"GET / HTTP/1.1\r\n\r\n",
+    "a changed checksum": struct.pack("<II", 3, 7) + b"abc",
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+@in_loop
+async def test_a_stranger_is_not_heard(name: str) -> None:
+    async with connected() as place:
+        heard = await conversation(place.wire.target.port, STRANGERS[name])
+        kinds = [each.kind for each in FrameReader().feed(heard)]
+        assert kinds in ([], [link.CHALLENGE]), "there is no welcome"
+        assert (place.served.called, place.served.posted) == ([], [])
+        assert await the_link(place).call("echo", b"x") == b"x", "others do not notice"
+
+
+@in_loop
+async def test_a_proof_that_was_overheard_is_of_no_use() -> None:
+    """The next challenge is another one."""
+    async with connected() as place:
+        overheard: list[bytes] = []
+
+        def listen(piece: bytes) -> list[bytes]:
+            overheard.append(piece)
+            return [piece]
+
+        place.wire.there = listen
+        place.wire.cut()
+        await eventually(lambda: len(overheard) > 0)
+        await up(place)
+        await the_link(place).call("echo", b"x")
+        place.served.called.clear()
+        await conversation(place.wire.target.port, *overheard)
+        assert place.served.called == []
+
+
+@in_loop
+async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "GREETING_SECONDS", 0.05)
+    listener = Listener(Served().service())
+    endpoint = await listener.open(SEAT, HOST)
+    await conversation(endpoint.port)
+    assert not listener.connections
+    await listener.close()
+
+
+@in_loop
+async def test_strangers_are_counted() -> None:
+    async with connected() as place:
+        port = place.wire.target.port
+        strangers = [await asyncio.open_connection(HOST, port) for _ in range(STRANGERS_MAX)]
+        await eventually(lambda: place.listener.strangers == STRANGERS_MAX)
+        assert await conversation(port) == b"", "one too many hears not even a challenge"
+        assert await the_link(place).call("echo", b"x") == b"x"
+        for _, writer in strangers:
+            writer.transport.abort()
+        await eventually(lambda: place.listener.strangers == 0)
+
+
+@in_loop
+async def test_a_process_that_took_over_the_port_is_not_believed() -> None:
+    """It cannot prove the secret of the one before, and is told nothing."""
+    real, impostor = Listener(Served().service()), Listener(Served().service())
+    before = await real.open(SEAT, HOST)
+    other = await impostor.open(SEAT, HOST)
+
+    async def ask(seat: str) -> Endpoint:
+        return Endpoint(SEAT, HOST, other.port, before.secret)
+
+    links = Links(ask, Random(1))
+    assert links.get(SEAT) is None
+    await eventually(lambda: links._seats[SEAT].task is None)
+    assert links.get(SEAT) is None
+    await links.close()
+    await real.close()
+    await impostor.close()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pack(link.Frame(kind=link.WELCOME, body=bytes(32))),
+        pack(link.Frame(kind=link.CHALLENGE)) + pack(link.Frame(kind=link.WELCOME, body=bytes(32))),
+        pack(link.Frame(kind=link.CHALLENGE)) * 2,
+        pack(link.Frame(kind=link.ANSWER, call=1)),
+        b"\x00" * 100,
+    ],
+)
+@in_loop
+async def test_a_server_that_proves_nothing_is_left(answers: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers)
+        await reader.read(-1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def ask(seat: str) -> Endpoint:
+        return Endpoint(seat, HOST, port, bytes(32))
+
+    links = Links(ask, Random(1))
+    assert links.get(SEAT) is None
+    await eventually(lambda: links._seats[SEAT].task is None)
+    assert links.up() == []
+    await links.close()
+    server.close()
+
+
+# -- bad wires ----------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_reset_loses_what_was_under_way_and_the_link_comes_back() -> None:
+    async with connected() as place:
+        waiting = the_link(place).call("held", b"x")
+        await eventually(lambda: place.served.called == [b"x"])
+        place.wire.cut()
+        with pytest.raises(LinkLost) as lost:
+            await waiting
+        assert not isinstance(lost.value, ProcessEnded), "the process is still there"
+        await up(place)
+        assert await the_link(place).call("echo", b"y") == b"y"
+        assert place.asked == [SEAT], "at the same place"
+
+
+@in_loop
+async def test_changed_bytes_end_the_connection_and_never_get_through() -> None:
+    async with connected() as place:
+        rng = Random(7)
+
+        def spoil(piece: bytes) -> list[bytes]:
+            changed = bytearray(piece)
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+            return [bytes(changed)]
+
+        place.wire.there = spoil
+        the_link(place).post("post", b"abc")
+        await eventually(lambda: len(place.listener.connections) == 0 or place.wire.connections > 1)
+        assert place.served.posted == []
+
+
+@pytest.mark.parametrize("damage", ["doubled", "swapped", "dropped"])
+@in_loop
+async def test_doubled_swapped_and_dropped_pieces_never_get_through_changed(damage: str) -> None:
+    """What arrives is the beginning of what was sent; a doubled piece is a whole frame at best."""
+    async with connected() as place:
+        rng = Random(11)
+        kept: list[bytes] = []
+
+        def treat(piece: bytes) -> list[bytes]:
+            if rng.random() < 0.7:
+                return [piece]
+            if damage == "doubled":
+                return [piece, piece]
+            if damage == "dropped":
+                return []
+            kept.append(piece)
+            return [] if len(kept) % 2 else [piece, kept[-2]]
+
+        bodies = [os.urandom(300) for _ in range(100)]
+        place.wire.pieces_max = 401
+        place.wire.there = treat
+        link_up = the_link(place)
+        for body in bodies:
+            link_up.post("post", body)
+        await eventually(lambda: place.wire.connections > 1 or link_up._closed)
+        assert all(body in bodies for body in place.served.posted)
+
+
+@in_loop
+async def test_late_pieces_are_only_late() -> None:
+    async with connected() as place:
+        place.wire.delay, place.wire.pieces_max = 0.002, 100
+        bodies = [bytes([number]) * 50 for number in range(40)]
+        answers = await asyncio.gather(*(the_link(place).call("echo", each) for each in bodies))
+        assert answers == bodies
+
+
+@in_loop
+async def test_over_a_half_open_link_everything_is_lost_until_it_breaks() -> None:
+    """A call ends by its caller's own deadline (law 13)."""
+    async with connected() as place:
+        place.wire.there = lambda piece: []
+        half_open = the_link(place)
+        assert half_open.post("post", b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(half_open.call("echo", b"x"), 0.05)
+        assert half_open._calls == {}, "nothing is kept for who gave up"
+        place.wire.there = untreated
+        place.wire.cut()
+        await eventually(lambda: half_open._closed)
+        assert not half_open.post("post", b"x")
+        await up(place)
+        assert await the_link(place).call("echo", b"y") == b"y"
+        assert place.served.posted == []
+
+
+@in_loop
+async def test_a_peer_that_does_not_read_is_sent_a_bounded_amount() -> None:
+    received = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonce = secret.nonce()
+        writer.write(pack(link.Frame(kind=link.CHALLENGE, body=nonce)))
+        frames: list[link.Frame] = []
+        cutter = FrameReader()
+        while not frames:
+            frames = cutter.feed(await reader.readexactly(1))
+        said = link.Hello.FromString(frames[0].body)
+        shown = secret.proof(endpoint, "called", nonce, said.nonce)
+        writer.write(pack(link.Frame(kind=link.WELCOME, body=shown)))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await received.wait()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    endpoint = Endpoint(SEAT, HOST, server.sockets[0].getsockname()[1], bytes(32))
+
+    async def ask(seat: str) -> Endpoint:
+        return endpoint
+
+    links = Links(ask, Random(1))
+    found = await eventually(lambda: links.get(SEAT))
+    body, taken = bytes(1 << 20), 0
+    while found.post("post", body):
+        taken += 1
+        assert taken < 200, "it has to end somewhere"
+    assert found._transport.get_write_buffer_size() <= links_module.BUFFER_BYTES_MAX + 2 * len(body)
+    with pytest.raises(LinkLost, match="does not read"):
+        await found.call("echo", b"x")
+    received.set()
+    await eventually(lambda: found._closed)
+    await links.close()
+    server.close()
+
+
+@in_loop
+async def test_who_does_not_read_its_answers_is_not_heard_any_more() -> None:
+    """Answers wait for it up to a limit; then its calls wait in its own buffers."""
+    async with connected() as place:
+        reader, writer = await asyncio.open_connection(HOST, place.wire.target.port)
+        cutter = FrameReader()
+        (challenge,) = cutter.feed(await reader.read(1 << 16))
+        nonce = secret.nonce()
+        mine = secret.proof(place.wire.target, "caller", challenge.body, nonce)
+        said = link.Hello(seat=SEAT, nonce=nonce, proof=mine)
+        writer.write(pack(link.Frame(kind=link.HELLO, body=said.SerializeToString())))
+        (welcome,) = cutter.feed(await reader.read(1 << 16))
+        assert welcome.kind == link.WELCOME
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = bytes(256 << 10)
+        call = pack(link.Frame(kind=link.CALL, call=1, method="echo", body=body))
+        for _ in range(400):
+            if writer.transport.get_write_buffer_size() > 1 << 20:
+                break
+            writer.write(call)
+            await asyncio.sleep(0)
+        await eventually(lambda: any(each._paused for each in place.listener.connections))
+        heard = len(place.served.called)
+        assert heard < 100
+        assert await the_link(place).call("echo", b"x") == b"x", "others do not notice"
+        writer.transport.abort()
+
+
+@in_loop
+async def test_calls_under_way_are_bounded() -> None:
+    async with connected() as place:
+        calls = [the_link(place).call("held", b"%d" % each) for each in range(CALLS_MAX + 200)]
+        await eventually(lambda: any(each._paused for each in place.listener.connections))
+        assert CALLS_MAX <= len(place.served.called) < CALLS_MAX + 200
+        place.served.gate.set()
+        assert len(await asyncio.gather(*calls)) == CALLS_MAX + 200
+
+
+@in_loop
+async def test_a_frame_that_no_caller_says_ends_the_connection() -> None:
+    async with connected() as place:
+        link_up = the_link(place)
+        link_up.post("nothing of that name", b"")
+        await eventually(lambda: link_up._closed)
+        await up(place)
+        await eventually(lambda: the_link(place) is not link_up)
+        with pytest.raises(LinkLost):
+            await the_link(place).call("nothing of that name", b"")
+
+
+# -- the process at the other end ---------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, sys
+from tests.actors.direct.wire import HOST, SEAT, Served
+from actors.direct.listener import Listener
+
+async def main():
+    endpoint = await Listener(Served().service()).open(SEAT, HOST)
+    print(endpoint.port, endpoint.secret.hex(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@in_loop
+async def test_the_end_of_a_process_is_told_at_once() -> None:
+    """kill -9: its port is closed, and that is how it is known to have ended."""
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        try:
+            assert process.stdout is not None
+            port, shown = (await asyncio.to_thread(process.stdout.readline)).split()
+            endpoint = Endpoint(SEAT, HOST, int(port), bytes.fromhex(shown))
+
+            async def ask(seat: str) -> Endpoint:
+                return endpoint
+
+            links = Links(ask, Random(1))
+            found = await eventually(lambda: links.get(SEAT))
+            waiting = found.call("held", b"x")
+            assert await found.call("echo", b"y") == b"y"
+            process.kill()
+            with pytest.raises(ProcessEnded):
+                await waiting
+            await links.close()
+        finally:
+            process.kill()
+
+
+@in_loop
+async def test_attempts_keep_a_growing_distance() -> None:
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        port = unused.getsockname()[1]
+    asked = 0
+
+    async def ask(seat: str) -> Endpoint:
+        nonlocal asked
+        asked += 1
+        return Endpoint(seat, HOST, port, bytes(32))
+
+    links = Links(ask, Random(1))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while loop.time() < begun + 0.5:
+        links.get(SEAT)
+        await asyncio.sleep(0.001)
+    assert 2 <= asked <= 6
+    await links.close()
+
+
+@in_loop
+async def test_a_seat_that_does_not_listen_is_asked_again_later() -> None:
+    answers: list[Endpoint | None] = [None]
+
+    async def ask(seat: str) -> Endpoint | None:
+        return answers[-1]
+
+    links = Links(ask, Random(1))
+    assert links.get(SEAT) is None
+    await eventually(lambda: links._seats[SEAT].task is None)
+    listener = Listener(Served().service())
+    answers.append(await listener.open(SEAT, HOST))
+    await eventually(lambda: links.get(SEAT) is not None)
+    assert links.up() == [SEAT]
+    await links.close()
+    await listener.close()
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "very" not in repr(Endpoint(SEAT, HOST, 1, b"very secret"))

@@ -1,0 +1,162 @@
+"""A wire between a caller and a port, over real sockets on loopback, that can be treated badly.
+
+Bytes are passed on as they come, in pieces of any size, and on request late, not at all, changed or
+twice. What is beneath TCP cannot double or reorder bytes; who sits between can, and then the
+checksum has to show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from actors.direct.links import Link, Links
+from actors.direct.listener import Listener, Service
+from actors.direct.secret import Endpoint
+from tests.actors.wires import eventually
+
+HOST = "127.0.0.1"
+SEAT = "metadata-0/1"
+
+Treatment = Callable[[bytes], list[bytes]]
+
+
+def untreated(piece: bytes) -> list[bytes]:
+    """As it came."""
+    return [piece]
+
+
+@dataclass
+class Wire:
+    """One port that passes on to another."""
+
+    target: Endpoint
+    rng: Random = field(default_factory=lambda: Random(1))
+    there: Treatment = untreated  #: what is said to the target
+    back: Treatment = untreated
+    pieces_max: int = 1 << 16
+    delay: float = 0.0  #: seconds for each piece, at most
+    connections: int = 0
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def open(self) -> Endpoint:
+        """Where to connect instead."""
+        self._server = await asyncio.start_server(self._join, HOST, 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return Endpoint(self.target.seat, HOST, port, self.target.secret)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self.target.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, far_writer}
+        for source, sink, treat in (
+            (reader, far_writer, lambda piece: self.there(piece)),
+            (far_reader, writer, lambda piece: self.back(piece)),
+        ):
+            task = asyncio.create_task(self._pass(source, sink, treat))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, treat: Treatment
+    ) -> None:
+        try:
+            while data := await source.read(self.rng.randrange(1, self.pieces_max + 1)):
+                if self.delay:
+                    await asyncio.sleep(self.delay * self.rng.random())
+                for piece in treat(data):
+                    sink.write(piece)
+                await sink.drain()
+        except OSError:
+            return
+        finally:
+            sink.transport.abort()
+
+    def cut(self) -> None:
+        """Reset every connection, both ways."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def close(self) -> None:
+        """Listen no more."""
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@dataclass
+class Served:
+    """What was called, and a gate at which calls can be held."""
+
+    posted: list[bytes] = field(default_factory=list)
+    called: list[bytes] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: bytes = b""
+
+    def service(self) -> Service:
+        async def echo(body: bytes) -> bytes:
+            self.called.append(body)
+            return body
+
+        async def held(body: bytes) -> bytes:
+            self.called.append(body)
+            await self.gate.wait()
+            return self.answer or body
+
+        async def wrong(body: bytes) -> bytes:
+            raise ValueError("no such thing")
+
+        return Service(
+            calls={"echo": echo, "held": held, "wrong": wrong},
+            posts={"post": self.posted.append},
+        )
+
+
+@dataclass
+class Place:
+    """A listener, links to it through a wire, and how often they were asked where to connect."""
+
+    listener: Listener
+    served: Served
+    wire: Wire
+    links: Links
+    asked: list[str]
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Place]:
+    """A link that is up."""
+    served = Served()
+    listener = Listener(served.service())
+    wire = Wire(await listener.open(SEAT, HOST))
+    endpoint = await wire.open()
+    asked: list[str] = []
+
+    async def ask(seat: str) -> Endpoint | None:
+        asked.append(seat)
+        return endpoint
+
+    place = Place(listener, served, wire, Links(ask, Random(3)), asked)
+    try:
+        await up(place)
+        yield place
+    finally:
+        served.gate.set()
+        await place.links.close()
+        await wire.close()
+        await listener.close()
+
+
+async def up(place: Place) -> Link:
+    """Wait until the link is up."""
+    found: Link = await eventually(lambda: place.links.get(SEAT))
+    return found
