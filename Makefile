@@ -8,7 +8,7 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto pictures setup sim proof
+.PHONY: help run test verify fix proto pictures setup sim proof bench
 .NOTPARALLEL:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test     set up, then all tests (make test ARGS='tests/raft -q' for some)"
 	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
+	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
@@ -42,6 +43,9 @@ sim: setup
 
 proof: setup
 	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m tests.proof $(ARGS)
+
+bench: setup
+	@.venv/bin/metaray bench $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .

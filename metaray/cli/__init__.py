@@ -1,11 +1,14 @@
 """The terminal: `metaray up`, `status`, `kv`, `offsets`, `sessions`, `report`, `demo`, `down`.
 
+What stands above the door adds its commands by the entry point `metaray.commands` (`bench`).
+
 Every command that asks a running cluster takes `--address` (a Ray address) or finds the local one
 under `--data`. Errors are one line that says what is wrong and what to do, and exit status 2;
 `--json` prints plain values for other programs.
 """
 
 import os
+from importlib.metadata import entry_points
 
 from metaray import plain
 
@@ -19,4 +22,6 @@ def main() -> None:
     plain.again("metaray.cli")
     from metaray.cli.app import app
 
+    for each in entry_points(group="metaray.commands"):
+        each.load()
     app()

@@ -1,0 +1,118 @@
+"""The rows of the table: what is measured, in what unit, and what is to be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bench import failover, workloads
+from metaray.client import Client
+
+Measure = Callable[[Client, float], Awaitable[dict[str, float]]]
+"""One round of so many seconds: figures by name; the row's own figure is called `figure`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row. `must` and `aim` are ratios against the better of the peers."""
+
+    name: str
+    says: str
+    unit: str
+    better: Literal["higher", "lower"]
+    group: str  #: whose replicas do the work, for the phases
+    must: float
+    aim: float
+    measure: Measure
+
+
+def _rate(run: Callable[[Client, float], Awaitable[workloads.Sample]]) -> Measure:
+    async def measure(client: Client, seconds: float) -> dict[str, float]:
+        sample = await run(client, seconds)
+        return {
+            "figure": sample.ops_per_s,
+            "p50_ms": sample.p50_ms,
+            "p99_ms": sample.p99_ms,
+            "errors": float(sample.errors),
+        }
+
+    return measure
+
+
+async def _failover(client: Client, _: float) -> dict[str, float]:
+    found = await failover.kill_leader(client)
+    return {"figure": found.first_ms, "all_ms": found.all_ms}
+
+
+def _put(callers: int, must: float, aim: float) -> Row:
+    return Row(
+        f"put-{callers}",
+        f"write, {callers} outstanding",
+        "ops/s",
+        "higher",
+        "metadata-0",
+        must,
+        aim,
+        _rate(lambda client, seconds: workloads.put(client, callers, seconds)),
+    )
+
+
+def _commit(batch: int) -> Row:
+    return Row(
+        f"commit-{batch}",
+        f"offset commits, batches of {batch}, 8 in flight",
+        "ops/s",
+        "higher",
+        "offset-0",
+        1.5,
+        2.5,
+        _rate(lambda client, seconds: workloads.commit(client, batch, 8, seconds)),
+    )
+
+
+def _read(callers: int, must: float, aim: float, *, stale: bool) -> Row:
+    return Row(
+        f"{'local-' if stale else ''}read-{callers}",
+        f"{'local' if stale else 'linearizable'} read, {callers} outstanding",
+        "ops/s",
+        "higher",
+        "metadata-0",
+        must,
+        aim,
+        _rate(lambda client, seconds: workloads.read(client, callers, seconds, stale=stale)),
+    )
+
+
+ROWS: Final = (
+    _put(1, 1.1, 1.6),
+    _put(100, 5.0, 10.0),
+    _put(1_000, 6.0, 12.0),
+    _commit(128),
+    _commit(1_000),
+    _read(1, 1.3, 2.0, stale=False),
+    _read(100, 4.0, 8.0, stale=False),
+    _read(1, 1.0, 2.0, stale=True),
+    _read(100, 2.0, 5.0, stale=True),
+    Row(
+        "sessions-1000",
+        "sessions opened, 1 000 outstanding",
+        "ops/s",
+        "higher",
+        "mqtt-0",
+        0.0,
+        0.0,
+        _rate(lambda client, seconds: workloads.open_sessions(client, 1_000, seconds)),
+    ),
+    Row(
+        "failover",
+        "kill -9 of the leader, first write",
+        "ms",
+        "lower",
+        "metadata-0",
+        0.5,
+        0.25,
+        _failover,
+    ),
+)
+"""In the order of the table. Opening sessions has no peer: 100 000 a second are wanted."""

@@ -1,0 +1,112 @@
+"""Rounds over rows on one cluster, and what the replicas say of where the time went."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import psutil
+import uvloop
+
+from actors import calls
+from actors.config import ClusterConfig
+from actors.controller import leader_of
+from bench.rows import Row
+from metaray import local
+from metaray.client import connect, join_cluster
+from metaray.service import start_service
+
+NODES: Final = 3
+CALL_SECONDS: Final = 5.0
+PACKAGES: Final = ("metaray", "ray", "lmdb", "protobuf", "msgpack", "uvloop")
+
+Progress = Callable[[str], None]
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "load": [round(each, 2) for each in os.getloadavg()],
+    }
+
+
+def versions() -> dict[str, str]:
+    """What was measured."""
+    return {"python": platform.python_version()} | {each: version(each) for each in PACKAGES}
+
+
+def run(
+    rows: Sequence[Row], *, rounds: int, seconds: float, data: Path, progress: Progress
+) -> dict[str, Any]:
+    """Measure every row so many times, one row after another, on a cluster made for it."""
+    progress("a local cluster starts")
+    cluster = local.up(data, NODES)
+    try:
+        join_cluster(cluster.address, data)
+        for name, took, leader in start_service(ClusterConfig()):
+            progress(f"{name} {took:.1f} s, led by {leader}")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            measured = runner.run(_measure(rows, rounds, seconds, data, cluster.address, progress))
+    finally:
+        local.down(data)
+    return {"machine": machine(), "versions": versions(), "seconds": seconds, "rows": measured}
+
+
+async def _measure(
+    rows: Sequence[Row], rounds: int, seconds: float, data: Path, address: str, progress: Progress
+) -> list[dict[str, Any]]:
+    found: dict[str, list[dict[str, float]]] = {row.name: [] for row in rows}
+    async with connect(address, data=data) as client:
+        gc.collect()
+        gc.freeze()  # what is there stays: a collection looks at what the workload makes
+        for number in range(rounds):
+            for row in rows:
+                before = await asyncio.to_thread(_phases, client.seats(row.group))
+                figures = await row.measure(client, seconds)
+                after = await asyncio.to_thread(_phases, client.seats(row.group))
+                figures |= _shares(before, after)
+                found[row.name].append(figures)
+                progress(
+                    f"round {number + 1}/{rounds} {row.name}: {figures['figure']:,.1f} {row.unit}"
+                )
+    return [_summed(row, found[row.name]) for row in rows]
+
+
+def _phases(seats: Sequence[str]) -> dict[str, float]:
+    """The seconds that the leader's writes have spent in each phase."""
+    answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
+    status = leader_of(each for each in answers.values() if isinstance(each, dict))
+    return dict(status["counters"]["phases"]) if status is not None else {}
+
+
+def _shares(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """The share of each phase in what was spent meanwhile; nothing if the leader changed."""
+    spent = {name: after[name] - before.get(name, 0.0) for name in after}
+    total = sum(spent.values())
+    if total <= 0 or min(spent.values()) < 0:
+        return {}
+    return {f"share_{name}": seconds / total for name, seconds in spent.items()}
+
+
+def _summed(row: Row, rounds: list[dict[str, float]]) -> dict[str, Any]:
+    names = sorted({name for each in rounds for name in each})
+    medians = {name: median(each[name] for each in rounds if name in each) for name in names}
+    return {
+        "workload": row.name,
+        "says": row.says,
+        "unit": row.unit,
+        "better": row.better,
+        "must": row.must,
+        "aim": row.aim,
+        "metaray": {"rounds": rounds, "median": medians["figure"], "medians": medians},
+    }

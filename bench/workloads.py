@@ -1,0 +1,125 @@
+"""The workloads: so many callers, each with one call under way, for so many seconds.
+
+All use one client in one process, as a broker would; the callers are its tasks. Values have 120
+bytes. What warms up is not measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from metaray.client import Client
+from state_machines.errors import MetarayError
+from state_machines.mqtt.session import OpenSession
+from state_machines.offset.offset import OffsetCommit
+
+VALUE: Final = b"v" * 120
+KEYS: Final = 10_000  #: that the writers of one row write to
+PARTITIONS: Final = 16
+WARM_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round: operations a second, and how long a call took (ms). Errors are not counted in."""
+
+    ops_per_s: float
+    p50_ms: float
+    p99_ms: float
+    calls: int
+    errors: int
+
+    @classmethod
+    def of(cls, seconds: float, took: list[float], per_call: int, errors: int) -> Sample:
+        """From the time of each call in seconds."""
+        if not took:
+            return cls(0.0, 0.0, 0.0, 0, errors)
+        took.sort()
+        return cls(
+            ops_per_s=len(took) * per_call / seconds,
+            p50_ms=took[len(took) // 2] * 1_000,
+            p99_ms=took[min(len(took) - 1, len(took) * 99 // 100)] * 1_000,
+            calls=len(took),
+            errors=errors,
+        )
+
+
+Call = Callable[[int, int], Awaitable[object]]
+"""One call: of the caller of this number, its n-th."""
+
+
+async def drive(call: Call, callers: int, seconds: float, per_call: int = 1) -> Sample:
+    """Let all callers call until the time is over. What ends within it is counted."""
+    took: list[float] = []
+    errors = 0
+    measured_from = time.perf_counter() + WARM_SECONDS
+    until = measured_from + seconds
+
+    async def caller(number: int) -> None:
+        nonlocal errors
+        turn = 0
+        while (begun := time.perf_counter()) < until:
+            try:
+                await call(number, turn)
+            except MetarayError:
+                errors += 1
+            else:
+                now = time.perf_counter()
+                if measured_from <= now <= until:
+                    took.append(now - begun)
+            turn += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(callers):
+            tasks.create_task(caller(number))
+    return Sample.of(seconds, took, per_call, errors)
+
+
+async def put(client: Client, callers: int, seconds: float) -> Sample:
+    """Write single keys."""
+
+    async def call(number: int, turn: int) -> None:
+        await client.put(f"bench/{(number * 7_919 + turn) % KEYS}", VALUE)
+
+    return await drive(call, callers, seconds)
+
+
+async def commit(client: Client, batch: int, callers: int, seconds: float) -> Sample:
+    """Commit consumer offsets in batches."""
+
+    async def call(number: int, turn: int) -> None:
+        commits = [
+            OffsetCommit(
+                group=f"group-{number}",
+                topic=f"topic-{each // PARTITIONS}",
+                partition=each % PARTITIONS,
+                offset=turn,
+            )
+            for each in range(batch)
+        ]
+        await client.commit_offsets(commits)
+
+    return await drive(call, callers, seconds, batch)
+
+
+async def read(client: Client, callers: int, seconds: float, *, stale: bool) -> Sample:
+    """Read single keys, linearizable or from any replica."""
+    await asyncio.gather(*(client.put(f"bench/{each}", VALUE) for each in range(100)))
+
+    async def call(number: int, turn: int) -> None:
+        await client.get(f"bench/{(number + turn) % 100}", stale=stale)
+
+    return await drive(call, callers, seconds)
+
+
+async def open_sessions(client: Client, callers: int, seconds: float) -> Sample:
+    """Open MQTT sessions, or take them over."""
+
+    async def call(number: int, turn: int) -> None:
+        await client.call(OpenSession(client_id=f"c-{number}-{turn % 10}", broker="bench"))
+
+    return await drive(call, callers, seconds)
