@@ -127,6 +127,7 @@ def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
         table.add_column(column, no_wrap=True)
     for column in ("term", "commit", "applied", "lag", "queue"):
         table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("by", no_wrap=True)  # what carries its messages to the others
     for group in seen["groups"].values():
         for each in group["replicas"]:
             bad = each["role"] in ("silent", "stopped", "vacant")
@@ -137,6 +138,7 @@ def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
                 *(str(each[key]) for key in ("term", "commit", "applied")),
                 "" if each["lag"] is None else str(each["lag"]),
                 str(each["queue"]),
+                "+".join(sorted({*each.get("carriers", {}).values()})),
                 style="red" if bad else "bold green" if each["role"] == "leader" else None,
             )
         table.add_section()

@@ -58,7 +58,7 @@ class TestWithService:
         assert max(map(len, lines)) <= COLUMNS
         for word in ("metadata-0/0", "offset-0/1", "mqtt-0/2", "leader", "controller-", "node 2"):
             assert word in result.stdout
-        for column in ("seat", "node", "role", "term", "commit", "applied", "lag", "queue"):
+        for column in ("seat", "node", "role", "term", "commit", "applied", "lag", "queue", "by"):
             assert column in result.stdout
 
     def test_status_as_json_is_whole(self) -> None:

@@ -34,6 +34,19 @@ def test_every_group_stands_on_three_nodes_with_a_leader_and_a_controller() -> N
     assert placement.alarms(placement.observe()) == ()
 
 
+def test_replicas_and_clients_talk_over_tcp() -> None:
+    def linked() -> bool:
+        replicas = [each for group in GROUPS for each in statuses(group).values()]
+        return all(set(each["carriers"].values()) == {"tcp"} for each in replicas)
+
+    wait_for(linked, "all replicas have links")
+    with connect_sync() as client:
+        wait_for(
+            lambda: client.put("linked", b"") and client._client._groups._links.up(),
+            "the client has a link to whoever leads",
+        )
+
+
 def test_a_second_start_changes_nothing(tenant: str) -> None:
     def ids() -> dict[str, tuple[int, int]]:
         known = [each for group in GROUPS for each in statuses(group).values()]
