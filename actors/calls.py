@@ -95,7 +95,7 @@ class _Linked:
         await self._links.close()
 
 
-class RayCalls(_Linked):
+class LinkedCalls(_Linked):
     """What replicas say to each other (the port `transport.Calls`)."""
 
     def post(self, seat: str, envelope: bytes) -> bool:
@@ -136,7 +136,7 @@ class RayCalls(_Linked):
         )
 
 
-class RayGroups(_Linked):
+class LinkedGroups(_Linked):
     """The groups of the connected cluster (the port `caller.Groups`)."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from actors.caller import Caller
-from actors.calls import RayCalls, RayGroups, named_actors, service
+from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
 from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.direct.listener import Listener
@@ -69,7 +69,7 @@ class SeatActor(Seat):
         super().__init__(
             spec,
             home=DiskHome(Path(data)),
-            calls=RayCalls(),
+            calls=LinkedCalls(),
             clock=SystemClock(),
             rng=SystemRandom(),
             leadership=self._on_leadership,
@@ -124,7 +124,7 @@ class ControllerActor(Controller):
 
     async def __init__(self, epoch: int, spec: SeatSpec) -> None:  # type: ignore[misc]
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-        groups = RayGroups()
+        groups = LinkedGroups()
         # An actor whose constructor raises is dead for good: Ray restarts it no more. A control
         # service that is slow just now is asked again by the duties.
         with contextlib.suppress(Stopped, ray.exceptions.RayError):
@@ -133,7 +133,7 @@ class ControllerActor(Controller):
             epoch=epoch,
             caller=Caller(groups, timeout_ms=5_000, rng=SystemRandom()),
             groups=groups,
-            calls=RayCalls(),
+            calls=LinkedCalls(),
             settings=spec.settings,
             clock=SystemClock(),
             node=ray.get_runtime_context().get_node_id(),

@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 import msgpack
 
 from actors.caller import Caller
-from actors.calls import RayGroups
+from actors.calls import LinkedGroups
 from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.offset import (
@@ -94,7 +94,7 @@ class Client:
         self._data = data
         self._timeout_ms = timeout_ms
         self._caller: Caller | None = None
-        self._groups = RayGroups()
+        self._groups = LinkedGroups()
         self._word = "is not open: `async with metaray.connect()`, or `await client.open()`"
 
     async def __aenter__(self) -> Self:

@@ -17,10 +17,10 @@ from state_machines.errors import Stopped
 def test_a_controller_starts_though_ray_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its constructor must not raise: Ray would never restart it, and nobody would notice."""
 
-    async def no_answer(_groups: calls.RayGroups) -> None:
+    async def no_answer(_groups: calls.LinkedGroups) -> None:
         raise Stopped("Ray's control service does not answer")
 
-    monkeypatch.setattr(calls.RayGroups, "refresh", no_answer)
+    monkeypatch.setattr(calls.LinkedGroups, "refresh", no_answer)
     node = SimpleNamespace(get_node_id=lambda: "n1")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: node)
     spec = SeatSpec("metadata-0", "metadata-0/0", ("metadata-0/0",), ClusterConfig().raft)
