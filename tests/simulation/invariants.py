@@ -110,7 +110,8 @@ class Monitor:
         self.failures: list[str] = []
         self.checks = 0
         self.elections = 0
-        self.excused: set[int] = set()  #: replicas that may have stopped: their disk was damaged
+        self.excused: set[int] = set()  #: replicas that may stop: their disk was damaged
+        self.full: set[str] = set()  #: seats whose replica may stop, whichever it is: a full disk
 
     def fail(self, what: str) -> None:
         self.failures.append(what)
@@ -236,7 +237,7 @@ class Monitor:
         core = replica.core
         name, facts, log = member.seat, self.facts[member.group], core._log
         term, vote = core.term, core.vote
-        if replica.stopped_because and core.id not in self.excused:
+        if replica.stopped_because and core.id not in self.excused and name not in self.full:
             fine = ("closed", "abandoned", "removed from its group")
             self.expect(
                 replica.stopped_because in fine, f"{name} stopped: {replica.stopped_because}"

@@ -339,22 +339,16 @@ class Nemesis:
             return False
         condition = self.world.homes[name].condition
         condition.full = True
-        self._excuse(name)
+        self.world.monitor.full.add(name)
 
         def heal() -> None:
             """Room was made, and the operator restarts what had stopped."""
             condition.full = False
             self.world.kill(name)
-            self._unexcuse(name)
+            self.world.monitor.full.discard(name)
             self.world.start_seat(name)
 
         return heal
-
-    def _excuse(self, name: str) -> None:
-        self.world.monitor.excused |= set(self.world.homes[name].rooms)
-
-    def _unexcuse(self, name: str) -> None:
-        self.world.monitor.excused -= set(self.world.homes[name].rooms)
 
     def _sync_error(self, rng: Random, _: Fault) -> Any:
         name = self._pick(rng)

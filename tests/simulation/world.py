@@ -173,7 +173,8 @@ class World:
             self._count_ticks(seat.replica, process.name)
             self._looks[process] = self.monitor.adopt(seat.replica)
         elif seat is not None and seat.status_word == "stopped":
-            whole = self.monitor.excused.isdisjoint(self.homes[process.name].rooms)
+            damaged = not self.monitor.excused.isdisjoint(self.homes[process.name].rooms)
+            whole = not damaged and process.name not in self.monitor.full
             self.monitor.expect(not whole, f"{process.name} refuses its own disk: {seat._fault}")
         if self.monitor.failures:
             self.monitor.raise_failures()
