@@ -62,17 +62,22 @@ class Link(asyncio.Protocol):
         self._shown = b""  # what the other side has to prove
         self._number = 0
         self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._closed = False
         self._gone = asyncio.Event()
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._gone.is_set()
 
     # -- what is said -----------------------------------------------------------------------
 
     def call(self, method: str, body: bytes) -> asyncio.Future[bytes]:
         """Call a method. The future fails with Fault, LinkLost or ProcessEnded."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if self._full() or self._closed:
-            future.set_exception(LinkLost(f"{self.endpoint.seat} does not read what it is sent"))
+        if self.closed or self._full():
+            why = "the connection ended" if self.closed else "it does not read what it is sent"
+            future.set_exception(LinkLost(f"{self.endpoint.seat}: {why}"))
             return future
         self._number += 1
         number = self._number
@@ -83,7 +88,7 @@ class Link(asyncio.Protocol):
 
     def post(self, method: str, body: bytes) -> bool:
         """Send it, or (False) not: the other side does not read."""
-        if self._full() or self._closed:
+        if self.closed or self._full():
             return False
         self._write(link.Frame(kind=link.POST, method=method, body=body))
         return True
@@ -120,7 +125,6 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._closed = True
         self._gone.set()
         if not self.up.done():
             self.up.set_exception(LinkLost(f"{self.endpoint.seat} hung up"))
@@ -168,10 +172,9 @@ class Link(asyncio.Protocol):
 class _Seat:
     """What is known of one seat."""
 
-    __slots__ = ("endpoint", "link", "not_before", "task", "wait")
+    __slots__ = ("link", "not_before", "task", "wait")
 
     def __init__(self) -> None:
-        self.endpoint: Endpoint | None = None
         self.link: Link | None = None
         self.task: asyncio.Task[None] | None = None
         self.wait = RETRY_SECONDS_MIN
@@ -258,6 +261,8 @@ class Links:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await loop.create_connection(make, endpoint.host, endpoint.port)
                 await made[0].up
+            if made[0].closed:  # meanwhile: whoever has it now would never be told
+                raise LinkLost(f"{endpoint.seat} hung up")
         except BaseException:
             for each in made:
                 each.up.cancel()
@@ -286,7 +291,10 @@ class Links:
                 except ConnectionRefusedError:
                     error = ProcessEnded(f"{seat}: its process has ended")
                     return
+                except ConnectionError:
+                    continue
                 except OSError as again:
                     log.info("%s: the link was lost and does not come back: %s", seat, again)
+                    return
         finally:
             lost.fail(error)

@@ -236,6 +236,35 @@ async def test_a_reset_loses_what_was_under_way_and_the_link_comes_back() -> Non
 
 
 @in_loop
+async def test_a_link_that_ends_as_it_comes_up_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end comes before anybody has it: it must not be taken for one that is up."""
+    listener = Listener(Served().service())
+    endpoint = await listener.open(SEAT, HOST)
+    greet = Link._greet
+    ended: list[Link] = []
+
+    def greet_and_end(link_up: Link, frame: link.Frame) -> None:
+        greet(link_up, frame)
+        if link_up.up.done() and not ended:
+            ended.append(link_up)
+            link_up.connection_lost(None)
+
+    async def ask(seat: str) -> Endpoint:
+        return endpoint
+
+    monkeypatch.setattr(Link, "_greet", greet_and_end)
+    links = Links(ask, Random(1))
+    found = await eventually(lambda: links.get(SEAT))
+    assert ended
+    assert not found.closed
+    assert await found.call("echo", b"x") == b"x"
+    await links.close()
+    await listener.close()
+
+
+@in_loop
 async def test_changed_bytes_end_the_connection_and_never_get_through() -> None:
     async with connected() as place:
         rng = Random(7)
@@ -275,7 +304,7 @@ async def test_doubled_swapped_and_dropped_pieces_never_get_through_changed(dama
         link_up = the_link(place)
         for body in bodies:
             link_up.post("post", body)
-        await eventually(lambda: place.wire.connections > 1 or link_up._closed)
+        await eventually(lambda: place.wire.connections > 1 or link_up.closed)
         assert all(body in bodies for body in place.served.posted)
 
 
@@ -300,7 +329,7 @@ async def test_over_a_half_open_link_everything_is_lost_until_it_breaks() -> Non
         assert half_open._calls == {}, "nothing is kept for who gave up"
         place.wire.there = untreated
         place.wire.cut()
-        await eventually(lambda: half_open._closed)
+        await eventually(lambda: half_open.closed)
         assert not half_open.post("post", b"x")
         await up(place)
         assert await the_link(place).call("echo", b"y") == b"y"
@@ -341,7 +370,7 @@ async def test_a_peer_that_does_not_read_is_sent_a_bounded_amount() -> None:
     with pytest.raises(LinkLost, match="does not read"):
         await found.call("echo", b"x")
     received.set()
-    await eventually(lambda: found._closed)
+    await eventually(lambda: found.closed)
     await links.close()
     server.close()
 
@@ -389,7 +418,7 @@ async def test_a_frame_that_no_caller_says_ends_the_connection() -> None:
     async with connected() as place:
         link_up = the_link(place)
         link_up.post("nothing of that name", b"")
-        await eventually(lambda: link_up._closed)
+        await eventually(lambda: link_up.closed)
         await up(place)
         await eventually(lambda: the_link(place) is not link_up)
         with pytest.raises(LinkLost):
