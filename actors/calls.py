@@ -80,12 +80,6 @@ class _Linked:
         found: Endpoint | None = await self._handles.call(seat, "endpoint")
         return found
 
-    def _call(self, seat: str, method: str, body: bytes) -> Awaitable[bytes]:
-        link = self._links.get(seat)
-        if link is not None:
-            return link.call(method, body)
-        return self._handles.call(seat, method, body)
-
     def linked(self, seat: str) -> bool:
         """Whether a link to this seat is up. If not, it is worked on."""
         return self._links.get(seat) is not None
@@ -163,6 +157,16 @@ class LinkedGroups(_Linked):
             if slash:
                 seats.setdefault(group, []).append(name)
         self._seats = {group: tuple(each) for group, each in seats.items()}
+
+    def _call(self, seat: str, method: str, body: bytes) -> Awaitable[bytes]:
+        # The others' links, too, are kept up: when the leader dies, where they listen is known,
+        # though Ray's control service may be away with it.
+        for other in self.seats(seat.rpartition("/")[0]):
+            self._links.get(other)
+        link = self._links.get(seat)
+        if link is not None:
+            return link.call(method, body)
+        return self._handles.call(seat, method, body)
 
     def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
         """Propose at a seat."""

@@ -338,8 +338,13 @@ class ActorTransport:
             self._book[replica] = seat
 
     def meet(self, members: Iterable[int]) -> None:
-        """Look for the seats of those that are not known yet."""
-        if any(each not in self._book for each in members if each != self._replica):
+        """Look for the seats of those that are not known yet, and have links to the others: who
+        stands for election has no time to ask where they are."""
+        others = [self._book.get(each) for each in members if each != self._replica]
+        for seat in others:
+            if seat is not None:
+                self._calls.linked(seat)
+        if None in others:
             self._look_for_peers()
 
     def _look_for_peers(self) -> None:

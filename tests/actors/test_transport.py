@@ -39,6 +39,7 @@ class Carrier:
 
     delivered: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
     links: set[str] = field(default_factory=set)
+    looked_at: set[str] = field(default_factory=set)
     full: bool = False
     posted: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  #: bytes, an exception, or a gate to wait at
@@ -51,6 +52,7 @@ class Carrier:
     most_under_way: int = 0
 
     def linked(self, seat: str) -> bool:
+        self.looked_at.add(seat)
         return seat in self.links
 
     def post(self, seat: str, envelope: bytes) -> bool:
@@ -254,6 +256,13 @@ async def test_what_a_link_takes_is_no_call() -> None:
         assert made.carrier.posted == [(SEATS[1], (append(1), beat()))]
         assert [seat for seat, _ in made.carrier.delivered] == [SEATS[2]]
         assert made.transport.carriers() == {SEATS[1]: "tcp", SEATS[2]: "ray"}
+
+
+@in_virtual_time
+async def test_links_to_all_members_are_wanted_before_there_is_something_to_say() -> None:
+    async with transporting() as made:
+        made.transport.meet([ME, PEER, OTHER])
+        assert made.carrier.looked_at == {SEATS[1], SEATS[2]}
 
 
 @in_virtual_time

@@ -1,0 +1,76 @@
+"""What goes by a link and what by an actor call, over real sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.calls import LinkedCalls, LinkedGroups
+from actors.direct.listener import Listener
+from actors.direct.secret import Endpoint
+from tests.actors.direct.wire import HOST, Served
+from tests.actors.wires import eventually, in_loop
+
+SEATS = tuple(f"metadata-0/{number}" for number in range(3))
+
+
+class Handles:
+    """Actor calls: answered with a word, and noted."""
+
+    def __init__(self, endpoints: dict[str, Endpoint]) -> None:
+        self.endpoints = endpoints
+        self.called: list[tuple[str, str]] = []
+
+    async def call(self, seat: str, method: str, *args: Any) -> Any:
+        self.called.append((seat, method))
+        return self.endpoints.get(seat) if method == "endpoint" else b"by an actor call"
+
+
+async def listening(service: Any) -> tuple[list[Listener], dict[str, Endpoint]]:
+    listeners = [Listener(service) for _ in SEATS]
+    opened = [await each.open(seat, HOST) for each, seat in zip(listeners, SEATS, strict=True)]
+    return listeners, {each.seat: each for each in opened}
+
+
+@in_loop
+async def test_a_client_has_links_to_all_seats_of_a_group_it_talks_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the leader dies nobody has to be asked where the others listen."""
+    service = Served().service()
+    listeners, endpoints = await listening(
+        type(service)(calls={"propose": service.calls["echo"]}, posts={})
+    )
+    groups = LinkedGroups()
+    handles = Handles(endpoints)
+    monkeypatch.setattr(groups, "_handles", handles)
+    groups._seats = {"metadata-0": SEATS, "offset-0": ("offset-0/0",)}
+    assert await groups.propose(SEATS[1], b"x") == b"by an actor call", "before the link is up"
+    await eventually(lambda: groups._links.up() == list(SEATS))
+    assert await groups.propose(SEATS[2], b"x") == b"x"
+    assert {seat for seat, _ in handles.called} == set(SEATS), "not of groups it has no use for"
+    await groups.close()
+    for each in listeners:
+        await each.close()
+
+
+@in_loop
+async def test_a_seat_that_does_not_listen_is_called_by_actor_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = LinkedCalls()
+    handles = Handles({})
+    monkeypatch.setattr(calls, "_handles", handles)
+    assert not calls.post(SEATS[0], b"x")
+    await eventually(lambda: (SEATS[0], "endpoint") in handles.called)
+    assert not calls.linked(SEATS[0])
+    assert await calls.deliver(SEATS[0], b"x") == b"by an actor call"
+    assert await calls.chunk(SEATS[0], b"x")
+    assert await calls.attend(SEATS[0], 7)
+    assert [method for _, method in handles.called if method != "endpoint"] == [
+        "deliver",
+        "chunk",
+        "attend",
+    ]
+    await calls.close()
