@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -21,7 +20,17 @@ from actors.direct.links import Fault, Link, LinkLost, Links, ProcessEnded
 from actors.direct.listener import CALLS_MAX, STRANGERS_MAX, Listener
 from actors.direct.secret import Endpoint
 from state_machines.wire import link_pb2 as link
-from tests.actors.direct.wire import HOST, SEAT, Place, Served, connected, untreated, up
+from tests.actors.direct.wire import (
+    HOST,
+    SEAT,
+    Place,
+    Served,
+    connected,
+    hang_up,
+    serving,
+    untreated,
+    up,
+)
 from tests.actors.wires import eventually, in_loop
 
 
@@ -90,9 +99,7 @@ async def conversation(port: int, *frames: bytes) -> bytes:
     except ConnectionResetError:
         pass
     finally:
-        writer.transport.abort()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await hang_up(writer)
     return heard
 
 
@@ -164,7 +171,7 @@ async def test_strangers_are_counted() -> None:
         assert await conversation(port) == b"", "one too many hears not even a challenge"
         assert await the_link(place).call("echo", b"x") == b"x"
         for _, writer in strangers:
-            writer.transport.abort()
+            await hang_up(writer)
         await eventually(lambda: place.listener.strangers == 0)
 
 
@@ -202,20 +209,17 @@ async def test_a_server_that_proves_nothing_is_left(answers: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answers)
         await reader.read(-1)
-        writer.transport.abort()
 
-    server = await asyncio.start_server(serve, HOST, 0)
-    port = server.sockets[0].getsockname()[1]
+    async with serving(serve) as port:
 
-    async def ask(seat: str) -> Endpoint:
-        return Endpoint(seat, HOST, port, bytes(32))
+        async def ask(seat: str) -> Endpoint:
+            return Endpoint(seat, HOST, port, bytes(32))
 
-    links = Links(ask, Random(1))
-    assert links.get(SEAT) is None
-    await eventually(lambda: links._seats[SEAT].task is None)
-    assert links.up() == []
-    await links.close()
-    server.close()
+        links = Links(ask, Random(1))
+        assert links.get(SEAT) is None
+        await eventually(lambda: links._seats[SEAT].task is None)
+        assert links.up() == []
+        await links.close()
 
 
 # -- bad wires ----------------------------------------------------------------------------------
@@ -348,31 +352,29 @@ async def test_a_peer_that_does_not_read_is_sent_a_bounded_amount() -> None:
         while not frames:
             frames = cutter.feed(await reader.readexactly(1))
         said = link.Hello.FromString(frames[0].body)
-        shown = secret.proof(endpoint, "called", nonce, said.nonce)
+        shown = secret.proof(Endpoint(SEAT, HOST, 0, b""), "called", nonce, said.nonce)
         writer.write(pack(link.Frame(kind=link.WELCOME, body=shown)))
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         await received.wait()
-        writer.transport.abort()
 
-    server = await asyncio.start_server(serve, HOST, 0)
-    endpoint = Endpoint(SEAT, HOST, server.sockets[0].getsockname()[1], bytes(32))
+    async with serving(serve) as port:
 
-    async def ask(seat: str) -> Endpoint:
-        return endpoint
+        async def ask(seat: str) -> Endpoint:
+            return Endpoint(SEAT, HOST, port, b"")
 
-    links = Links(ask, Random(1))
-    found = await eventually(lambda: links.get(SEAT))
-    body, taken = bytes(1 << 20), 0
-    while found.post("post", body):
-        taken += 1
-        assert taken < 200, "it has to end somewhere"
-    assert found._transport.get_write_buffer_size() <= links_module.BUFFER_BYTES_MAX + 2 * len(body)
-    with pytest.raises(LinkLost, match="does not read"):
-        await found.call("echo", b"x")
-    received.set()
-    await eventually(lambda: found.closed)
-    await links.close()
-    server.close()
+        links = Links(ask, Random(1))
+        found = await eventually(lambda: links.get(SEAT))
+        body, taken = bytes(1 << 20), 0
+        while found.post("post", body):
+            taken += 1
+            assert taken < 200, "it has to end somewhere"
+        waiting = found._transport.get_write_buffer_size()
+        assert waiting <= links_module.BUFFER_BYTES_MAX + 2 * len(body)
+        with pytest.raises(LinkLost, match="does not read"):
+            await found.call("echo", b"x")
+        received.set()
+        await eventually(lambda: found.closed)
+        await links.close()
 
 
 @in_loop
@@ -400,7 +402,7 @@ async def test_who_does_not_read_its_answers_is_not_heard_any_more() -> None:
         heard = len(place.served.called)
         assert heard < 100
         assert await the_link(place).call("echo", b"x") == b"x", "others do not notice"
-        writer.transport.abort()
+        await hang_up(writer)
 
 
 @in_loop

@@ -8,8 +8,8 @@ checksum has to show it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -27,6 +27,40 @@ Treatment = Callable[[bytes], list[bytes]]
 def untreated(piece: bytes) -> list[bytes]:
     """As it came."""
     return [piece]
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Reset a connection, and wait until it is gone."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """A port whose connections are treated so; they are gone at the end."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with suppress(asyncio.IncompleteReadError, OSError):
+                await serve(reader, writer)
+        finally:
+            await hang_up(writer)
+
+    server = await asyncio.start_server(handle, HOST, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass
@@ -54,7 +88,7 @@ class Wire:
         try:
             far_reader, far_writer = await asyncio.open_connection(HOST, self.target.port)
         except OSError:
-            writer.transport.abort()
+            await hang_up(writer)
             return
         self._writers |= {writer, far_writer}
         for source, sink, treat in (
@@ -84,12 +118,12 @@ class Wire:
         """Reset every connection, both ways."""
         for writer in self._writers:
             writer.transport.abort()
-        self._writers.clear()
 
     async def close(self) -> None:
         """Listen no more."""
         self._server.close()
-        self.cut()
+        for writer in self._writers:
+            await hang_up(writer)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
