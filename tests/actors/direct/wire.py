@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -75,44 +75,41 @@ class Wire:
     delay: float = 0.0  #: seconds for each piece, at most
     connections: int = 0
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _served: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self) -> Endpoint:
         """Where to connect instead."""
-        self._server = await asyncio.start_server(self._join, HOST, 0)
-        port = self._server.sockets[0].getsockname()[1]
+        port = await self._served.enter_async_context(serving(self._join))
         return Endpoint(self.target.seat, HOST, port, self.target.secret)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on both ways until one side ends."""
         self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(HOST, self.target.port)
+        ends = {writer, far_writer}
+        self._writers |= ends
+        ways = [
+            asyncio.create_task(self._pass(reader, far_writer, lambda piece: self.there(piece))),
+            asyncio.create_task(self._pass(far_reader, writer, lambda piece: self.back(piece))),
+        ]
         try:
-            far_reader, far_writer = await asyncio.open_connection(HOST, self.target.port)
-        except OSError:
-            await hang_up(writer)
-            return
-        self._writers |= {writer, far_writer}
-        for source, sink, treat in (
-            (reader, far_writer, lambda piece: self.there(piece)),
-            (far_reader, writer, lambda piece: self.back(piece)),
-        ):
-            task = asyncio.create_task(self._pass(source, sink, treat))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._writers -= ends
+            await hang_up(far_writer)
 
     async def _pass(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, treat: Treatment
     ) -> None:
-        try:
-            while data := await source.read(self.rng.randrange(1, self.pieces_max + 1)):
-                if self.delay:
-                    await asyncio.sleep(self.delay * self.rng.random())
-                for piece in treat(data):
-                    sink.write(piece)
-                await sink.drain()
-        except OSError:
-            return
-        finally:
-            sink.transport.abort()
+        while data := await source.read(self.rng.randrange(1, self.pieces_max + 1)):
+            if self.delay:
+                await asyncio.sleep(self.delay * self.rng.random())
+            for piece in treat(data):
+                sink.write(piece)
+            await sink.drain()
 
     def cut(self) -> None:
         """Reset every connection, both ways."""
@@ -121,10 +118,7 @@ class Wire:
 
     async def close(self) -> None:
         """Listen no more."""
-        self._server.close()
-        for writer in self._writers:
-            await hang_up(writer)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._served.aclose()
 
 
 @dataclass
