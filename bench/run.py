@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Final
 
 import psutil
+import ray
 import uvloop
 
 from actors import calls
@@ -58,6 +59,7 @@ def run(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             measured = runner.run(_measure(rows, rounds, seconds, data, cluster.address, progress))
     finally:
+        ray.shutdown()
         local.down(data)
     return {"machine": machine(), "versions": versions(), "seconds": seconds, "rows": measured}
 
