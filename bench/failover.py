@@ -17,6 +17,7 @@ from actors import calls
 from actors.controller import leader_of
 from bench.workloads import VALUE
 from metaray.client import Client
+from metaray.demo.faults import leader
 
 GROUP: Final = "metadata-0"
 WRITERS: Final = 20
@@ -35,7 +36,9 @@ class Failover:
 async def kill_leader(client: Client) -> Failover:
     """Kill it, and see how long nobody is served."""
     await _whole(client)
-    seat = await _leader(client)
+    status = await asyncio.to_thread(leader, client.seats, GROUP)
+    assert status is not None, f"{GROUP} has a leader once it is whole"
+    seat = str(status["seat"])
     pids = await asyncio.to_thread(calls.each_call, [seat], "process", seconds=CALL_SECONDS)
     stop = asyncio.Event()
     killed = 0.0
@@ -65,15 +68,6 @@ async def kill_leader(client: Client) -> Failover:
     return Failover((first.result() - killed) * 1_000, (max(served.values()) - killed) * 1_000)
 
 
-async def _leader(client: Client) -> str:
-    answers = await asyncio.to_thread(
-        calls.each_call, client.seats(GROUP), "status", seconds=CALL_SECONDS
-    )
-    status = leader_of(each for each in answers.values() if isinstance(each, dict))
-    assert status is not None, f"{GROUP} has no leader"
-    return str(status["seat"])
-
-
 async def _whole(client: Client) -> None:
     """Wait until all replicas are there and none lags behind."""
     deadline = time.monotonic() + SETTLE_SECONDS
@@ -82,9 +76,9 @@ async def _whole(client: Client) -> None:
             calls.each_call, client.seats(GROUP), "status", seconds=CALL_SECONDS
         )
         known = [each for each in answers.values() if isinstance(each, dict)]
-        leader = leader_of(known)
-        if leader is not None and len(known) == len(answers):
-            behind = max(leader["commit"] - each.get("applied", 0) for each in known)
+        leads = leader_of(known)
+        if leads is not None and len(known) == len(answers):
+            behind = max(leads["commit"] - each.get("applied", 0) for each in known)
             if behind < 1_000 and all(each["status"] == "active" for each in known):
                 return
         await asyncio.sleep(0.1)
