@@ -196,7 +196,7 @@ def test_the_verdict_finds_what_is_left_over_in_a_directory(history: Path) -> No
     assert any("left over" in each for each in verdict.wrong)
 
 
-CHAINS_MAX = 6
+CHAINS_MAX = 12
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_the_verdict_finds_a_product_with(broken: str, orders: list[Order], foun
     with Lab(PLACE, broken=broken) as lab:
         for attempt in range(CHAINS_MAX):  # where in its work a life is killed differs
             wrong += lab.chain(f"life{attempt}", *orders).verdict.wrong
-            shutil.rmtree(lab.place / f"life{attempt}")
+            shutil.rmtree(lab.place / f"life{attempt}", ignore_errors=True)  # gone if all was well
             if any(re.search(found, each) for each in wrong):
                 return
     raise AssertionError(f"never found in {CHAINS_MAX} chains: {wrong}")
