@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 NONCE_BYTES: Final = 16
-SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
