@@ -31,8 +31,16 @@ from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
-from actors.storage_jobs import Outcome, answer, apply, save
-from actors.storage_thread import StorageThread
+from actors.storage_jobs import (
+    Outcome,
+    answer,
+    apply,
+    haste_of_apply,
+    haste_of_reads,
+    haste_of_save,
+    save,
+)
+from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
 from actors.transport import Transport
 from actors.upkeep import Upkeep
@@ -104,6 +112,7 @@ class Replica:
         self.history = History(self.applied.index)
         self.leadership = Leadership(hooks)
         self._turn_scheduled = False
+        self._turning = False
         self._was_member = self._is_member()
         self._ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
@@ -172,15 +181,15 @@ class Replica:
 
     async def propose(self, request: api.ProposeRequest) -> bytes:
         """Put a proposal into the log and wait for its reply (an encoded `api.Reply`)."""
-        write = pending.Write(
-            request.proposal,
-            request.ByteSize(),
-            self._loop.create_future(),
-            self._clock.monotonic(),
-        )
         try:
             self._must_lead()
-            self._machine.admit(request.proposal)
+            write = pending.Write(
+                request.proposal,
+                self._machine.admit(request.proposal),
+                request.ByteSize(),
+                self._loop.create_future(),
+                self._clock.monotonic(),
+            )
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
             return pending.refusal(error).SerializeToString()
@@ -275,7 +284,8 @@ class Replica:
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         self._steps.append(step)
-        self._wake()
+        if not self._turning:
+            self._wake()
 
     def _tick(self, count: int) -> None:
         for _ in range(count):
@@ -287,14 +297,20 @@ class Replica:
         self._turn_scheduled = False
         if self.stopped_because:
             return
+        self._turning = True  # what is done in haste has its consequences in the same turn
         try:
             core = self.core
-            while self._steps:
-                self._steps.popleft()()
-            self._take_reads()
-            self._take_proposals()
-            while (ready := core.ready()) is not None:
-                self._handle(ready)
+            while True:
+                while self._steps:
+                    self._steps.popleft()()
+                self._take_reads()
+                self._take_proposals()
+                while not self._steps and (ready := core.ready()) is not None:
+                    self._handle(ready)
+                if self.stopped_because:
+                    return
+                if not self._steps:
+                    break
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
             self._notice_leadership()
@@ -302,6 +318,8 @@ class Replica:
             log.exception("%s: turn failed", self.seat)
             self._stop(f"turn failed: {error!r}")
             self._hooks.stopped(self.stopped_because)
+        finally:
+            self._turning = False
 
     def _take_reads(self) -> None:
         begun = self.reads.begin_round()
@@ -379,7 +397,8 @@ class Replica:
                 self.history.restart(ready.snapshot.index)
             self._in_turn(partial(self._after_save, ready))
 
-        self.storage.hand(job, done, self.storage_failed)
+        haste = haste_of_save(ready) if staged is None else Haste.NONE
+        self.storage.hand(job, done, self.storage_failed, haste=haste, of_state=staged is not None)
 
     def _after_save(self, ready: Ready) -> None:
         self.core.advance(ready)
@@ -394,10 +413,12 @@ class Replica:
             if entry.configuration is not None:
                 self._configuration = entry.configuration
         configuration = self._configuration
+        admitted = [self.writes.admitted(entry) for entry in entries]
 
         def job() -> tuple[float, list[Outcome], SnapshotMeta]:
             begun, state = self._clock.monotonic(), self.stores.state
-            return begun, apply(self._machine, state, entries, configuration), state.applied
+            outcomes = apply(self._machine, state, entries, admitted, configuration)
+            return begun, outcomes, state.applied
 
         def done(result: tuple[float, list[Outcome], SnapshotMeta]) -> None:
             # Where this job came to, not where the thread is by now: watches would be told of
@@ -415,7 +436,7 @@ class Replica:
             self._note_removal()
             self._wake()
 
-        self.storage.hand(job, done, self.storage_failed)
+        self.storage.hand(job, done, self.storage_failed, haste=haste_of_apply(entries))
 
     def _serve_reads(self) -> None:
         """Hand every read whose index is applied to the storage thread, in one job."""
@@ -435,7 +456,7 @@ class Replica:
             self.storage_failed(error)
             pending.refuse([read.reply for read in due], Stopped(f"{self.seat}: {error}"))
 
-        self.storage.hand(job, done, failed)
+        self.storage.hand(job, done, failed, haste=haste_of_reads(due))
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core

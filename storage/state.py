@@ -89,6 +89,7 @@ class State:
         self._shelf = shelf
         self._layers: dict[str, _Layer] = {}
         self._flushed_rows: dict[str, dict[bytes, bytes | None]] = {}
+        self._asked: tuple[object, bytes] = (None, b"")  # last: who reads a row writes it
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
         #: the point the state stands at, with what is only in the layer
@@ -104,6 +105,7 @@ class State:
     def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
         """See `KeyValue`. Raises `CorruptRecord`."""
         encoded = keys.encode(key)
+        self._asked = key, encoded
         layer = self._layers.get(table)
         if layer is not None:
             found: bytes | None = layer.rows.get(encoded, _ABSENT)
@@ -119,7 +121,9 @@ class State:
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""
-        encoded = keys.encode(key)
+        asked, encoded = self._asked
+        if asked is not key:
+            encoded = keys.encode(key)
         layer = self._layers.get(table) or self._begin(table)
         old = layer.rows.get(encoded, _ABSENT)
         if old is _ABSENT:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 
 from actors.config import RaftSettings
 from actors.replica import Replica
-from actors.storage_thread import StorageThread
+from actors.storage_thread import Haste, StorageThread
 from actors.transport import Transport
 from state_machines.machine import Machine
 from state_machines.raft import Configuration, Message, Raft, RaftConfig, SnapshotMeta
@@ -45,8 +45,11 @@ class Disk:
         job: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
+        *,
+        haste: Haste = Haste.NONE,
+        of_state: bool = True,
     ) -> None:
-        """See `StorageThread`."""
+        """See `StorageThread`. This disk knows no haste."""
 
         def work() -> Callable[[], None]:
             try:

@@ -13,6 +13,7 @@ import pytest
 
 from actors import lanes
 from actors.caller import SHARD_MOVES_MAX, Caller
+from state_machines import runs
 from state_machines.errors import (
     Conflict,
     Invalid,
@@ -574,8 +575,8 @@ async def test_a_named_group_overrides_the_map() -> None:
 @in_virtual_time
 async def test_a_result_belongs_to_its_caller() -> None:
     mixed = api.Reply()
-    mixed.results.add(code=api.CONFLICT, detail="revision")
-    mixed.results.add(body=b"\x07")
+    run = mixed.results.add(body=b"\x91\x07")
+    run.refusals.add(place=0, code=api.CONFLICT, detail="revision")
     script = Script(faults=[once(mixed)])
     async with calling(script) as caller:
         results = await asyncio.gather(
@@ -591,9 +592,9 @@ async def test_queries_that_were_too_much_together_are_asked_again() -> None:
         if len(call.tags) == 1:
             return None
         reply = api.Reply()
-        reply.results.add(body=b"\xc0")
-        for _ in call.tags[1:]:
-            reply.results.add(code=api.QUOTA_EXCEEDED, detail="ask on its own")
+        run = reply.results.add(body=runs.pack_replies(GetKv, [None]))
+        for place in range(1, len(call.tags)):
+            run.refusals.add(place=place, code=api.QUOTA_EXCEEDED, detail="ask on its own")
         return reply
 
     script = Script(faults=[first_only])
