@@ -104,9 +104,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def _panel(axes: Any, rows: list[dict[str, Any]], names: list[str]) -> None:
     thick = 0.8 / len(names)
-    for number, name in enumerate(names):
+    beside = [[name for name in names if name in row] for row in rows]
+    for name in names:
         told = [(line, row[name]) for line, row in enumerate(rows) if name in row]
-        places = [line + (number - (len(names) - 1) / 2) * thick for line, _ in told]
+        places = [
+            line + (beside[line].index(name) - (len(beside[line]) - 1) / 2) * thick
+            for line, _ in told
+        ]
         medians = [values["median"] for _, values in told]
         axes.barh(places, medians, color=COLOURS[name], height=thick * 0.9, label=name)
         for place, (_, values) in zip(places, told, strict=True):
@@ -115,6 +119,6 @@ def _panel(axes: Any, rows: list[dict[str, Any]], names: list[str]) -> None:
             furthest = max(*rounds, values["median"])
             axes.annotate(f" {values['median']:,.0f}", (furthest, place), va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [row["says"] for row in rows])
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.margins(x=0.15)

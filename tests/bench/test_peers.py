@@ -222,8 +222,8 @@ def test_a_real_peer_is_loaded_and_loses_its_leader(name: str, tmp_path: Path) -
                 assert told["ops_per_s"] == told["calls"] * max(1, each.batch) / 0.5, each
         before = ids(running)
         found = kill_leader(running, program, Load("failover", 5), everyone=True)
-        assert 0 < found["first_ms"] <= 30_000
-        assert found["figure"] == found["all_ms"] > 0
+        assert 0 < found["first_ms"] <= found["all_ms"] <= 60_000
+        assert found["figure"] == found["all_ms"]
         assert sum(not each.runs for each in running.servers) == 1, "one was killed"
         running.start_missing()
         after = ids(running)

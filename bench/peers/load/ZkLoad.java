@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.LongSummaryStatistics;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
@@ -364,8 +365,8 @@ final class ZkLoad {
 
     /**
      * Kills the leader once every caller has written and half a second more. First: from then to the
-     * acknowledgement of the first write that began after it. All: until every caller has had one
-     * acknowledged that was under way then or began later.
+     * acknowledgement of the first write that began after it. All: until every caller has had such a
+     * write acknowledged.
      */
     String failover(List<ZooKeeper> sessions, Workload w) throws InterruptedException {
         long limit = System.nanoTime() + (long) (w.seconds * SECOND);
@@ -378,9 +379,8 @@ final class ZkLoad {
             Set<Integer> written = new HashSet<>();
             long due = Long.MAX_VALUE; // set once all have written
             long killed = 0;
-            long first = Long.MAX_VALUE;
             Map<Integer, Long> served = new HashMap<>();
-            while (first == Long.MAX_VALUE || served.size() < w.callers) {
+            while (served.size() < w.callers) {
                 long now = System.nanoTime();
                 if (now >= limit) {
                     throw new IllegalStateException(
@@ -401,20 +401,17 @@ final class ZkLoad {
                 if (due == Long.MAX_VALUE && written.size() == w.callers) {
                     due = now + UNDER_LOAD;
                 }
-                if (killed == 0 || one.ended < killed) {
-                    continue;
-                }
-                served.putIfAbsent(one.caller, one.ended);
-                if (one.begun >= killed) {
-                    first = Math.min(first, one.ended);
+                if (killed != 0 && one.begun >= killed) {
+                    served.putIfAbsent(one.caller, one.ended - killed);
                 }
             }
-            long last = served.values().stream().mapToLong(Long::longValue).max().orElseThrow();
+            LongSummaryStatistics took =
+                    served.values().stream().mapToLong(Long::longValue).summaryStatistics();
             return String.format(
                     Locale.ROOT,
                     "{\"first_ms\": %.3f, \"all_ms\": %.3f}",
-                    (first - killed) / 1e6,
-                    (last - killed) / 1e6);
+                    took.getMin() / 1e6,
+                    took.getMax() / 1e6);
         } finally {
             stop.countDown();
         }

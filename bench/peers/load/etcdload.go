@@ -235,7 +235,7 @@ type ack struct {
 
 // failover kills the leader once every caller has written and half a second more. First: from then
 // to the acknowledgement of the first write that began after it. All: until every caller has had
-// one acknowledged that was under way then or began later.
+// such a write acknowledged.
 func failover(clients []*clientv3.Client, w workload) (outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.seconds)
 	acks := make(chan ack, 1024)
@@ -266,9 +266,9 @@ func failover(clients []*clientv3.Client, w workload) (outcome, error) {
 	}
 	written := map[int]bool{}
 	var due <-chan time.Time // set once all have written
-	var killed, first time.Time
-	served := map[int]time.Time{}
-	for first.IsZero() || len(served) < w.callers {
+	var killed time.Time
+	served := map[int]time.Duration{} // since the kill
+	for len(served) < w.callers {
 		select {
 		case <-ctx.Done():
 			return outcome{}, fmt.Errorf("%d of %d callers were served", len(served), w.callers)
@@ -282,24 +282,24 @@ func failover(clients []*clientv3.Client, w workload) (outcome, error) {
 			if due == nil && len(written) == w.callers {
 				due = time.After(underLoad)
 			}
-			if killed.IsZero() || one.ended.Before(killed) {
+			if killed.IsZero() || one.begun.Before(killed) {
 				continue
 			}
 			if _, known := served[one.caller]; !known {
-				served[one.caller] = one.ended
-			}
-			if !one.begun.Before(killed) && (first.IsZero() || one.ended.Before(first)) {
-				first = one.ended
+				served[one.caller] = one.ended.Sub(killed)
 			}
 		}
 	}
-	last := killed
-	for _, ended := range served {
-		if ended.After(last) {
-			last = ended
+	first, last := w.seconds, time.Duration(0)
+	for _, took := range served {
+		if took < first {
+			first = took
+		}
+		if took > last {
+			last = took
 		}
 	}
-	return outcome{ms(first.Sub(killed)), ms(last.Sub(killed))}, nil
+	return outcome{ms(first), ms(last)}, nil
 }
 
 func run(endpoints []string, w workload) (interface{}, error) {
