@@ -8,7 +8,7 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto pictures setup sim proof bench
+.PHONY: help run test verify fix proto pictures setup sim proof bench bench-peers
 .NOTPARALLEL:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
 	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
+	@echo "make bench-peers  the same beside etcd and ZooKeeper, in turns (apt-get line if not installed)"
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
@@ -46,6 +47,9 @@ proof: setup
 
 bench: setup
 	@.venv/bin/metaray bench $(ARGS)
+
+bench-peers: setup
+	@.venv/bin/metaray bench --peers etcd,zookeeper $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .
