@@ -45,8 +45,10 @@ class Disk:
         job: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
+        *,
+        aside: bool = False,
     ) -> None:
-        """See `StorageThread`."""
+        """See `StorageThread`. What is done aside waits its turn here, too."""
 
         def work() -> Callable[[], None]:
             try:

@@ -203,7 +203,7 @@ class SimulatedStorage(StorageThread):
         self._condition = condition
         self._ran = ran
         self._die = die
-        self._free_at = 0.0
+        self._free_at = {False: 0.0, True: 0.0}  # of the storage thread, and of that beside it
         self.queued = 0
 
     def hand(
@@ -211,11 +211,13 @@ class SimulatedStorage(StorageThread):
         job: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
+        *,
+        aside: bool = False,
     ) -> None:
         """See `StorageThread`."""
         self.queued += 1
-        begin = max(self._time.now, self._free_at)
-        end = self._free_at = begin + self._condition.latency()
+        begin = max(self._time.now, self._free_at[aside])
+        end = self._free_at[aside] = begin + self._condition.latency()
 
         def work() -> None:
             self._ran()
