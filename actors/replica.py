@@ -4,10 +4,10 @@ A plain class; everything it touches is passed in, and only `remote.py` knows th
 It decides nothing about the protocol: it does what `Ready` says, in the order that it prescribes.
 
 One core task (`_turn`, always on the event loop) is the only thing that touches the core; one
-storage thread does everything that touches LMDB. Between them there is at most one save under way.
-While it is, whatever arrives waits and then goes together: that is all the batching there is, and
-it sizes itself. A write passes four phases, which the slow-write warning names: it waits in the
-queue, its entry is saved here, a majority saves it, the machine applies it.
+storage thread does what touches LMDB, but for the writing of a flush (`upkeep.py`). There is at
+most one save under way. While it is, whatever arrives waits and then goes together: that is all the
+batching there is, and it sizes itself. A write passes four phases, which the slow-write warning
+names: it waits in the queue, its entry is saved here, a majority saves it, the machine applies it.
 
 Two ways to fail, never a third (law 8): a refusal is data inside a reply; anything unexpected stops
 this replica, which from then on answers `Stopped` with the reason. A failed commit ends the
@@ -130,8 +130,7 @@ class Replica:
             group=group,
             replica=core.id,
             transport=transport,
-            storage=storage,
-            state=stores.state,
+            view=self._upkeep.view,
             failed=self.storage_failed,
         )
         self._receiver = SnapshotReceiver(
@@ -256,7 +255,7 @@ class Replica:
     async def cut(self) -> Any:
         """A consistent view of all that is applied, durable, for export. The caller closes it."""
         self._must_run()
-        return await self._stored(self.storage.run(self.stores.state.view))
+        return await self._stored(self._upkeep.view())
 
     async def _stored(self, work: Awaitable[T]) -> T:
         """What the storage thread gives to a caller, who must not outlive a failed commit."""
@@ -501,6 +500,7 @@ class Replica:
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
         self._ticker.stop()
+        self._upkeep.close(error)
         self.snapshots.close()
         self.transport.close()
         self.leadership.notice(0)

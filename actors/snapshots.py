@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +25,7 @@ from storage import records
 from storage.errors import BadSnapshot, CorruptRecord, StorageError, StorageFailed
 from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
+from storage.state_view import StateView
 
 CHUNK_MESSAGE_BYTES_MAX = 128 * 1024  #: a whole encoded chunk; refused before it is decoded
 
@@ -41,8 +42,7 @@ class SnapshotSender:
         group: str,
         replica: int,
         transport: Transport,
-        storage: StorageThread,
-        state: State,
+        view: Callable[[], Awaitable[StateView]],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._failed = failed
@@ -50,8 +50,7 @@ class SnapshotSender:
         self._group = group
         self._replica = replica
         self._transport = transport
-        self._storage = storage
-        self._state = state
+        self._view = view
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.sent = 0  #: whole streams that a peer took
 
@@ -78,7 +77,7 @@ class SnapshotSender:
         self._tasks[peer] = asyncio.get_running_loop().create_task(work())
 
     async def _stream(self, peer: int, term: int) -> bool:
-        view = await self._storage.run(self._state.view)
+        view = await self._view()
         try:
             # failpoint: snapshot.viewed
             meta = raft_pb2.SnapshotMeta.FromString(records.meta_to(view.applied))

@@ -1,5 +1,8 @@
 """The one thread on which a replica's LMDB work runs, in the order it was handed over (law 15).
 
+Beside it is the flush thread, for the one kind of job that takes long: a flush, which waits for the
+disk while saves go on (`storage.flush`).
+
 The event loop does not wait for the disk: it hands over a job and is called back on the loop with
 the result or the failure. A queue that only one thread empties is also what makes reads simple: a
 query handed over after an apply sees that apply.
@@ -84,10 +87,9 @@ class StorageThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._handing = threading.Lock()  # guards `_Job.waited` between loop and thread
-        self._thread = threading.Thread(target=self._work, name=f"storage {name}", daemon=True)
-        self._thread.start()
+        self._jobs = self._queue(f"storage {name}")
+        self._aside = self._queue(f"flush {name}")
         #: jobs handed over and not yet called back
         self.queued = 0
         self._of_state = 0  # those of them that may touch the state
@@ -101,11 +103,13 @@ class StorageThread:
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
+        aside: bool = False,
     ) -> None:
-        """Run `job` there; call `done` on the loop, or `failed`, also for what `done` raises.
+        """Run `job` there, or `aside` on the flush thread; call `done` on the loop, or `failed`,
+        also for what `done` raises.
 
-        `of_state`: whether it may touch the state, or else the log alone. In haste, either may be
-        called before this returns.
+        `of_state`: whether it may touch the state, or else the log alone, or what was frozen of the
+        state. In haste, either may be called before this returns.
         """
         made = _Job(job, done, failed, of_state)
         if haste is Haste.HERE and not self._of_state and self._quick():
@@ -121,7 +125,7 @@ class StorageThread:
         self.queued += 1
         self._of_state += of_state
         waited = made.waited
-        self._jobs.put(made)
+        (self._aside if aside else self._jobs)[0].put(made)
         if waited is None:
             return
         if not waited.acquire(timeout=PATIENCE_SECONDS):
@@ -148,9 +152,10 @@ class StorageThread:
         return await future
 
     def close(self) -> None:
-        """Finish what was handed over, then end the thread."""
-        self._jobs.put(None)
-        self._thread.join()
+        """Finish what was handed over, then end the threads."""
+        for jobs, thread in (self._jobs, self._aside):
+            jobs.put(None)
+            thread.join()
 
     def _quick(self) -> bool:
         return time.monotonic() >= self._quick_from
@@ -159,8 +164,14 @@ class StorageThread:
         if seconds >= PATIENCE_SECONDS:
             self._quick_from = time.monotonic() + SULK_SECONDS
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _queue(self, name: str) -> tuple[SimpleQueue[_Job | None], threading.Thread]:
+        jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        thread = threading.Thread(target=self._work, args=(jobs,), name=name, daemon=True)
+        thread.start()
+        return jobs, thread
+
+    def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
             job.run()
             with self._handing:
                 waited, job.waited = job.waited, None

@@ -1,18 +1,33 @@
-"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover."""
+"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover.
+
+A flush is a chain of short jobs (`storage.flush` says why): the storage thread freezes the layer
+and seals it slice by slice, with saves and applies in between; the flush thread writes it; the
+storage thread says that it is durable. Whoever needs a view of the state waits for the end of such
+a chain, so that nobody is held up by a flush done at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.storage_thread import StorageThread
 from state_machines.raft import Raft
+from storage.errors import ViewLost
+from storage.flush import Flush
+from storage.state import State
+from storage.state_view import StateView
 from storage.stores import Stores
+
+Viewer = tuple[int, asyncio.Future[StateView]]
+"""Who waits for a view of the state, and the index that it has to have at least."""
 
 
 class Upkeep:
-    """Used on the event loop; its work runs on the storage thread."""
+    """Used on the event loop; its work runs on the storage thread and beside it."""
 
     def __init__(
         self,
@@ -32,22 +47,95 @@ class Upkeep:
         self._failed = failed
         self._flushed_at = clock.monotonic()
         self._flushing = False
+        self._viewers: list[Viewer] = []
+        self._closed: Exception | None = None
 
     def tick(self) -> bool:
-        """Flush if it is time, unless a flush is under way. Returns whether it was time."""
+        """Flush if it is time or a layer is full, unless a flush is under way. Returns whether it
+        was time."""
         now = self._clock.monotonic()
-        if now - self._flushed_at < self._settings.flush_interval_ms / 1000:
-            return False
-        self._flushed_at = now
-        if not self._flushing:
+        due = now - self._flushed_at >= self._settings.flush_interval_ms / 1000
+        if due:
+            self._flushed_at = now
+        if due or self._stores.state.wants_flush:
+            self._begin()
+        return due
+
+    async def view(self) -> StateView:
+        """All that is applied by now, durable, to read on any thread. The caller closes it."""
+        if self._closed is not None:
+            raise self._closed
+        viewer: asyncio.Future[StateView] = asyncio.get_running_loop().create_future()
+        self._viewers.append((self._stores.state.applied.index, viewer))
+        self._begin()
+        return await viewer
+
+    def close(self, why: Exception) -> None:
+        """The replica has stopped: begin nothing more, and let nobody wait."""
+        self._closed = why
+        self._refuse(why)
+
+    # -- the chain --------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if not self._flushing and self._closed is None:
             self._flushing = True
             # failpoint: flush.due
-            self._storage.hand(self._stores.state.flush, self._done, self._failed)
-        return True
+            self._storage.hand(self._stores.state.freeze, self._frozen, self._fail)
 
-    def _done(self, _: None) -> None:
+    def _frozen(self, flush: Flush | None) -> None:
+        if flush is None:
+            self._finish(None)
+        else:
+            self._seal(flush)
+
+    def _seal(self, flush: Flush) -> None:
+        if self._closed is None:
+            self._storage.hand(flush.seal, partial(self._sealed, flush), self._fail)
+
+    def _sealed(self, flush: Flush, more: bool) -> None:
+        if more:
+            self._seal(flush)
+        elif self._closed is None:
+            written = partial(self._finish, flush)
+            self._storage.hand(
+                flush.write, lambda _: written(), self._fail, of_state=False, aside=True
+            )
+
+    def _finish(self, flush: Flush | None) -> None:
+        if self._closed is not None:
+            return
+        state = self._stores.state
+
+        def job() -> list[tuple[Viewer, StateView | ViewLost]]:
+            if flush is not None:
+                state.finish(flush)
+            reached = state.flushed.index
+            return [(each, _seen(state)) for each in self._viewers if each[0] <= reached]
+
+        self._storage.hand(job, self._done, self._fail)
+
+    def _done(self, views: list[tuple[Viewer, StateView | ViewLost]]) -> None:
         self._flushing = False
+        for viewer, view in views:
+            if viewer in self._viewers:
+                self._viewers.remove(viewer)
+            _, future = viewer
+            if isinstance(view, ViewLost):
+                if not future.done():
+                    future.set_exception(view)
+            elif future.done():
+                view.close()  # nobody waits for it any more
+            else:
+                future.set_result(view)
         # failpoint: flush.done
+        self._compact()
+        if self._viewers:
+            self._begin()  # they came after this flush had begun
+
+    def _compact(self) -> None:
+        if self._closed is not None:
+            return
         keep = self._settings.log_keep_entries
         target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep
         if target - self._core.first_index < keep:
@@ -57,6 +145,24 @@ class Upkeep:
         self._core.compact(target)
         # failpoint: compact.before_handing
         self._storage.hand(lambda: self._stores.log.compact(point), _nothing, self._failed)
+
+    def _fail(self, error: BaseException) -> None:
+        self._refuse(error)
+        self._failed(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        viewers, self._viewers = self._viewers, []
+        for _, viewer in viewers:
+            if not viewer.done():
+                viewer.set_exception(error)
+
+
+def _seen(state: State) -> StateView | ViewLost:
+    """A view, or why there is none: that is the viewer's trouble and not the replica's."""
+    try:
+        return state.durable()
+    except ViewLost as error:
+        return error
 
 
 def _nothing(_: None) -> None:

@@ -5,7 +5,7 @@ makes them current. So a transaction is there whole or not at all, and is durabl
 returns, as long as nobody turns the syncs off: `sync=True, metasync=True, writemap=False`, always,
 and asserted.
 
-Four things need care.
+Five things need care.
 
 - **The map.** The file is mapped at a fixed size; a transaction that passes it fails (`MapFull`).
   The map grows before it is needed, between transactions, to hold the worst case of the next one.
@@ -15,6 +15,11 @@ Four things need care.
 - **Readers.** An open read transaction keeps every page it can see from being used again. Views are
   short-lived, and the map is not moved under them: growing waits for them until it cannot wait any
   longer, and then takes them away (`ViewLost`).
+- **Two threads.** A transaction belongs to the thread that began it, and one that writes does not
+  keep others from reading what was there before. So `write_runs` may run beside the storage thread,
+  but nothing of the map or of the reading side is touched there: that is for `make_room` and
+  `renew`. A table made there has no handle that an older read transaction could use, so handles
+  wait for `renew`, too.
 - **Meta pages.** There are two, the later transaction's is in force, and nothing checks their bits:
   a number that flips would put the transaction before the last in force, and with it a vote that
   was changed since. So every transaction says in its own rows which one it is, and an opening wants
@@ -26,7 +31,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +39,7 @@ import lmdb
 
 from storage import filesystem
 from storage.disk_view import DiskView
-from storage.engine import Change, EngineStats, checked, seal, unseal
+from storage.engine import Change, EngineStats, Run, checked, seal, unseal
 from storage.errors import (
     BadKey,
     Closed,
@@ -116,6 +121,7 @@ class DiskEngine:
         filesystem.sync(path)
         self._map_bytes: int = self._env.info()["map_size"]
         self._handles: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}  # handles of tables that the last transaction made
         try:
             self._check_numbers()
             for name in self._env.dbs():
@@ -146,26 +152,44 @@ class DiskEngine:
 
     def write(self, changes: Iterable[Change]) -> None:
         """See `engine.Engine`."""
-        tables = checked(changes)
-        self._begin_writing()
-        need = sum(
-            PAGE_BYTES + len(key) + (0 if value is None else len(value))
-            for rows in tables.values()
-            for key, value in rows.items()
-        )
+        runs = [_run(table, rows) for table, rows in checked(changes).items()]
+        self._check_writable()
+        self._drop_reader()
         try:
-            self._transact(tables, need)
+            self._grow_ahead(_need(sum(run.rows for run in runs), sum(run.size for run in runs)))
+            self._transact(runs)
         except lmdb.MapFullError:
             # The estimate was too low (a deep tree, a long freelist). The transaction is gone.
             self._grow(2 * self._map_bytes)
             try:
-                self._transact(tables, 0)
+                self._transact(runs)
             except lmdb.MapFullError:
                 raise MapFull(self.path, self.limit_bytes) from None
+        self.renew()
+
+    def make_room(self, rows: int, size: int) -> None:
+        """See `engine.Engine`."""
+        self._check_writable()
+        self._grow_ahead(_need(rows, size))
+
+    def write_runs(self, runs: Sequence[Run]) -> None:
+        """See `engine.Engine`."""
+        self._check_writable()
+        try:
+            self._transact(runs)
+        except lmdb.MapFullError:
+            raise MapFull(self.path, self._map_bytes) from None
+
+    def renew(self) -> None:
+        """See `engine.Engine`."""
+        self._drop_reader()
+        self._handles.update(self._made)
+        self._made = {}
 
     def clear(self, tables: Iterable[str]) -> None:
         """See `engine.Engine`."""
-        self._begin_writing()
+        self._check_writable()
+        self._drop_reader()
         try:
             with self._env.begin(write=True) as transaction:
                 for table in tables:
@@ -265,48 +289,44 @@ class DiskEngine:
 
     # Writing.
 
-    def _begin_writing(self) -> None:
+    def _check_writable(self) -> None:
         self._check_open()
         if self._failure is not None:
             raise StorageFailed(self.path, self._failure)
-        self._drop_reader()
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self.path} is closed")
 
-    def _transact(self, tables: dict[str, dict[bytes, bytes | None]], need: int) -> None:
+    def _transact(self, runs: Sequence[Run]) -> None:
         """One transaction. Only MapFullError leaves it as LMDB's own error."""
-        self._grow_ahead(need)
         made: dict[str, Any] = {}
         try:
             with self._env.begin(write=True) as transaction:
-                for table, rows in tables.items():
-                    handle = self._handles.get(table)
+                for run in runs:
+                    handle = self._handles.get(run.table) or made.get(run.table)
                     if handle is None:
-                        if all(value is None for value in rows.values()):
+                        if not run.keys:
                             continue  # deletes in a table that never was
-                        handle = made[table] = self._env.open_db(_name(table), txn=transaction)
+                        name = _name(run.table)
+                        handle = made[run.table] = self._env.open_db(name, txn=transaction)
                     # failpoint: disk.before_put
                     # Keys in order touch each page once.
-                    order = sorted(rows)
-                    puts = [(key, v) for key in order if (v := rows[key]) is not None]
-                    if len(puts) < len(rows):
-                        for key in order:
-                            if rows[key] is None:
-                                # failpoint: disk.before_delete
-                                transaction.delete(key, db=handle)
+                    for key in run.gone:
+                        # failpoint: disk.before_delete
+                        transaction.delete(key, db=handle)
                     with transaction.cursor(db=handle) as cursor:
-                        _, stored = cursor.putmulti(puts)
+                        _, stored = cursor.putmulti(zip(run.keys, run.values, strict=True))
                         # failpoint: disk.before_commit
-                    if stored != len(puts):  # it says so instead of raising
-                        raise lmdb.Error(f"{stored} of {len(puts)} records of {table!r} were put")
+                    if stored != len(run.keys):  # it says so instead of raising
+                        what = f"{stored} of {len(run.keys)} records of {run.table!r} were put"
+                        raise lmdb.Error(what)
                 _stamp(transaction)
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
             raise self._fail(error) from error
-        self._handles.update(made)
+        self._made = made
 
     def _check_numbers(self) -> None:
         """See above, Meta pages. Raises `CorruptRecord`."""
@@ -371,6 +391,26 @@ class DiskEngine:
             views = tuple(self._views)
         for view in views:
             view.close()
+
+
+def _run(table: str, rows: dict[bytes, bytes | None]) -> Run:
+    """Changes of one table in order."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    gone: list[bytes] = []
+    for key in sorted(rows):
+        value = rows[key]
+        if value is None:
+            gone.append(key)
+        else:
+            keys.append(key)
+            values.append(value)
+    return Run(table, keys, values, gone, sum(map(len, rows)) + sum(map(len, values)))
+
+
+def _need(rows: int, size: int) -> int:
+    """The most bytes of pages that a transaction may touch: a page a row."""
+    return PAGE_BYTES * rows + size
 
 
 def _stamp(transaction: Any) -> None:

@@ -7,7 +7,8 @@
 Two engines pass one contract suite: `memory.MemoryEngine` and `disk.DiskEngine` (LMDB). A write is
 atomic, and durable when it returns. A table exists once something was written to it; reading one
 that does not exist finds nothing. Writes and direct reads belong to one thread, the storage thread;
-a view may be read and closed on another one.
+a view may be read and closed on another one. What is large is written on a second thread while the
+storage thread reads: `make_room`, then `write_runs` there, then `renew`.
 
 LMDB has no checksums: a bit that flips on the disk is read back as data. So every value that
 `log.py` and `state.py` store is sealed here first with a CRC-32 over table, key and value, and
@@ -16,7 +17,7 @@ unsealed at every read. A value that turns up under another key is found out too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
@@ -48,6 +49,33 @@ class EngineStats:
     used_bytes: int
     records: int
     views: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Changes of one table: `keys` in order with their `values`, and the keys that are `gone`.
+
+    Two lists and not one of pairs: pairs would be objects for the garbage collector to look at.
+    """
+
+    table: str
+    keys: list[bytes]
+    values: list[bytes]
+    gone: list[bytes]
+    #: bytes of all keys and values
+    size: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows change."""
+        return len(self.keys) + len(self.gone)
+
+    def changes(self) -> Iterator[Change]:
+        """The same one by one."""
+        for key in self.gone:
+            yield self.table, key, None
+        for key, value in zip(self.keys, self.values, strict=True):
+            yield self.table, key, value
 
 
 class Reader(Protocol):
@@ -101,6 +129,21 @@ class Engine(Reader, Protocol):
         on return. Raises `MapFull` (nothing happened) or `StorageFailed` (exit)."""
         ...
 
+    def make_room(self, rows: int, size: int) -> None:
+        """Before `write_runs`, on the storage thread: see that so many rows of so many bytes fit.
+        Open views may be lost, as by a `write`."""
+        ...
+
+    def write_runs(self, runs: Sequence[Run]) -> None:
+        """What `write` does, on any one thread while the storage thread reads. Until `renew` the
+        storage thread may see it or not. Raises `MapFull` also where `write` would make room: that
+        is for the storage thread to do."""
+        ...
+
+    def renew(self) -> None:
+        """After `write_runs`, on the storage thread: it reads what was written from here on."""
+        ...
+
     def clear(self, tables: Iterable[str]) -> None:
         """Empty whole tables in one transaction."""
         ...
@@ -146,6 +189,21 @@ def _seed(table: str) -> int:
 def seal(table: str, key: bytes, value: bytes) -> bytes:
     """The value as it is stored: its CRC-32, bound to table and key, and then itself."""
     return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value
+
+
+def sealed_run(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | None]) -> Run:
+    """These rows, sealed and in order; None is one that goes. The list of keys is taken over."""
+    keys.sort()
+    gone = [key for key in keys if rows[key] is None]
+    if gone:
+        keys = [key for key in keys if rows[key] is not None]
+    seed = _seed(table)
+    values = [
+        crc32(value, crc32(key, seed)).to_bytes(CRC_BYTES, "big") + value  # as `seal` does
+        for key in keys
+        if (value := rows[key]) is not None
+    ]
+    return Run(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
 
 
 def unseal(where: str, table: str, key: bytes, stored: bytes) -> bytes:

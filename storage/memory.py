@@ -7,14 +7,15 @@ over the same engine again is a restart after a crash. `MemoryKeyValue` is the m
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from state_machines.keyvalue import Part
 from storage import keys
-from storage.engine import Change, EngineStats, checked
+from storage.engine import Change, EngineStats, Run, checked
 from storage.errors import MapFull, ViewLost
 
 LIMIT_BYTES = 1 << 40
@@ -106,6 +107,7 @@ class MemoryEngine:
         self._tables: dict[str, _Table] = {}
         self._views: set[MemoryView] = set()
         self._used = 0
+        self._lock = threading.Lock()  # `write_runs` comes on another thread
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """See `engine.Reader`."""
@@ -116,12 +118,27 @@ class MemoryEngine:
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `engine.Reader`."""
-        found = self._tables.get(table, _Table())
-        return iter(list(found.scan(start, end, reverse)))
+        with self._lock:
+            found = self._tables.get(table, _Table())
+            return iter(list(found.scan(start, end, reverse)))
 
     def write(self, changes: Iterable[Change]) -> None:
         """See `engine.Engine`."""
         tables = checked(changes)
+        with self._lock:
+            self._write(tables)
+
+    def make_room(self, rows: int, size: int) -> None:
+        """See `engine.Engine`. There is no map to grow."""
+
+    def write_runs(self, runs: Sequence[Run]) -> None:
+        """See `engine.Engine`."""
+        self.write(change for run in runs for change in run.changes())
+
+    def renew(self) -> None:
+        """See `engine.Engine`. What was written is read at once."""
+
+    def _write(self, tables: dict[str, dict[bytes, bytes | None]]) -> None:
         used = self._used
         for name, rows in tables.items():
             table = self._tables.get(name, _Table())
@@ -156,7 +173,8 @@ class MemoryEngine:
 
     def view(self) -> MemoryView:
         """See `engine.Engine`."""
-        return MemoryView(self._tables, self._views)
+        with self._lock:
+            return MemoryView(self._tables, self._views)
 
     def stats(self) -> EngineStats:
         """See `engine.Engine`."""

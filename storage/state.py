@@ -10,65 +10,35 @@ keeps every entry until its effects are flushed: a crash loses the layer, and re
 Rows and the point they stand for always travel in one transaction (law 5), and a flush in the
 middle of an entry is a bug that is refused.
 
-Reads look into the layer first, then into what the last flush wrote (kept as a read cache), then
-into the engine. A delete is a tombstone in the layer. A scan merges layer and engine in key order,
-lazily; the layer's keys are sorted only when a scan asks. Checksums are made at flush and checked
-at every read from the engine.
+A flush in the background (`flush`, `actors.upkeep`) freezes the layer, so there may be two: the one
+that is written to, and the frozen one on its way to the disk. Never three: a layer that is full
+while the one before is under way waits for it.
+
+Reads look into the layer first, then into the frozen one (kept as a read cache once it is on the
+disk), then into the engine. A delete is a tombstone in the layer. A scan merges them in key order,
+lazily; a layer's keys are sorted only when a scan asks. Checksums are made at flush and checked at
+every read from the engine.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from state_machines.keyvalue import Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys, records
-from storage.engine import Change, Engine, seal, unseal
-from storage.errors import BadKey, BadSnapshot, CorruptRecord, SnapshotRefused
-from storage.records import sealed
+from storage.engine import Engine, unseal
+from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
+from storage.flush import Flush
+from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
 from storage.state_view import StateView, unsealed
 
 FLUSH_BYTES = 8 << 20
 """The layer is flushed when it holds about so much (design, 5.4)."""
-
-ROW_OVERHEAD_BYTES = 128
-"""What a row in the layer costs beside its key and value."""
-
-INSORT_KEYS = 64
-"""Up to so many new keys are inserted into the sorted ones; more are sorted with them at once."""
-
-_ABSENT: Final[Any] = object()
-
-
-class _Layer:
-    """The unflushed rows of one table; None is a tombstone."""
-
-    __slots__ = ("fresh", "order", "rows")
-
-    def __init__(self) -> None:
-        self.rows: dict[bytes, bytes | None] = {}
-        self.order: list[bytes] = []  # sorted keys, without the fresh ones
-        self.fresh: list[bytes] = []  # keys that came since the last scan
-
-    def span(self, first: bytes, end: bytes | None) -> list[bytes]:
-        """The keys in [first, end), in order."""
-        order = self.order
-        if self.fresh:
-            if len(self.fresh) <= INSORT_KEYS:
-                for key in self.fresh:
-                    insort(order, key)
-            else:
-                order += self.fresh
-                order.sort()
-            self.fresh.clear()
-        last = len(order) if end is None else bisect_left(order, end)
-        return order[bisect_left(order, first) : last]
 
 
 class State:
@@ -81,14 +51,14 @@ class State:
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        #: a layer of this many bytes is flushed by `set_applied`, if nobody did so before
+        #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
         self._start = SnapshotMeta(0, 0, founding or Configuration())
-        #: about how many bytes the layer holds
-        self.dirty_bytes = 0
+        self._bytes = 0  # about how many the layer holds
         self._shelf = shelf
-        self._layers: dict[str, _Layer] = {}
-        self._flushed_rows: dict[str, dict[bytes, bytes | None]] = {}
+        self._layers: dict[str, Layer] = {}
+        self._under: dict[str, Layer] = {}  # the layer that was frozen last, durable or not yet
+        self._flush: Flush | None = None  # what makes it durable, if it is not yet
         self._asked: tuple[object, bytes] = (None, b"")  # last: who reads a row writes it
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
@@ -108,13 +78,13 @@ class State:
         self._asked = key, encoded
         layer = self._layers.get(table)
         if layer is not None:
-            found: bytes | None = layer.rows.get(encoded, _ABSENT)
-            if found is not _ABSENT:
+            found: bytes | None = layer.rows.get(encoded, ABSENT)
+            if found is not ABSENT:
                 return found
-        flushed = self._flushed_rows.get(table)
-        if flushed is not None:
-            found = flushed.get(encoded, _ABSENT)
-            if found is not _ABSENT:
+        layer = self._under.get(table)
+        if layer is not None:
+            found = layer.rows.get(encoded, ABSENT)
+            if found is not ABSENT:
                 return found
         stored = self._engine.get(table, encoded)
         return None if stored is None else unseal(self._engine.path, table, encoded, stored)
@@ -125,12 +95,12 @@ class State:
         if asked is not key:
             encoded = keys.encode(key)
         layer = self._layers.get(table) or self._begin(table)
-        old = layer.rows.get(encoded, _ABSENT)
-        if old is _ABSENT:
+        old = layer.rows.get(encoded, ABSENT)
+        if old is ABSENT:
             layer.fresh.append(encoded)
-            self.dirty_bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)
+            self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)
         else:
-            self.dirty_bytes += len(value) - len(old or b"")
+            self._bytes += len(value) - len(old or b"")
         layer.rows[encoded] = value
         self._loose = True
 
@@ -138,12 +108,12 @@ class State:
         """See `KeyValue`. Leaves a tombstone until the next flush."""
         encoded = keys.encode(key)
         layer = self._layers.get(table) or self._begin(table)
-        old = layer.rows.get(encoded, _ABSENT)
-        if old is _ABSENT:
+        old = layer.rows.get(encoded, ABSENT)
+        if old is ABSENT:
             layer.fresh.append(encoded)
-            self.dirty_bytes += ROW_OVERHEAD_BYTES + len(encoded)
+            self._bytes += ROW_OVERHEAD_BYTES + len(encoded)
         else:
-            self.dirty_bytes -= len(old or b"")
+            self._bytes -= len(old or b"")
         layer.rows[encoded] = None
         self._loose = True
 
@@ -159,49 +129,91 @@ class State:
         """See `KeyValue`. Raises `CorruptRecord`."""
         first, end = keys.bounds(prefix, starts, after, upto)
         stored = unsealed(self._engine.path, table, self._engine.scan(table, first, end))
+        if self._flush is not None and (frozen := self._under.get(table)) is not None:
+            stored = merge(frozen, frozen.span(first, end), stored)
         layer = self._layers.get(table)
-        if layer is None:
-            return stored
-        return _merge(layer, layer.span(first, end), stored)
+        return stored if layer is None else merge(layer, layer.span(first, end), stored)
 
     # Points and flushes.
 
     @property
+    def dirty_bytes(self) -> int:
+        """About how many bytes are not durable yet."""
+        return self._bytes + (0 if self._flush is None else self._flush.size)
+
+    @property
     def wants_flush(self) -> bool:
-        """Whether the layer has reached its size."""
-        return self.dirty_bytes >= self.flush_bytes
+        """Whether a layer has reached its size and is not durable."""
+        return self._flush is not None or self._bytes >= self.flush_bytes
 
     def set_applied(self, point: SnapshotMeta) -> None:
-        """Everything written until now is the state at `point`. Flushes a full layer."""
+        """Everything written until now is the state at `point`. Freezes a full layer, and if the
+        one before is not durable yet, makes it so: there are two layers at most."""
         assert point.index >= self.applied.index, f"applied goes back: {self.applied} -> {point}"
         self.applied = point
         self._loose = False
-        if self.dirty_bytes >= self.flush_bytes:
+        if self._bytes >= self.flush_bytes:
             # failpoint: flush.of_full_layer
-            self.flush()
+            if self._flush is not None:
+                self.finish(self._flush)
+            self.freeze()
+
+    def freeze(self) -> Flush | None:
+        """Begin a flush of what is applied, or go on with the one under way; None if everything is
+        durable. What is written from here on goes into a new layer."""
+        if self._flush is not None:
+            return self._flush
+        assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
+        if self.applied == self.flushed and not self._layers:
+            return None
+        self._under, self._layers = self._layers, {}
+        self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
+        self._bytes = 0
+        # failpoint: flush.frozen
+        return self._flush
+
+    def finish(self, flush: Flush) -> None:
+        """This flush is durable from here on; what is left of it is done here and now. Nothing
+        happens if it is not the one under way any more.
+
+        Raises `MapFull` (the layer stays, nothing happened) or `StorageFailed` (exit).
+        """
+        if self._flush is not flush:
+            return
+        try:
+            flush.write_here()
+        except MapFull:
+            self._thaw()
+            raise
+        # failpoint: flush.after_write
+        self._engine.renew()
+        self.flushed, self.installed = flush.point, False
+        self._flush = None
+        for layer in self._under.values():
+            layer.forget_order()
+        # failpoint: flush.after_layers
 
     def flush(self) -> None:
-        """Make rows and applied point durable, in one synced transaction.
+        """Make rows and applied point durable, in one synced transaction, here and now.
 
         Raises `MapFull` (the layer stays, nothing happened) or `StorageFailed` (exit).
         """
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
-        if self.applied == self.flushed and not self._layers:
-            return
-        # failpoint: flush.before_write
-        self._engine.write(self._changes())
-        # failpoint: flush.after_write
-        self.flushed, self.installed = self.applied, False
-        self._flushed_rows = {table: layer.rows for table, layer in self._layers.items()}
-        self._layers = {}
-        self.dirty_bytes = 0
-        # failpoint: flush.after_layers
+        if self._flush is not None:
+            self._thaw()
+        flush = self.freeze()
+        if flush is not None:
+            self.finish(flush)
 
     def view(self) -> StateView:
         """Flush, then the state at `applied`, for another thread to read."""
         self.flush()
+        return self.durable()
+
+    def durable(self) -> StateView:
+        """The state at `flushed`, for another thread to read. Not while a flush is written."""
         # failpoint: flush.before_view
-        return StateView(self.applied, self._engine.view(), self._engine.path)
+        return StateView(self.flushed, self._engine.view(), self._engine.path)
 
     # Snapshots.
 
@@ -223,6 +235,8 @@ class State:
             what = "of another point" if staging.ready else "not verified"
             staging.discard()
             raise BadSnapshot(f"the staged snapshot is {what}: {staging.meta}, wanted {point}")
+        if self._flush is not None:
+            self._flush.give_up()  # what it would write is replaced as a whole
         # failpoint: install.before_switch
         self._shelf.switch()
         self._load()
@@ -261,13 +275,15 @@ class State:
 
     def close(self) -> None:
         """Close without a flush: what is only in the layer is replayed from the log."""
+        if self._flush is not None:
+            self._flush.give_up()
         self._shelf.close()
 
     def _load(self) -> None:
         """Start from what the engine holds."""
         self._engine = self._shelf.engine
-        self._layers, self._flushed_rows = {}, {}
-        self.dirty_bytes, self._loose = 0, False
+        self._layers, self._under, self._flush = {}, {}, None
+        self._bytes, self._loose = 0, False
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
         number = b"" if stored is None else unseal(self._engine.path, STATE, INSTALLED, stored)
@@ -286,35 +302,25 @@ class State:
         except DecodeError as error:
             raise CorruptRecord(path, STATE, repr(APPLIED), str(error)) from error
 
-    def _begin(self, table: str) -> _Layer:
+    def _begin(self, table: str) -> Layer:
         if not 0 < len(table) <= 64 or table.startswith("@"):
             raise BadKey(f"a table's name has 1 to 64 characters and no @ in front: {table!r}")
-        return self._layers.setdefault(table, _Layer())
+        return self._layers.setdefault(table, Layer())
 
-    def _changes(self) -> Iterator[Change]:
-        """The layer and its point."""
-        for table, layer in self._layers.items():
-            for key, value in layer.rows.items():
-                yield table, key, None if value is None else seal(table, key, value)
-        yield sealed(STATE, APPLIED, records.meta_to(self.applied))
-
-
-def _merge(
-    layer: _Layer, span: list[bytes], stored: Iterator[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """Rows of the layer and of the engine in key order; the layer's hide the engine's."""
-    under = next(stored, None)
-    for key in span:
-        while under is not None and under[0] < key:
-            yield under
-            under = next(stored, None)
-        if under is not None and under[0] == key:
-            under = next(stored, None)
-        if layer.fresh:
-            raise RuntimeError("a table was written to while it was scanned")
-        value = layer.rows[key]
-        if value is not None:
-            yield key, value
-    while under is not None:
-        yield under
-        under = next(stored, None)
+    def _thaw(self) -> None:
+        """Take the frozen layer back, unless it is durable by now: then only say so."""
+        flush, self._flush = self._flush, None
+        assert flush is not None, "there is a frozen layer"
+        flush.give_up()
+        if flush.written:
+            self._flush = flush
+            self.finish(flush)
+            return
+        thawed, newer = self._under, self._layers
+        for table, layer in newer.items():
+            if table in thawed:
+                thawed[table].take(layer)
+            else:
+                thawed[table] = layer
+        self._layers, self._under = thawed, {}
+        self._bytes += flush.size

@@ -48,8 +48,9 @@ class Disk:
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
+        aside: bool = False,
     ) -> None:
-        """See `StorageThread`. This disk knows no haste."""
+        """See `StorageThread`. This disk knows no haste; what is done aside waits its turn."""
 
         def work() -> Callable[[], None]:
             try:

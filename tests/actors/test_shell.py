@@ -187,7 +187,9 @@ async def test_the_log_keeps_what_only_the_log_has() -> None:
         snapshot_meta=lambda index: SnapshotMeta(index, 1, Configuration()),
         compact=compacted.append,
     )
-    state = SimpleNamespace(flushed=SimpleNamespace(index=900), flush=lambda: None)
+    state = SimpleNamespace(
+        flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False
+    )
     jobs: list[Any] = []
     upkeep = Upkeep(
         core=cast(Any, core),
@@ -199,8 +201,9 @@ async def test_the_log_keeps_what_only_the_log_has() -> None:
     )
     await asyncio.sleep(2)
     assert upkeep.tick()
-    _, flushed, _ = jobs[0]
-    flushed(None)
+    for _ in range(2):  # there is nothing to flush; and what is flushed it is told
+        job, done, _ = jobs.pop(0)
+        done(job())
     assert compacted == [800]
 
 
@@ -217,6 +220,29 @@ def test_a_job_that_waits_holds_nobody_up() -> None:
         return found
 
     assert asyncio.run(run()) == [True]
+
+
+def test_what_is_done_aside_holds_no_other_job_up() -> None:
+    """A flush waits for the disk; saves go on."""
+
+    async def run() -> list[str]:
+        storage, happened = StorageThread("s"), threading.Event()
+        loop, found = asyncio.get_running_loop(), list[str]()
+        saved, flushed = loop.create_future(), loop.create_future()
+
+        def flush() -> None:
+            assert happened.wait(1)
+            found.append("flushed")
+
+        storage.hand(flush, flushed.set_result, flushed.set_exception, aside=True)
+        storage.hand(lambda: found.append("saved"), saved.set_result, saved.set_exception)
+        await saved
+        happened.set()
+        await flushed
+        storage.close()
+        return found
+
+    assert asyncio.run(run()) == ["saved", "flushed"]
 
 
 def test_what_goes_wrong_after_a_job_is_as_bad_as_in_it() -> None:

@@ -79,8 +79,7 @@ async def pair(index: int = 9) -> AsyncIterator[Pair]:
         group="g-0",
         replica=SENDER,
         transport=cast(Transport, peers),
-        storage=sending,
-        state=full.state,
+        view=lambda: sending.run(full.state.view),
         failed=faults.append,
     )
     receiver = SnapshotReceiver(

@@ -92,11 +92,16 @@ ACTORS: Final = (
         "the-loop-waits-for-the-disk",
         "law 15",
         "actors.storage_thread",
-        "        future = self._executor.submit(job)\n"
-        "        future.add_done_callback(lambda each: self._call_back(back, each))\n",
-        "        future = self._executor.submit(job)\n"
-        "        future.exception()\n"
-        "        future.add_done_callback(lambda each: self._call_back(back, each))\n",
+        "        future = (self._aside if aside else self._executor).submit(job)\n",
+        "        future = (self._aside if aside else self._executor).submit(job)\n"
+        "        future.exception()\n",
+    ),
+    Mutant(
+        "saves-wait-for-a-flush",
+        "law 15",
+        "actors.storage_thread",
+        "(self._aside if aside else self._executor).submit",
+        "self._executor.submit",
     ),
     Mutant(
         "heartbeats-queue-behind-a-long-append",

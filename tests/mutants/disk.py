@@ -20,7 +20,10 @@ DISK: Final[tuple[Mutant, ...]] = (
         "storage.engine",
         'return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value',
         'return crc32(value).to_bytes(CRC_BYTES, "big") + value',
-        (("computed = crc32(value, crc32(key, _seed(table)))", "computed = crc32(value)"),),
+        (
+            ("computed = crc32(value, crc32(key, _seed(table)))", "computed = crc32(value)"),
+            ("crc32(value, crc32(key, seed)).to_bytes", "crc32(value).to_bytes"),
+        ),
     ),
     Mutant(
         "entries-missing-at-the-end-are-not-missed",

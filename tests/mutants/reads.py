@@ -71,8 +71,8 @@ READS: Final = (
         "a-read-is-answered-from-what-is-flushed",
         "law 10",
         "storage.state",
-        "            found: bytes | None = layer.rows.get(encoded, _ABSENT)\n",
-        "            found: bytes | None = _ABSENT\n",
+        "            found: bytes | None = layer.rows.get(encoded, ABSENT)\n",
+        "            found: bytes | None = ABSENT\n",
     ),
     Mutant(
         "a-watch-loses-the-change-after-a-full-page",

@@ -8,34 +8,68 @@ from tests.mutants.mutant import Mutant
 
 MACHINE: Final = "state_machines.machine"
 LAYER: Final = "storage.state"
+FLUSH: Final = "storage.flush"
 
 STATE: Final = (
     Mutant(
         "rows-and-applied-index-are-committed-apart",
         "law 5",
-        LAYER,
-        "        self._engine.write(self._changes())\n",
-        "        *rows, point = self._changes()\n"
-        "        self._engine.write(rows)\n"
-        "        self._engine.write([point])\n",
+        FLUSH,
+        "                self._engine.write_runs(self._runs)\n",
+        "                self._engine.write_runs(self._runs[:-1])\n"
+        "                self._engine.write_runs(self._runs[-1:])\n",
     ),
     Mutant(
         "a-flush-leaves-the-applied-index-behind",
         "law 5",
         LAYER,
-        "        yield sealed(STATE, APPLIED, records.meta_to(self.applied))",
-        "        point = self.flushed if self.flushed.index else self.applied\n"
-        "        yield sealed(STATE, APPLIED, records.meta_to(point))",
+        "Flush(self._engine, self._under, self.applied, self._bytes)\n",
+        "Flush(self._engine, self._under, "
+        "self.flushed if self.flushed.index else self.applied, self._bytes)\n"
+        "        setattr(self._flush, 'said', self.applied)\n",
+        (("self.installed = flush.point, False", "self.installed = vars(flush)['said'], False"),),
     ),
     Mutant(
         "the-applied-index-is-flushed-ahead-of-its-rows",
         "law 5",
+        FLUSH,
+        "            for key, value in rows.items():\n",
+        "            for key, value in list(rows.items())[: -(len(rows) // 2) or None]:\n",
+    ),
+    Mutant(
+        "a-flush-ends-at-what-is-applied-by-then",
+        "law 5",
         LAYER,
-        "        for table, layer in self._layers.items():\n"
-        "            for key, value in layer.rows.items():\n",
-        "        for table, layer in self._layers.items():\n"
-        "            for key, value in list(layer.rows.items())[: "
-        "-(len(layer.rows) // 2) or None]:\n",
+        "self.flushed, self.installed = flush.point, False",
+        "self.flushed, self.installed = self.applied, False",
+    ),
+    Mutant(
+        "a-flush-is-believed-before-it-is-written",
+        "law 5",
+        LAYER,
+        "            flush.write_here()\n",
+        "            flush.give_up()\n",
+    ),
+    Mutant(
+        "a-scan-does-not-see-what-is-being-flushed",
+        "law 5",
+        LAYER,
+        "if self._flush is not None and (frozen",
+        "if self._flush is None and (frozen",
+    ),
+    Mutant(
+        "a-layer-that-comes-back-hides-newer-rows",
+        "law 5",
+        "storage.layer",
+        "        self.rows.update(newer.rows)\n",
+        "        self.rows = {**newer.rows, **self.rows}\n",
+    ),
+    Mutant(
+        "a-flush-goes-on-after-an-install",
+        "law 6",
+        LAYER,
+        "            self._flush.give_up()  # what it would write is replaced as a whole\n",
+        "            self._flush.seal()\n",
     ),
     Mutant(
         "entries-are-applied-again-after-a-restart",
@@ -48,10 +82,10 @@ STATE: Final = (
         "a-delete-does-not-hide-the-row-below",
         "law 5",
         LAYER,
-        "            found: bytes | None = layer.rows.get(encoded, _ABSENT)\n"
-        "            if found is not _ABSENT:\n",
-        "            found: bytes | None = layer.rows.get(encoded, _ABSENT)\n"
-        "            if found is not _ABSENT and found is not None:\n",
+        "            found: bytes | None = layer.rows.get(encoded, ABSENT)\n"
+        "            if found is not ABSENT:\n",
+        "            found: bytes | None = layer.rows.get(encoded, ABSENT)\n"
+        "            if found is not ABSENT and found is not None:\n",
     ),
     Mutant(
         "apply-reads-the-wall-clock",

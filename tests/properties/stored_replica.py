@@ -83,6 +83,8 @@ class StoredReplicaInMemory(Placed):
         if fuse is not None:
             self.log.engine = CrashingEngine(log_engine, fuse)
             self.state._engine = CrashingEngine(state_engine, fuse)
+            if self.state._flush is not None:  # it is under way, and dies with the rest
+                self.state._flush._engine = self.state._engine
         try:
             work()
         except Crashed:
@@ -90,6 +92,8 @@ class StoredReplicaInMemory(Placed):
         self.log.engine = log_engine
         if isinstance(self.state._engine, CrashingEngine):  # else an install has replaced it
             self.state._engine = state_engine
+            if self.state._flush is not None:
+                self.state._flush._engine = state_engine
         return True
 
     def log_changes(self, work: Callable[[], None], after: LoadedLog, fuse: int | None) -> None:

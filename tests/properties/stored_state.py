@@ -1,9 +1,11 @@
 """The applied state against a dict, over memory and over LMDB: rows and their point are flushed
-together, a process that dies loses the layer and nothing else, a snapshot replaces everything or
-nothing. `MemoryKeyValue`, the machine's store in other tests, is held against the same dict."""
+together, at once or step by step beside everything else, a process that dies loses the layers and
+nothing else, a snapshot replaces everything or nothing. `MemoryKeyValue`, the machine's store in
+other tests, is held against the same dict."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import ClassVar, Final
 
@@ -63,7 +65,8 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 @holds(long=1_000, sample=40, steps=30)
 class StoredStateInMemory(Placed):
-    """`rows` is the state, `kept` what was flushed of it, with its index."""
+    """`rows` is the state, `kept` what was flushed of it, with its index, `frozen` what is on its
+    way there."""
 
     on_disk: ClassVar[bool] = False
 
@@ -73,6 +76,7 @@ class StoredStateInMemory(Placed):
         self.index = 0
         self.loose = False
         self.kept: tuple[int, Rows] = (0, {})
+        self.frozen: tuple[int, Rows] | None = None
         self.touched: dict[Key, None] = {}  # rows there are or have been, in this order
         self.changes = 0  # since the last snapshot
         self.twin = MemoryKeyValue()
@@ -83,11 +87,19 @@ class StoredStateInMemory(Placed):
         return State(self.shelf, flush_bytes=FLUSH_BYTES)
 
     def keep(self) -> None:
-        self.kept = self.index, dict(self.rows)
+        self.kept, self.frozen = (self.index, dict(self.rows)), None
+
+    def durable(self) -> tuple[int, Rows]:
+        """What is on the disk, whether the state has been told or not."""
+        flush = self.state._flush
+        if self.frozen is not None and flush is not None and flush.written:
+            return self.frozen
+        return self.kept
 
     @rule()
     def restart(self) -> None:
         """The process dies: what was not flushed is gone, and rows and point still fit."""
+        self.kept, self.frozen = self.durable(), None
         self.state = self.opened()
         self.index, self.rows = self.kept[0], dict(self.kept[1])
         self.loose = False
@@ -119,13 +131,14 @@ class StoredStateInMemory(Placed):
 
     @rule(step=st.integers(1, 3))
     def apply(self, step: int) -> None:
-        """An entry ends here; a layer that has become large is flushed."""
+        """An entry ends here; a layer that is large is frozen, the one before is flushed."""
         self.index += step
-        flushed = self.state.flushed
+        before = self.state._flush
         self.state.set_applied(point(self.index))
         self.loose = False
-        if self.state.flushed != flushed:
-            self.keep()
+        if self.state._flush is not before:
+            self.kept = self.frozen or self.kept
+            self.frozen = self.index, dict(self.rows)
 
     @precondition(lambda self: not self.loose)
     @rule()
@@ -135,7 +148,33 @@ class StoredStateInMemory(Placed):
 
     @precondition(lambda self: not self.loose)
     @rule()
+    def freeze(self) -> None:
+        """A flush begins, unless one is under way; what is written meanwhile is not in it."""
+        if self.state.freeze() is None:
+            assert self.kept == (self.index, self.rows)
+        elif self.frozen is None:
+            self.frozen = self.index, dict(self.rows)
+
+    @precondition(lambda self: self.frozen is not None)
+    @rule(end=st.booleans())
+    def write(self, end: bool) -> None:
+        """The frozen layer is written on a thread of its own, and the state may hear of it."""
+        flush = self.state._flush
+        assert flush is not None
+        while flush.seal():
+            continue
+        beside = threading.Thread(target=flush.write)
+        beside.start()
+        beside.join()
+        assert flush.written
+        if end:
+            self.kept, self.frozen = self.durable(), None
+            self.state.finish(flush)
+
+    @precondition(lambda self: not self.loose)
+    @rule()
     def die_in_a_flush(self) -> None:
+        self.kept, self.frozen = self.durable(), None
         self.state._engine = CrashingEngine(self.state._engine, 0)
         try:
             self.state.flush()
@@ -221,7 +260,7 @@ class StoredStateInMemory(Placed):
                 self.state.install(staging, at)
             except Crashed:
                 if end in AFTER_THE_SWITCH:
-                    self.kept = at.index, dict(rows)
+                    self.kept, self.frozen = (at.index, dict(rows)), None
                 self.restart()
                 assert self.state.installed or end in BEFORE_THE_SWITCH
                 return
@@ -242,8 +281,9 @@ class StoredStateInMemory(Placed):
     @rule()
     def verify(self) -> None:
         """Every durable row is there, and none too many; the state's own records are one or two."""
-        own = self.state.verify() - len(self.kept[1])
-        assert own in ((0, 1, 2) if self.kept == (0, {}) else (1, 2))
+        durable = self.durable()
+        own = self.state.verify() - len(durable[1])
+        assert own in ((0, 1, 2) if durable == (0, {}) else (1, 2))
 
     @invariant()
     def has_its_rows_and_no_others(self) -> None:

@@ -203,7 +203,7 @@ class SimulatedStorage(StorageThread):
         self._condition = condition
         self._ran = ran
         self._die = die
-        self._free_at = 0.0
+        self._free_at = {False: 0.0, True: 0.0}  # of the storage thread, and of that beside it
         self.queued = 0
         self._of_state = 0
 
@@ -235,6 +235,7 @@ class SimulatedStorage(StorageThread):
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
+        aside: bool = False,
     ) -> None:
         """See `StorageThread`. What may be done here is, as long as the disk is quick; waiting for
         a save takes no time that another job would notice."""
@@ -255,8 +256,8 @@ class SimulatedStorage(StorageThread):
             return
         self.queued += 1
         self._of_state += of_state
-        begin = max(self._time.now, self._free_at)
-        end = self._free_at = begin + took
+        begin = max(self._time.now, self._free_at[aside])
+        end = self._free_at[aside] = begin + took
 
         def work() -> None:
             self._ran()

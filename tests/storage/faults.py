@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from state_machines.raft.messages import Configuration, Entry, EntryKind, SnapshotMeta
 from storage.disk import DiskEngine
-from storage.engine import Change, Engine
+from storage.engine import Change, Engine, Run
 from storage.memory import MemoryEngine
 from storage.shelf import DiskShelf, MemoryShelf, Shelf
 
@@ -34,6 +34,12 @@ class CrashingEngine:
             raise Crashed
         self.left -= 1
         self._engine.write(changes)
+
+    def write_runs(self, runs: Sequence[Run]) -> None:
+        if self.left == 0:
+            raise Crashed
+        self.left -= 1
+        self._engine.write_runs(runs)
 
 
 class Disk:

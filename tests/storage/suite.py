@@ -8,7 +8,13 @@ from random import Random
 
 import pytest
 
-from storage.engine import ENGINE_KEY_BYTES, ENGINE_VALUE_BYTES, Engine
+from storage.engine import (
+    ENGINE_KEY_BYTES,
+    ENGINE_VALUE_BYTES,
+    Engine,
+    sealed_run,
+    unseal,
+)
 from storage.errors import BadKey, MapFull, ViewLost
 
 Reopen = Callable[[Engine], Engine]
@@ -118,6 +124,44 @@ class EngineContract:
         assert list(engine.scan("t", reverse=True)) == rows[::-1]
         assert list(engine.scan("t", b"00017", b"01400")) == rows[17:1400]
         assert list(engine.scan("t", b"00017", b"01400", reverse=True)) == rows[1399:16:-1]
+
+    def test_runs_are_written_beside_a_thread_that_reads(self, engine: Engine) -> None:
+        engine.write([("t", b"%03d" % n, b"old") for n in range(0, 200, 2)])
+        assert engine.get("t", b"000") == b"old"  # whoever reads has begun to
+        rows: dict[bytes, bytes | None] = {b"%03d" % n: b"new" for n in range(1, 200, 2)}
+        rows |= {b"000": None, b"002": b"changed", b"none": None}
+        runs = [
+            sealed_run("t", list(rows), rows),
+            sealed_run("fresh", [b"k"], {b"k": b"1"}),
+            sealed_run("fresh", [b"j"], {b"j": b"2"}),
+            sealed_run("never", [b"k"], {b"k": None}),
+        ]
+        engine.make_room(sum(run.rows for run in runs), sum(run.size for run in runs))
+        thread = threading.Thread(target=engine.write_runs, args=(runs,))
+        thread.start()
+        while thread.is_alive():
+            assert engine.get("t", b"004") == b"old"
+            assert engine.get("t", b"000") in (b"old", None)
+            assert sum(1 for _ in engine.scan("t")) in (100, 199)
+        engine.renew()
+        assert engine.tables() == ("fresh", "t")
+        assert [key for key, _ in engine.scan("fresh")] == [b"j", b"k"]
+        found = {
+            key: unseal("", "t", key, value) for key, value in engine.scan("t", b"002", b"004")
+        }
+        assert found == {b"002": b"changed", b"003": b"new"}
+        assert engine.get("t", b"000") is None
+        engine.write([("fresh", b"k", None)])
+        assert engine.stats().records == 199 + 1
+
+    def test_runs_that_do_not_fit_change_nothing(self, small: Engine) -> None:
+        rows: dict[bytes, bytes | None] = {b"%03d" % n: bytes(10_000) for n in range(100)}
+        run = sealed_run("t", list(rows), rows)
+        small.make_room(run.rows, run.size)
+        with pytest.raises(MapFull, match="nothing was written"):
+            small.write_runs([run])
+        small.renew()
+        assert small.tables() == ()
 
     def test_a_scan_sees_one_moment(self, engine: Engine) -> None:
         rows = [(b"%05d" % n, b"old") for n in range(1000)]

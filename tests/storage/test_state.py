@@ -10,10 +10,11 @@ from state_machines.keyvalue import KeyValue, Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys
 from storage.errors import BadKey, CorruptRecord, MapFull, ViewLost
+from storage.layer import INSORT_KEYS
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
 from storage.snapshot import APPLIED, STATE
-from storage.state import INSORT_KEYS, State
+from storage.state import State
 from tests.storage.faults import MEMBERS, Crashed, CrashingEngine, Disk, flip, point
 
 
@@ -127,15 +128,17 @@ def test_deletes_are_seen_at_once_and_after_the_flush(disk: Disk) -> None:
     assert state.engine.stats().records == 4 + 1
 
 
-def test_the_layer_is_bounded(disk: Disk) -> None:
+def test_there_are_two_layers_at_most(disk: Disk) -> None:
+    """Also if nobody goes on with the flush that a full layer has begun."""
     state = State(disk.shelf(), flush_bytes=10_000)
     for n in range(1, 101):
         state.put("t", ("key", n), bytes(1000))
-        assert state.dirty_bytes < 12_000
+        assert state.dirty_bytes < 22_000
         state.set_applied(point(n))
-    assert state.flushed.index >= 90
-    assert not state.wants_flush
+    assert state.flushed.index >= 80
+    assert state.wants_flush
     state.flush()
+    assert not state.wants_flush
     assert state.dirty_bytes == 0
     assert len(names(state)) == 100
 

@@ -1,0 +1,123 @@
+"""A layer on its way to the disk: sealed in slices, then written in one transaction.
+
+    flush = state.freeze()            # storage thread: new rows go into a new layer from here on
+    while flush.seal(): ...           # storage thread: a slice at a time, saves in between
+    flush.write()                     # flush thread: one synced transaction
+    state.finish(flush)               # storage thread: the point is durable
+
+A full layer has some 46 000 rows. Its checksums are Python and hold the interpreter, so they are
+made in slices, each a job of its own: a save waits for one of them at most. Putting the rows into
+LMDB and the commit do not hold the interpreter, but the commit waits for the disk, so they are done
+on a thread of their own beside the storage thread, which goes on saving, applying and reading. The
+log is another environment; of this one, whoever reads sees the frozen rows in memory first.
+
+Whoever cannot wait for that thread (a clean stop, the layer after this one that is full, too) does
+what is left of it on the storage thread: `write` is done once, by whoever comes first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+
+from state_machines.raft.messages import SnapshotMeta
+from storage import records
+from storage.engine import Change, Engine, Run, sealed_run
+from storage.errors import MapFull
+from storage.layer import ROW_OVERHEAD_BYTES, Layer
+from storage.snapshot import APPLIED, STATE
+
+SLICE_BYTES = 256 << 10
+"""About so much of a layer is sealed at a time: 1 500 rows of the usual size, 2 to 3 ms."""
+
+
+class Flush:
+    """A frozen layer and its point. All on the storage thread but `write`."""
+
+    def __init__(
+        self, engine: Engine, layers: Mapping[str, Layer], point: SnapshotMeta, size: int
+    ) -> None:
+        #: what is durable once this is written
+        self.point = point
+        #: about how many bytes the layer holds
+        self.size = size
+        #: whether it is durable
+        self.written = False
+        self._engine = engine
+        self._layers = layers
+        self._slices = self._sealed()
+        self._runs: list[Run] = []
+        self._lock = threading.Lock()  # held while it is written
+        self._over = False  # written, or given up
+
+    def seal(self) -> bool:
+        """Make the checksums of one more slice; False once there is none left."""
+        if self._over:
+            return False
+        size = 0
+        for run in self._slices:
+            self._runs.append(run)
+            size += run.size + ROW_OVERHEAD_BYTES * run.rows
+            if size >= SLICE_BYTES:
+                return True
+        # Here, because moving the map is for the thread that reads from it.
+        self._engine.make_room(
+            sum(run.rows for run in self._runs), sum(run.size for run in self._runs)
+        )
+        return False
+
+    def write(self) -> None:
+        """Make rows and point durable in one synced transaction, unless that was done or given up.
+
+        If the map is too small nothing happens: only the storage thread may move it, and
+        `State.finish` writes it there. Raises `StorageFailed` (exit).
+        """
+        with self._lock:
+            if self._over:
+                return
+            # failpoint: flush.before_write
+            try:
+                self._engine.write_runs(self._runs)
+            except MapFull:
+                return
+            self._end(written=True)
+
+    def write_here(self) -> None:
+        """The same on the storage thread, which may move the map. Raises `MapFull`, too."""
+        while self.seal():
+            continue
+        self.write()
+        with self._lock:
+            if not self._over:
+                self._engine.write(self._changes())
+                self._end(written=True)
+
+    def give_up(self) -> None:
+        """It is not to be written any more. If it is just being written, wait for that."""
+        with self._lock:
+            if not self._over:
+                self._end(written=False)
+
+    def _end(self, *, written: bool) -> None:
+        self.written, self._over = written, True
+        self._runs = []  # as large as the layer itself
+
+    def _sealed(self) -> Iterator[Run]:
+        """The layer in sealed slices, and last its point."""
+        for table, layer in self._layers.items():
+            rows = layer.rows
+            keys: list[bytes] = []
+            size = 0
+            for key, value in rows.items():
+                keys.append(key)
+                size += ROW_OVERHEAD_BYTES + (0 if value is None else len(value))
+                if size >= SLICE_BYTES:
+                    yield sealed_run(table, keys, rows)
+                    keys, size = [], 0
+            if keys:
+                yield sealed_run(table, keys, rows)
+        yield sealed_run(STATE, [APPLIED], {APPLIED: records.meta_to(self.point)})
+
+    def _changes(self) -> Iterator[Change]:
+        for run in self._runs:
+            yield from run.changes()

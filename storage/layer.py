@@ -1,0 +1,71 @@
+"""The unflushed rows of one table, and how they lie over what is below them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Any, Final
+
+INSORT_KEYS = 64
+"""Up to so many new keys are inserted into the sorted ones; more are sorted with them at once."""
+
+ROW_OVERHEAD_BYTES = 128
+"""What a row in a layer costs beside its key and value."""
+
+ABSENT: Final[Any] = object()
+"""Not in this layer; None is a row that was deleted."""
+
+
+class Layer:
+    """Rows by key; None is a tombstone. Sorted only as far as a scan asks for it."""
+
+    __slots__ = ("fresh", "order", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.order: list[bytes] = []  # sorted keys, without the fresh ones
+        self.fresh: list[bytes] = []  # keys that came since the last scan
+
+    def span(self, first: bytes, end: bytes | None) -> list[bytes]:
+        """The keys in [first, end), in order."""
+        order = self.order
+        if self.fresh:
+            if len(self.fresh) <= INSORT_KEYS:
+                for key in self.fresh:
+                    insort(order, key)
+            else:
+                order += self.fresh
+                order.sort()
+            self.fresh.clear()
+        last = len(order) if end is None else bisect_left(order, end)
+        return order[bisect_left(order, first) : last]
+
+    def take(self, newer: Layer) -> None:
+        """Put the rows of a newer layer over these."""
+        self.fresh += [key for key in newer.rows if key not in self.rows]
+        self.rows.update(newer.rows)
+
+    def forget_order(self) -> None:
+        """Nobody scans it any more."""
+        self.order, self.fresh = [], []
+
+
+def merge(
+    layer: Layer, span: list[bytes], stored: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows of the layer and of what lies below in key order; the layer's hide the others."""
+    under = next(stored, None)
+    for key in span:
+        while under is not None and under[0] < key:
+            yield under
+            under = next(stored, None)
+        if under is not None and under[0] == key:
+            under = next(stored, None)
+        if layer.fresh:
+            raise RuntimeError("a table was written to while it was scanned")
+        value = layer.rows[key]
+        if value is not None:
+            yield key, value
+    while under is not None:
+        yield under
+        under = next(stored, None)

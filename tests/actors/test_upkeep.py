@@ -1,0 +1,158 @@
+"""Flushes in the background: when they begin, who waits for them, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from actors.config import RaftSettings
+from actors.storage_thread import StorageThread
+from actors.upkeep import Upkeep
+from state_machines.errors import Stopped
+from state_machines.raft.messages import SnapshotMeta
+from storage.errors import MapFull, StorageFailed, ViewLost
+from storage.shelf import MemoryShelf
+from storage.state import State
+from tests.actors.alone import Disk
+from tests.actors.virtual_time import VirtualClock, in_virtual_time, settled
+from tests.storage.faults import MEMBERS
+
+
+class Kept:
+    """Upkeep over a state in memory, and a storage thread that goes step by step if it is stuck."""
+
+    def __init__(self, flush_bytes: int = 1 << 20) -> None:
+        self.disk, self.shelf = Disk(), MemoryShelf()
+        self.state = State(self.shelf, flush_bytes=flush_bytes)
+        self.failures: list[BaseException] = []
+        core = SimpleNamespace(applied_handed=0, first_index=1)
+        self.upkeep = Upkeep(
+            core=cast(Any, core),
+            stores=cast(Any, SimpleNamespace(state=self.state)),
+            storage=cast(StorageThread, self.disk),
+            settings=RaftSettings(flush_interval_ms=1_000),
+            clock=VirtualClock(),
+            failed=self.failures.append,
+        )
+
+    def put(self, index: int, size: int = 1) -> None:
+        self.state.put("t", ("k",), bytes([index]) * size)
+        self.state.set_applied(SnapshotMeta(index, 1, MEMBERS))
+
+
+@in_virtual_time
+async def test_a_flush_begins_when_it_is_time_and_ends_by_itself() -> None:
+    kept = Kept()
+    kept.put(1)
+    assert not kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 0
+    await asyncio.sleep(1)
+    assert kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 1
+
+
+@in_virtual_time
+async def test_a_full_layer_does_not_wait_until_it_is_time() -> None:
+    kept = Kept(flush_bytes=1_000)
+    kept.put(1, size=2_000)
+    assert not kept.upkeep.tick()
+    await settled()
+    assert (kept.state.flushed.index, kept.state.wants_flush) == (1, False)
+
+
+@in_virtual_time
+async def test_what_is_applied_while_a_flush_is_under_way_is_for_the_next() -> None:
+    kept = Kept()
+    kept.put(1)
+    kept.disk.stuck = True
+    first = asyncio.ensure_future(kept.upkeep.view())
+    await settled()
+    kept.disk.step()()  # frozen
+    kept.put(2)
+    second = asyncio.ensure_future(kept.upkeep.view())
+    kept.disk.release()
+    with await first as one, await second as two:
+        assert (one.applied.index, one.get("t", ("k",))) == (1, b"\1")
+        assert (two.applied.index, two.get("t", ("k",))) == (2, b"\2")
+
+
+@in_virtual_time
+async def test_a_view_of_what_is_durable_already_needs_no_flush() -> None:
+    kept = Kept()
+    kept.put(1)
+    kept.state.flush()
+    with await kept.upkeep.view() as view:
+        assert view.applied.index == 1
+
+
+@in_virtual_time
+async def test_a_view_that_nobody_waits_for_any_more_is_closed() -> None:
+    kept = Kept()
+    kept.put(1)
+    kept.disk.stuck = True
+    gone = asyncio.ensure_future(kept.upkeep.view())
+    await settled()
+    gone.cancel()
+    kept.disk.release()
+    await settled()
+    assert kept.state.engine.stats().views == 0
+    assert kept.state.flushed.index == 1
+
+
+@in_virtual_time
+async def test_too_many_views_are_the_trouble_of_who_wants_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept()
+    kept.put(1)
+
+    def refuse() -> None:
+        raise ViewLost("512 views are open; close some")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept.state.engine, "view", refuse)
+        with pytest.raises(ViewLost, match="512"):
+            await kept.upkeep.view()
+    assert (kept.failures, kept.state.flushed.index) == ([], 1)
+
+
+@pytest.mark.parametrize("error", [StorageFailed("d", "gone"), MapFull("d", 1)])
+@in_virtual_time
+async def test_a_flush_that_fails_is_told_to_the_replica_and_to_who_waits(
+    error: StorageFailed | MapFull,
+) -> None:
+    kept = Kept()
+    kept.put(1)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    cast(Any, kept.state.engine).write = fail
+    with pytest.raises(type(error)):
+        await kept.upkeep.view()
+    assert kept.failures == [error]
+
+
+@in_virtual_time
+async def test_when_the_replica_has_stopped_nothing_begins_and_nobody_waits() -> None:
+    kept = Kept()
+    kept.put(1)
+    kept.disk.stuck = True
+    waits = asyncio.ensure_future(kept.upkeep.view())
+    await settled()
+    kept.upkeep.close(Stopped("closed"))
+    kept.disk.release()
+    with pytest.raises(Stopped):
+        await waits
+    with pytest.raises(Stopped):
+        await kept.upkeep.view()
+    await asyncio.sleep(1)
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 0
+    assert kept.disk.queued == 0
