@@ -254,13 +254,24 @@ def refusal(error: MetarayError) -> api.Reply:
     return reply
 
 
-async def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> bytes:
-    """The encoded reply, or `Unknown` when the deadline passes first."""
-    try:
-        return await asyncio.wait_for(reply, limit_ms / 1000)
-    except TimeoutError:
-        late = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
-        return late.SerializeToString()
+def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio.Future[bytes]:
+    """The same future; when the deadline passes first it says `Unknown`."""
+
+    def late() -> None:
+        if not reply.done():
+            said = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
+            reply.set_result(said.SerializeToString())
+
+    timer = asyncio.get_running_loop().call_later(limit_ms / 1000, late)
+    reply.add_done_callback(lambda _: timer.cancel())
+    return reply
+
+
+def refused(error: MetarayError) -> asyncio.Future[bytes]:
+    """The reply that says this error, there at once."""
+    reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    reply.set_result(refusal(error).SerializeToString())
+    return reply
 
 
 def refuse(replies: Sequence[asyncio.Future[bytes]], error: MetarayError) -> None:

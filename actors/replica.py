@@ -158,9 +158,11 @@ class Replica:
     # -- inputs -----------------------------------------------------------------------------
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Messages from peers, in any order, any number of times."""
-        for message in messages:
-            self._in_turn(partial(self.core.step, message))
+        """Messages from peers, in any order, any number of times. Dealt with at once: somebody's
+        write waits for the answer."""
+        self._steps += [partial(self.core.step, message) for message in messages]
+        if not self._turning:
+            self._turn()
 
     def peer_died(self, peer: int) -> None:
         """The peer's process has ended. If it led, an election may begin early (design 5.5)."""
@@ -178,8 +180,8 @@ class Replica:
         """Stand for election early, unless there is a leader."""
         self._in_turn(lambda: self.core.campaign() if self.core.leader == 0 else None)
 
-    async def propose(self, request: api.ProposeRequest) -> bytes:
-        """Put a proposal into the log and wait for its reply (an encoded `api.Reply`)."""
+    def propose(self, request: api.ProposeRequest) -> asyncio.Future[bytes]:
+        """Put a proposal into the log; the reply is an encoded `api.Reply`."""
         try:
             self._must_lead()
             write = pending.Write(
@@ -191,13 +193,12 @@ class Replica:
             )
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
-            return pending.refusal(error).SerializeToString()
+            return pending.refused(error)
         self.counters.proposals += 1
         self._wake()
-        limit_ms = self._deadline_ms(request.timeout_ms)
-        return await pending.answered(write.reply, limit_ms, self.group)
+        return pending.answered(write.reply, self._deadline_ms(request.timeout_ms), self.group)
 
-    async def query(self, request: api.QueryRequest) -> bytes:
+    def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
         """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
         read = pending.Read(request, self._loop.create_future())
         try:
@@ -210,9 +211,9 @@ class Replica:
                 self.reads.queue(read)
                 self._wake()
         except Unavailable as error:
-            return pending.refusal(error).SerializeToString()
+            return pending.refused(error)
         self.counters.queries += 1
-        return await pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
 
     async def watch(self, request: api.WatchRequest) -> bytes:
         """Answer a watch (`watches.py`); only at the leader, so that its revision is the latest."""
@@ -279,7 +280,7 @@ class Replica:
     def _wake(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(partial(self._turn, woken=True))
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         self._steps.append(step)
@@ -292,8 +293,9 @@ class Replica:
         if self._upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 
-    def _turn(self) -> None:
-        self._turn_scheduled = False
+    def _turn(self, *, woken: bool = False) -> None:
+        if woken:
+            self._turn_scheduled = False
         if self.stopped_because:
             return
         self._turning = True  # what is done in haste has its consequences in the same turn

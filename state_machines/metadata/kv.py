@@ -99,7 +99,7 @@ def _put(db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: i
             before = floor.revision
             db.delete(FLOORS, tenant, key)
     revision = max(at.index, before + 1)
-    db.swap(KV.name, place, old, db.pack((db.revision, (tenant, key, value, revision))))
+    db.settle(KV.name, place, db.pack((db.revision, (tenant, key, value, revision))))
     return revision
 
 

@@ -86,7 +86,7 @@ def open_all(
     In the usual case, a new session or one without a will that is opened again, rows are handled
     as plain values and the tally is settled once a tenant: it is what a reconnect storm is made of.
     """
-    table, wills, get, swap, pack = SESSIONS.name, will.WILLS.name, db.store.get, db.swap, db.pack
+    table, wills, get, pack = SESSIONS.name, will.WILLS.name, db.store.get, db.pack
     unpack, now_ms, revision = packing.unpack_values, at.now_ms, db.revision
     more: dict[str, list[int]] = {}
     opened: list[tuple[int, bool]] = []
@@ -97,7 +97,7 @@ def open_all(
         if old is None:
             epoch = db.unique()
             new = [tenant, client_id, broker, epoch, True, expiry_s, now_ms, now_ms, 0, 0, 0]
-            swap(table, key, None, pack((revision, new)))
+            db.settle(table, key, pack((revision, new)))
             count[0] += 1
             count[1] += 1
             opened.append((epoch, False))
@@ -113,7 +113,7 @@ def open_all(
         values[_EXPIRY_S] = expiry_s
         values[_CONNECTED_MS] = now_ms
         values[_DISCONNECTED_MS] = 0
-        swap(table, key, old, pack((revision, values)))
+        db.settle(table, key, pack((revision, values)))
         opened.append((epoch, True))
     for tenant, (sessions, connected) in more.items():
         count_sessions(db, tenant, sessions, connected)
