@@ -104,9 +104,11 @@ def _peer(
             progress(f"{peer.name} {row.name}: {figures['figure']:,.1f} {row.unit}")
 
         with peer(folder) as servers:
-            words = [RUN_IN.word(RUN_IN_SECONDS), *(each.word(seconds) for _, each in rates)]
+            words = [each.word(RUN_IN_SECONDS) for each in RUN_IN]
+            words += [each.word(seconds) for _, each in rates]
             with driver.running(load, servers, words) as line:
-                line(RUN_IN_SECONDS)
+                for _ in RUN_IN:
+                    line(RUN_IN_SECONDS)
                 for row, _ in rates:
                     told = line(seconds)
                     note(row, {"figure": told.pop("ops_per_s"), **told})

@@ -21,16 +21,16 @@ from actors.controller import leader_of
 from bench import workloads
 from bench.rows import Load, Row
 from metaray import local
-from metaray.client import connect, join_cluster
+from metaray.client import Client, connect, join_cluster
 from metaray.service import start_service
 
 NODES: Final = 3
 CALL_SECONDS: Final = 5.0
 PACKAGES: Final = ("metaray", "ray", "lmdb", "protobuf", "msgpack", "uvloop")
 
-RUN_IN: Final = Load("put", 100)
-RUN_IN_SECONDS: Final = 6.0
-"""Of every system, before its first row, not measured: Java compiles what it runs often."""
+RUN_IN: Final = (Load("put", 100), Load("commit", 8, 128), Load("read", 100))
+RUN_IN_SECONDS: Final = 4.0
+"""Of each, by every system before its first row, not measured: Java compiles what it runs often."""
 
 Progress = Callable[[str], None]
 Figures = dict[str, list[dict[str, float]]]
@@ -83,7 +83,7 @@ async def _measure(
 ) -> Figures:
     found: Figures = {row.name: [] for row in rows}
     async with connect(address, data=data) as client:
-        await workloads.put(client, RUN_IN.callers, RUN_IN_SECONDS)
+        await _run_in(client)
         gc.collect()
         gc.freeze()  # what is there stays: a collection looks at what the workload makes
         for number in range(rounds):
@@ -95,6 +95,13 @@ async def _measure(
                 found[row.name].append(figures)
                 progress(f"{number + 1}/{rounds} {row.name}: {figures['figure']:,.1f} {row.unit}")
     return found
+
+
+async def _run_in(client: Client) -> None:
+    put, commit, read = RUN_IN
+    await workloads.put(client, put.callers, RUN_IN_SECONDS)
+    await workloads.commit(client, commit.batch, commit.callers, RUN_IN_SECONDS)
+    await workloads.read(client, read.callers, RUN_IN_SECONDS, stale=False)
 
 
 def _phases(seats: Sequence[str]) -> dict[str, float]:
