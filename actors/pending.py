@@ -11,16 +11,17 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
+from actors.admission import PROPOSALS_MAX, Admission, Charge
 from state_machines.errors import MetarayError, NotLeader, Overloaded, WrongShard
 from state_machines.machine import Admitted, Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
 
-PROPOSALS_MAX = 10_000  #: calls waiting to enter the log
-PROPOSAL_BYTES_MAX = 64 * 1024 * 1024  #: bytes waiting to enter the log
 READS_MAX = 10_000  #: calls waiting for a read round
 BATCH_BYTES_MAX = 1024 * 1024  #: soft: an entry closes once its proposals pass this
+AHEAD_BYTES_MAX = 2 * 1024 * 1024  #: soft: in the log and not applied, before the next entry opens
 
 PHASES = ("queue", "append", "replicate", "apply")
 
@@ -36,6 +37,10 @@ class Write:
     size: int
     reply: asyncio.Future[bytes]
     queued_at: float
+    charge: Charge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.charge = Charge.of(self.admitted, self.size)
 
 
 @dataclass(slots=True)
@@ -48,6 +53,11 @@ class Slot:
     saved_at: float = 0.0
     committed_at: float = 0.0
 
+    @property
+    def size(self) -> int:
+        """Bytes of its proposals."""
+        return sum([write.size for write in self.writes])
+
 
 @dataclass(slots=True)
 class Read:
@@ -59,42 +69,54 @@ class Read:
 
 @dataclass(slots=True)
 class Writes:
-    """Proposals on their way: queued, then in an entry of the log, then answered."""
+    """Proposals on their way: queued, then in an entry of the log, then answered.
+
+    Urgent ones enter first. The others enter only as long as little is in the log that is not
+    applied: what is behind it can still be overtaken.
+    """
 
     name: str
     slow_seconds: float
+    rng: Random
     linger_seconds: float = 0.0
     batch_max: int = PROPOSALS_MAX
     slow: int = 0
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    admission: Admission = field(init=False)
+    _urgent: deque[Write] = field(default_factory=deque)
     _queue: deque[Write] = field(default_factory=deque)
-    _bytes: int = 0
+    _ahead: int = 0  # bytes that are in the log and not applied
     _slots: dict[int, Slot] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.name, self.rng)
+
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._urgent) + len(self._queue)
 
     def queue(self, write: Write) -> None:
-        """Take a proposal in. Raises Overloaded when the queue is full."""
-        if len(self._queue) >= PROPOSALS_MAX or self._bytes + write.size > PROPOSAL_BYTES_MAX:
-            raise Overloaded(f"{self.name}: the proposal queue is full", 100)
-        self._queue.append(write)
-        self._bytes += write.size
+        """Take a proposal in. Raises Overloaded when `admission` refuses it."""
+        self.admission.enter(write.charge, write.queued_at)
+        (self._urgent if write.charge.urgent else self._queue).append(write)
 
     def linger(self, now: float) -> float:
         """How much longer the next entry waits for company; 0 for not at all."""
-        if not self.linger_seconds or not self._queue or len(self._queue) >= self.batch_max:
+        if not self.linger_seconds or self._urgent or not 0 < len(self._queue) < self.batch_max:
             return 0.0
         return self._queue[0].queued_at + self.linger_seconds - now
 
-    def take(self) -> list[Write]:
-        """The proposals of the next entry: all that waits, up to its limits."""
+    def take(self, now: float) -> list[Write]:
+        """The proposals of the next entry: all that may enter, up to its limits."""
         writes: list[Write] = []
         size = 0
-        while self._queue and size < BATCH_BYTES_MAX and len(writes) < self.batch_max:
-            write = self._queue.popleft()
-            self._bytes -= write.size
-            if not write.reply.done():  # its caller's deadline may have passed while it waited
+        for queue in (self._urgent, self._queue):
+            if queue is self._queue and self._ahead >= AHEAD_BYTES_MAX:
+                break
+            while queue and size < BATCH_BYTES_MAX and len(writes) < self.batch_max:
+                write = queue.popleft()
+                if write.reply.done():  # its caller's deadline may have passed while it waited
+                    self.admission.leave(write.charge, now)
+                    continue
                 writes.append(write)
                 size += write.size
         return writes
@@ -102,6 +124,13 @@ class Writes:
     def proposed(self, index: int, slot: Slot) -> None:
         """These writes went into the entry at `index`."""
         self._slots[index] = slot
+        self._ahead += slot.size
+
+    def refuse(self, writes: Sequence[Write], error: MetarayError, now: float) -> None:
+        """Taken, but the log did not."""
+        for write in writes:
+            self.admission.leave(write.charge, now)
+        refuse([write.reply for write in writes], error)
 
     def saved(self, entries: Iterable[Entry], now: float) -> None:
         """This replica has made the entries durable."""
@@ -130,6 +159,9 @@ class Writes:
         slot = self._slots.pop(index, None)
         if slot is None:
             return
+        self._ahead -= slot.size
+        for write in slot.writes:
+            self.admission.leave(write.charge, now)
         if slot.term != term:
             refuse([w.reply for w in slot.writes], NotLeader("another leader's entry won"))
             return
@@ -163,9 +195,11 @@ class Writes:
         for slot in self._slots.values():
             refuse([write.reply for write in slot.writes], error)
         self._slots.clear()
-        refuse([write.reply for write in self._queue], error)
-        self._queue.clear()
-        self._bytes = 0
+        for queue in (self._urgent, self._queue):
+            refuse([write.reply for write in queue], error)
+            queue.clear()
+        self.admission.clear()
+        self._ahead = 0
 
 
 @dataclass(slots=True)

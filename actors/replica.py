@@ -22,6 +22,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from random import Random
 from typing import Any, TypeVar
 
 from actors import pending
@@ -79,6 +80,7 @@ class Replica:
         storage: StorageThread,
         settings: RaftSettings,
         clock: Clock,
+        rng: Random,
         hooks: Hooks,
     ) -> None:
         if not __debug__:  # not an assertion: -O is just what takes those away
@@ -100,6 +102,7 @@ class Replica:
         self.writes = pending.Writes(
             seat,
             slow_seconds=settings.slow_write_ms / 1000,
+            rng=rng,
             linger_seconds=settings.batch_linger_ms / 1000,
             batch_max=settings.batch_max,
         )
@@ -339,16 +342,16 @@ class Replica:
             if (wait := self.writes.linger(self._clock.monotonic())) > 0:
                 self._loop.call_later(wait, self._wake)
                 return
-            writes = self.writes.take()
+            writes = self.writes.take(self._clock.monotonic())
             if not writes:
-                continue
+                return
             batch = api.Batch(
                 now_ms=self._clock.now_ms(), proposals=[write.proposal for write in writes]
             )
             try:
                 index = self.core.propose(batch.SerializeToString())
             except Unavailable as error:
-                pending.refuse([write.reply for write in writes], self._with_hint(error))
+                self.writes.refuse(writes, self._with_hint(error), self._clock.monotonic())
                 continue
             slot = pending.Slot(self.core.term, writes, self._clock.monotonic())
             self.writes.proposed(index, slot)

@@ -233,6 +233,7 @@ class Seat:
             storage=storage,
             settings=settings,
             clock=self._clock,
+            rng=self._rng,
             hooks=self,
         )
         self._exports = Exports(replica)

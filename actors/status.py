@@ -57,6 +57,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "counters": {
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,
+            "overloaded": writes.admission.refused,
             "proposals": counters.proposals,
             "queries": counters.queries,
             "saves": counters.saves,

@@ -141,6 +141,7 @@ def summed(row: Row, systems: Mapping[str, Figures]) -> dict[str, Any]:
         "better": row.better,
         "must": row.must,
         "aim": row.aim,
+        "absolute": row.absolute,
         "ratio": None,
     }
     for name, figures in systems.items():

@@ -14,7 +14,7 @@ COLOURS: Final = {"metaray": "#4c78a8", "etcd": "#f2a65a", "zookeeper": "#8fb573
 """The systems in the order of columns and bars."""
 
 AXES: Final = {"ops/s": "operations a second, more is better", "ms": "milliseconds, less is better"}
-"""What is drawn, by its unit; each has an axis of its own."""
+"""What is drawn, by its unit; each has an axis of its own. A ratio is not drawn."""
 
 
 def systems(result: dict[str, Any]) -> list[str]:
@@ -25,18 +25,21 @@ def systems(result: dict[str, Any]) -> list[str]:
 def table(result: dict[str, Any], *, phases: bool) -> Table:
     """All rows, a line each; below them what did not succeed."""
     names = systems(result)
-    told = ("ratio", "must", "aim") if len(names) > 1 else ("p50 ms", "p99 ms")
+    told = ("ratio", "must", "aim") if len(names) > 1 else ("p50 ms", "p99 ms", "must", "aim")
     shown = Table(
         "workload", "unit", *names, *told, *(PHASES if phases else ()), caption=_errors(result)
     )
     for row in result["rows"]:
         medians = row["metaray"]["medians"]
         cells = [row["says"], row["unit"]]
-        cells += [_number(row.get(name, {}).get("median"), 0) for name in names]
+        digits = 0 if row["unit"] in AXES else 2
+        cells += [_figure(row, name, digits) for name in names]
+        bounds = [_bound(row, name, digits) for name in ("must", "aim")]
         if len(names) > 1:
-            cells += [_ratio(row), _number(row["must"] or None), _number(row["aim"] or None)]
+            cells += [_ratio(row), *bounds]
         else:
             cells += [_number(medians.get(name)) for name in ("p50_ms", "p99_ms")]
+            cells += bounds if row["absolute"] else ["", ""]
         if phases:
             cells += [_share(medians.get(f"share_{name}")) for name in PHASES]
         shown.add_row(*cells)
@@ -58,13 +61,33 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
+def _figure(row: dict[str, Any], name: str, digits: int) -> Text | str:
+    """A system's figure; metaray's is coloured where there are bounds to it."""
+    figure = row.get(name, {}).get("median")
+    shown = _number(figure, digits)
+    if name != "metaray" or not row["absolute"] or figure is None:
+        return shown
+    return Text(shown, _colour(figure, row, higher=row["better"] == "higher"))
+
+
+def _bound(row: dict[str, Any], name: str, digits: int) -> str:
+    """A ratio to the better peer, or a figure: one that is no ratio says from which side."""
+    if not row["absolute"]:
+        return _number(row[name] or None)
+    return f"{'≥' if row['better'] == 'higher' else '≤'} {_number(row[name], digits)}"
+
+
 def _ratio(row: dict[str, Any]) -> Text | str:
     """Green where the aim is reached, red where not even what must be is."""
     ratio = row["ratio"]
-    if ratio is None:
-        return ""
-    colour = "green" if ratio >= row["aim"] else "red" if ratio < row["must"] else ""
-    return Text(_number(ratio), colour)
+    return "" if ratio is None else Text(_number(ratio), _colour(ratio, row, higher=True))
+
+
+def _colour(figure: float, row: dict[str, Any], *, higher: bool) -> str:
+    sign = 1 if higher else -1
+    if sign * figure >= sign * row["aim"]:
+        return "green"
+    return "red" if sign * figure < sign * row["must"] else ""
 
 
 def _share(value: float | None) -> str:

@@ -14,7 +14,8 @@ from typing import Final
 
 from metaray.client import Client
 from state_machines.errors import MetarayError
-from state_machines.mqtt.session import OpenSession
+from state_machines.mqtt.session import SessionItem
+from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.offset.offset import OffsetCommit
 
 VALUE: Final = b"v" * 120
@@ -52,11 +53,13 @@ Call = Callable[[int, int], Awaitable[object]]
 """One call: of the caller of this number, its n-th."""
 
 
-async def drive(call: Call, callers: int, seconds: float, per_call: int = 1) -> Sample:
+async def drive(
+    call: Call, callers: int, seconds: float, per_call: int = 1, *, warm: float | None = None
+) -> Sample:
     """Let all callers call until the time is over. What ends within it is counted."""
     took: list[float] = []
     errors = 0
-    measured_from = time.perf_counter() + WARM_SECONDS
+    measured_from = time.perf_counter() + (WARM_SECONDS if warm is None else warm)
     until = measured_from + seconds
 
     async def caller(number: int) -> None:
@@ -88,7 +91,9 @@ async def put(client: Client, callers: int, seconds: float) -> Sample:
     return await drive(call, callers, seconds)
 
 
-async def commit(client: Client, batch: int, callers: int, seconds: float) -> Sample:
+async def commit(
+    client: Client, batch: int, callers: int, seconds: float, *, warm: float | None = None
+) -> Sample:
     """Commit consumer offsets in batches."""
 
     async def call(number: int, turn: int) -> None:
@@ -103,7 +108,7 @@ async def commit(client: Client, batch: int, callers: int, seconds: float) -> Sa
         ]
         await client.commit_offsets(commits)
 
-    return await drive(call, callers, seconds, batch)
+    return await drive(call, callers, seconds, batch, warm=warm)
 
 
 async def read(client: Client, callers: int, seconds: float, *, stale: bool) -> Sample:
@@ -116,10 +121,15 @@ async def read(client: Client, callers: int, seconds: float, *, stale: bool) -> 
     return await drive(call, callers, seconds)
 
 
-async def open_sessions(client: Client, callers: int, seconds: float) -> Sample:
-    """Open MQTT sessions, or take them over."""
+async def open_sessions(client: Client, batch: int, callers: int, seconds: float) -> Sample:
+    """Open MQTT sessions, or take them over, in batches."""
 
     async def call(number: int, turn: int) -> None:
-        await client.call(OpenSession(client_id=f"c-{number}-{turn % 10}", broker="bench"))
+        first = turn % 10 * batch
+        items = [
+            SessionItem(client_id=f"c-{number}-{each}", broker="bench")
+            for each in range(first, first + batch)
+        ]
+        await client.call(OpenSessions.of(items))
 
-    return await drive(call, callers, seconds)
+    return await drive(call, callers, seconds, batch)

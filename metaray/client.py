@@ -104,6 +104,11 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    @property
+    def where(self) -> tuple[str | None, Path | None]:
+        """The address and the data that this client was given: what another would be given."""
+        return self._address, self._data
+
     async def open(self) -> None:
         """Join the cluster and learn its groups; `async with` does this."""
         await asyncio.to_thread(join_cluster, self._address, self._data)

@@ -14,7 +14,7 @@ request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 from zlib import crc32
 
 from state_machines.errors import Invalid, QuotaExceeded, SessionExpired
@@ -66,6 +66,8 @@ COUNT: Final = "clients"
 @command(REGISTER_TAG)
 class RegisterClient:
     """Ask for a client id. The machine does it itself, because the id is the command's position."""
+
+    urgent: ClassVar[bool] = True
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Never so: it comes alone, from client 0."""

@@ -14,9 +14,11 @@ belong to every group.
 An operation may have more: `validate()` raises Invalid for fields beyond their limits; `slot_key()`
 is what the group is chosen by (`slots.py`); one that carries many items has `slot_keys()`,
 `select(indexes)` and `join(parts, replies)` instead; one that concerns every group of its kind says
-`every_group`; a query that reads no more than the row that its fields name says `single_row`; what
-it may do for many of its class at once is in `runs.py`. Without any of these it is cluster-wide and
-belongs to the kind's first group.
+`every_group`; a query that reads no more than the row that its fields name says `single_row`; a
+command that many items make long names their field as `many`; one that says `urgent` keeps the
+fleet alive (a broker's heartbeat, what the controller decides): it is small, rare, and enters the
+log before the rest. What it may do for many of its class at once is in `runs.py`. Without any of
+these it is cluster-wide and belongs to the kind's first group.
 """
 
 from __future__ import annotations
@@ -98,6 +100,18 @@ def kind(cls: Any) -> str:
     """The kind of group the operation belongs to, empty for every kind."""
     first = TAGS[cls].partition(".")[0]
     return "" if first in EVERY_KIND else first
+
+
+@cache
+def urgent(cls: Any) -> bool:
+    """Whether this is a command that does not wait behind others."""
+    return bool(getattr(cls, "urgent", False))
+
+
+def count(operation: Any) -> int:
+    """How many items it carries: what it costs, about."""
+    many = getattr(operation, "many", "")
+    return len(getattr(operation, many)) if many else 1
 
 
 def encode(operation: Any) -> bytes:

@@ -13,7 +13,7 @@ from binascii import crc_hqx
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from state_machines import names, op
 from state_machines.errors import Conflict, Fenced, Invalid, WrongShard
@@ -72,6 +72,7 @@ def check_ranges(ranges: Sequence[SlotRange]) -> None:
 class Own:
     """The controller tells a group which slots of its kind it owns."""
 
+    urgent: ClassVar[bool] = True
     controller_epoch: int
     group_kind: str
     version: int

@@ -10,7 +10,7 @@ never bars a broker for good.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Fenced, Invalid, NotFound
@@ -76,6 +76,7 @@ def _held(db: Tables, node_id: str, epoch: int) -> Node:
 class RegisterNode:
     """Join the fleet, or join again with a higher epoch. The reply is the node with its epoch."""
 
+    urgent: ClassVar[bool] = True
     node_id: str
     addresses: tuple[Address, ...] = ()
 
@@ -102,6 +103,7 @@ class RegisterNode:
 class HeartbeatNode:
     """Say that the broker lives. NotFound when it has to register again."""
 
+    urgent: ClassVar[bool] = True
     node_id: str
     epoch: int
 
@@ -136,6 +138,7 @@ class UnregisterNode:
 class ExpireNodes:
     """The controller marks silent brokers offline. The reply names them."""
 
+    urgent: ClassVar[bool] = True
     controller_epoch: int
     timeout_ms: int
 

@@ -7,7 +7,7 @@ slot without an owner.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Conflict, Invalid
@@ -32,6 +32,7 @@ SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
 class AssignSlots:
     """Say who owns the slots of a kind. The reply is the new version."""
 
+    urgent: ClassVar[bool] = True
     kind: str
     expected_version: int
     ranges: tuple[SlotRange, ...]

@@ -35,6 +35,7 @@ class Pulse:
     is left is due still, and the reply says so.
     """
 
+    urgent: ClassVar[bool] = True
     every_group: ClassVar[bool] = True
     controller_epoch: int
     limit: int = 1_000

@@ -232,6 +232,7 @@ class OpenSession:
 class SaveSessions:
     """Open many sessions at once, an object each. `OpenSessions` says the same in columns."""
 
+    many: ClassVar[str] = "sessions"
     tenant: str = names.DEFAULT_TENANT
     sessions: tuple[SessionItem, ...]
 
@@ -337,6 +338,7 @@ class CloseSession:
 class DeleteSessions:
     """End sessions from outside. The reply is how many there were."""
 
+    many: ClassVar[str] = "client_ids"
     tenant: str = names.DEFAULT_TENANT
     client_ids: tuple[str, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from state_machines import names, op
 from state_machines.errors import Invalid
@@ -28,6 +28,7 @@ class OpenSessions:
     Columns of one length, a place a session; what all leave at its default may be empty.
     """
 
+    many: ClassVar[str] = "client_ids"
     tenant: str = names.DEFAULT_TENANT
     client_ids: tuple[str, ...]
     brokers: tuple[str, ...]

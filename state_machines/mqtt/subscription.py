@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Invalid, QuotaExceeded
@@ -64,6 +64,7 @@ def remove_all(db: Tables, tenant: str, client_id: str) -> None:
 class PutSubscriptions:
     """Subscribe a session to filters; a filter that is there gets the new options."""
 
+    many: ClassVar[str] = "filters"
     tenant: str = names.DEFAULT_TENANT
     client_id: str
     epoch: int
@@ -115,6 +116,7 @@ class PutSubscriptions:
 class DeleteSubscriptions:
     """Unsubscribe a session from filters. The reply is how many there were."""
 
+    many: ClassVar[str] = "filters"
     tenant: str = names.DEFAULT_TENANT
     client_id: str
     epoch: int

@@ -40,6 +40,7 @@ TOPICS: Final = Table("mqtt.topic", Topic, key=("tenant", "name"))
 class CreateTopics:
     """Create topics. The reply says of each whether it is new; one that is there stays as it is."""
 
+    many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]
     partitions: int = 1
@@ -91,6 +92,7 @@ class CreateTopics:
 class DeleteTopics:
     """Delete topics. The reply is how many there were."""
 
+    many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]
 

@@ -259,6 +259,7 @@ class ClaimOutbox:
 class AckOutbox:
     """These have been published: forget them. The reply is how many were still there."""
 
+    many: ClassVar[str] = "ids"
     every_group: ClassVar[bool] = True
     broker: str
     ids: tuple[int, ...]

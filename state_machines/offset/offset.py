@@ -101,6 +101,7 @@ def _check_names(values: Sequence[str], field: str) -> None:
 class CommitOffsets:
     """Commit offsets: five columns of the same length, one place a commit."""
 
+    many: ClassVar[str] = "groups"
     tenant: str = names.DEFAULT_TENANT
     groups: tuple[str, ...]
     topics: tuple[str, ...]

@@ -136,6 +136,7 @@ class Alone:
             storage=cast(StorageThread, self.disk),
             settings=RaftSettings(),
             clock=VirtualClock(),
+            rng=Random(2),
             hooks=self.hooks,
         )
 

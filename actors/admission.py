@@ -1,0 +1,217 @@
+"""Admission: who may enter a leader's log now, and who is told to come back, and when.
+
+What was admitted *waits* until it is answered: in the queue, then in the log, then to be applied.
+Proposals are of two classes. All of whose commands are `urgent` (`op.py`) enter the log first and
+are refused only at a limit of their own, so that a broker's heartbeat does not wait behind a storm.
+For the rest what waits is bounded in operations and bytes, twice:
+
+    up to the soft limit    everybody is taken
+    beyond it               whoever has its fair share waiting, or more, is told `Overloaded`:
+                            the soft limit over the tenants that wait, the asking one included
+    at the hard limit       everybody is told so
+
+So one tenant never has more than the soft limit waiting, but for its last proposal, and who comes
+with little finds room between the two limits. A proposal may carry operations of several tenants:
+each is charged its own, and it is refused when most of them are of tenants at their share.
+
+When to come back is what waits over the rate at which it was answered lately, with jitter, so that
+those who were refused together do not come back together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from state_machines import op, runs
+from state_machines.errors import Overloaded
+
+OPERATIONS_SOFT: Final = 40_000  #: waiting at a leader; beyond it tenants keep to their share
+OPERATIONS_MAX: Final = 100_000  #: the same: beyond it everybody is refused
+BYTES_SOFT: Final = 24 << 20
+BYTES_MAX: Final = 64 << 20
+PROPOSALS_MAX: Final = 10_000  #: calls that wait
+URGENT_MAX: Final = 2_000  #: urgent calls that wait
+URGENT_BYTES_MAX: Final = 4 << 20
+
+RETRY_MS_MIN: Final = 10
+RETRY_MS_MAX: Final = 5_000
+RETRY_MS_UNKNOWN: Final = 100  #: as long as nothing was answered yet
+RATE_SECONDS: Final = 0.1  #: how long a rate is measured before it is believed
+
+Share = tuple[int, int]
+"""Operations and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a proposal costs, and whom."""
+
+    urgent: bool
+    operations: int
+    size: int
+    tenants: Mapping[str, Share]
+
+    @classmethod
+    def of(cls, admitted: Iterable[Any], size: int) -> Charge:
+        """The charge of what the commands of a proposal say: operations and runs."""
+        counts: dict[str, int] = {}
+        urgent = True
+        for each in admitted:
+            kind: Any = type(each)
+            if kind is runs.Run:
+                kind = each.kind
+                _count_run(counts, each)
+            else:
+                tenant = getattr(each, "tenant", "")
+                counts[tenant] = counts.get(tenant, 0) + op.count(each)
+            urgent = urgent and op.urgent(kind)
+        if len(counts) == 1:
+            ((tenant, count),) = counts.items()
+            return cls(urgent, count, size, {tenant: (count, size)})
+        total = sum(counts.values())
+        shares = {name: (count, size * count // total) for name, count in counts.items()}
+        return cls(urgent and bool(counts), total, size, shares)
+
+
+def _count_run(counts: dict[str, int], run: runs.Run) -> None:
+    column = run.columns.get("tenant") or [""]
+    first = column[0]
+    if column.count(first) == len(column):
+        counts[first] = counts.get(first, 0) + run.count
+        return
+    for tenant, count in Counter(column).items():
+        counts[tenant] = counts.get(tenant, 0) + count
+
+
+class Drain:
+    """How fast what waits is answered, and so when to come back."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._rate = 0.0  # operations a second
+        self._since = 0.0
+        self._answered = 0
+
+    def begin(self, now: float) -> None:
+        """Something waits again: the time without work says nothing about speed."""
+        self._since, self._answered = now, 0
+
+    def answered(self, operations: int, now: float) -> None:
+        """So many do not wait any more."""
+        self._answered += operations
+        took = now - self._since
+        if took >= RATE_SECONDS:
+            rate = self._answered / took
+            self._rate = (self._rate + rate) / 2 if self._rate else rate
+            self.begin(now)
+
+    def retry_after_ms(self, waiting: int) -> int:
+        """When so many will have been answered, at the speed of late; with jitter."""
+        wanted = waiting * 1_000 / self._rate if self._rate else RETRY_MS_UNKNOWN
+        bounded = min(max(wanted, RETRY_MS_MIN), RETRY_MS_MAX)
+        return max(1, int(bounded * self._rng.randrange(50, 151)) // 100)
+
+
+@dataclass(slots=True)
+class Waits:
+    """What waits: in all, or of a tenant."""
+
+    calls: int = 0
+    operations: int = 0
+    size: int = 0
+
+    def add(self, calls: int, operations: int, size: int) -> None:
+        """More, or with negative numbers less."""
+        self.calls += calls
+        self.operations += operations
+        self.size += size
+
+
+@dataclass(slots=True)
+class Admission:
+    """Who waits at one leader. Pure: the time is told, luck is passed in."""
+
+    name: str
+    rng: Random
+    refused: int = 0  #: calls that were told `Overloaded`
+    urgent: Waits = field(default_factory=Waits)
+    rest: Waits = field(default_factory=Waits)
+    _tenants: dict[str, Waits] = field(default_factory=dict)
+    _drain: Drain = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._drain = Drain(self.rng)
+
+    def enter(self, charge: Charge, now: float) -> None:
+        """Take a proposal in. Raises Overloaded; then nothing is charged."""
+        why = self._why_urgent_not(charge) if charge.urgent else self._why_not(charge)
+        if why:
+            self.refused += 1
+            after = self._drain.retry_after_ms(self.urgent.operations + self.rest.operations)
+            raise Overloaded(f"{self.name}: {why}", after)
+        if not self.urgent.calls and not self.rest.calls:
+            self._drain.begin(now)
+        if charge.urgent:
+            self.urgent.add(1, charge.operations, charge.size)
+            return
+        self.rest.add(1, charge.operations, charge.size)
+        for tenant, share in charge.tenants.items():
+            waits = self._tenants.get(tenant)
+            if waits is None:
+                waits = self._tenants[tenant] = Waits()
+            waits.add(1, *share)
+
+    def leave(self, charge: Charge, now: float) -> None:
+        """It was answered, or is not waited for any more."""
+        self._drain.answered(charge.operations, now)
+        if charge.urgent:
+            self.urgent.add(-1, -charge.operations, -charge.size)
+            return
+        self.rest.add(-1, -charge.operations, -charge.size)
+        for tenant, (operations, size) in charge.tenants.items():
+            waits = self._tenants[tenant]
+            waits.add(-1, -operations, -size)
+            if not waits.calls:
+                del self._tenants[tenant]
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self.urgent, self.rest = Waits(), Waits()
+        self._tenants.clear()
+
+    def _why_urgent_not(self, charge: Charge) -> str:
+        if self.urgent.calls >= URGENT_MAX:
+            return f"{URGENT_MAX} urgent proposals wait, the limit"
+        if self.urgent.size + charge.size > URGENT_BYTES_MAX:
+            return f"urgent proposals of {self.urgent.size} bytes wait, {URGENT_BYTES_MAX} may"
+        return ""
+
+    def _why_not(self, charge: Charge) -> str:
+        rest = self.rest
+        if rest.calls >= PROPOSALS_MAX:
+            return f"{PROPOSALS_MAX} proposals wait, the limit"
+        if rest.calls and rest.operations + charge.operations > OPERATIONS_MAX:
+            return f"{rest.operations} operations wait, the limit is {OPERATIONS_MAX}"
+        if rest.size + charge.size > BYTES_MAX:
+            return f"the proposal queue is full: {rest.size} bytes wait, the limit is {BYTES_MAX}"
+        if rest.operations >= OPERATIONS_SOFT or rest.size >= BYTES_SOFT:
+            return self._who_has_enough(charge)
+        return ""
+
+    def _who_has_enough(self, charge: Charge) -> str:
+        tenants = self._tenants
+        count = len(tenants.keys() | charge.tenants.keys())
+        theirs, who = 0, ""
+        for tenant, (operations, _) in charge.tenants.items():
+            waits = tenants.get(tenant)
+            if waits is not None and (
+                waits.operations * count >= OPERATIONS_SOFT or waits.size * count >= BYTES_SOFT
+            ):
+                theirs, who = theirs + operations, tenant
+        if theirs * 2 <= charge.operations:
+            return ""
+        return f"tenant {who!r} has its share of what waits ({count} tenants do)"
