@@ -32,15 +32,7 @@ from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
-from actors.storage_jobs import (
-    Outcome,
-    answer,
-    apply,
-    haste_of_apply,
-    haste_of_reads,
-    haste_of_save,
-    save,
-)
+from actors.storage_jobs import Outcome, apply, hand_reads, haste_of_apply, haste_of_save, save
 from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
 from actors.transport import Transport
@@ -161,8 +153,7 @@ class Replica:
     # -- inputs -----------------------------------------------------------------------------
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Messages from peers, in any order, any number of times. Dealt with at once: somebody's
-        write waits for the answer."""
+        """Messages from peers, in any order, any number of times: somebody waits for the answer."""
         self._steps += [partial(self.core.step, message) for message in messages]
         if not self._turning:
             self._turn()
@@ -326,8 +317,7 @@ class Replica:
             self._turning = False
 
     def _take_reads(self) -> None:
-        begun = self.reads.begin_round()
-        if begun is None:
+        if (begun := self.reads.begin_round()) is None:
             return
         context, reads = begun
         try:
@@ -443,24 +433,10 @@ class Replica:
         self.storage.hand(job, done, self.storage_failed, haste=haste_of_apply(entries))
 
     def _serve_reads(self) -> None:
-        """Hand every read whose index is applied to the storage thread, in one job."""
-        due = self.reads.due(self.applied.index)
-        if not due:
-            return
-
-        def job() -> list[bytes]:
-            return answer(self._machine, due, self._clock.now_ms())
-
-        def done(replies: list[bytes]) -> None:
-            for read, reply in zip(due, replies, strict=True):
-                if not read.reply.done():
-                    read.reply.set_result(reply)
-
-        def failed(error: BaseException) -> None:
-            self.storage_failed(error)
-            pending.refuse([read.reply for read in due], Stopped(f"{self.seat}: {error}"))
-
-        self.storage.hand(job, done, failed, haste=haste_of_reads(due))
+        """Answer every read whose index is applied, in one job."""
+        if due := self.reads.due(self.applied.index):
+            now_ms = self._clock.now_ms
+            hand_reads(self.storage, self._machine, due, now_ms, self.storage_failed)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core

@@ -5,12 +5,13 @@ Each is handed over as one job (`storage_thread.py`), so whatever is handed over
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from actors.pending import Read
-from actors.storage_thread import Haste
+from actors.pending import Read, refuse
+from actors.storage_thread import Haste, StorageThread
 from state_machines import op
+from state_machines.errors import Stopped
 from state_machines.machine import Admitted, Applied, Change, Machine
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
@@ -62,6 +63,27 @@ def answer(machine: Machine, reads: Sequence[Read], now_ms: int) -> list[bytes]:
     """The encoded reply to each read, from the state as it is."""
     # failpoint: read.before_answer
     return [machine.query(read.request.queries, now_ms).SerializeToString() for read in reads]
+
+
+def hand_reads(
+    storage: StorageThread,
+    machine: Machine,
+    due: Sequence[Read],
+    now_ms: Callable[[], int],
+    failed: Callable[[BaseException], None],
+) -> None:
+    """Hand these over to be answered. What goes wrong is told to `failed`, and to who asked."""
+
+    def done(replies: list[bytes]) -> None:
+        for read, reply in zip(due, replies, strict=True):
+            if not read.reply.done():
+                read.reply.set_result(reply)
+
+    def lost(error: BaseException) -> None:
+        failed(error)
+        refuse([read.reply for read in due], Stopped(f"{machine.group}: {error}"))
+
+    storage.hand(lambda: answer(machine, due, now_ms()), done, lost, haste=haste_of_reads(due))
 
 
 # -- how each is handed over --------------------------------------------------------------------

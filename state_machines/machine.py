@@ -258,9 +258,7 @@ class _Answers:
                 yield each if self._size <= REPLY_BYTES_MAX else _too_much()
         else:
             self._db.begin()
-            # failpoint: apply.before_run
             yield from at_once(self._db, self._at, run)
-            # failpoint: apply.after_run
             self.changes += self._db.written()
 
     def _check_size(self) -> None:
