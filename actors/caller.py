@@ -1,7 +1,8 @@
 """The client's engine: operations in, typed replies out, exactly once, few calls.
 
 Every process that talks to groups (a driver, a broker, the controller) has one `Caller`, with a
-lane for each group (`lanes.py`). Whatever is `Unavailable` is retried, at the seat the refusal
+lane for each group (`lanes.py`), and one for what is `urgent`, whose calls so carry nothing else
+and wait for nothing else. Whatever is `Unavailable` is retried, at the seat the refusal
 names or at the next one, until the caller's deadline. When that passes, an operation that was
 never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
 
@@ -43,7 +44,7 @@ class Caller:
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
-        self._queues: dict[tuple[str, type[QueueLane]], QueueLane] = {}
+        self._queues: dict[tuple[str, type[QueueLane], bool], QueueLane] = {}
         self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
@@ -138,15 +139,22 @@ class Caller:
         for lane in lanes:
             await lane.close()
 
+    @property
+    def overloaded(self) -> int:
+        """How many calls were told `Overloaded` so far, here or by a leader."""
+        return sum(lane.overloaded for lane in self._queues.values())
+
     def _submit(
         self, group: str, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        make = QueryLane if op.is_query(type(operation)) else CommandLane
-        lane = self._queues.get((group, make))
+        kind: Any = type(operation)
+        make = QueryLane if op.is_query(kind) else CommandLane
+        urgent = op.urgent(kind)
+        lane = self._queues.get((group, make, urgent))
         if lane is None:
-            lane = self._queues[group, make] = make(group, self._groups, self._rng)
+            lane = self._queues[group, make, urgent] = make(group, self._groups, self._rng)
         return lane.submit(operation, deadline, stale, min_revision)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:

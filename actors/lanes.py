@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
+from actors.admission import Drain
 from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, live, resolve
 from state_machines import op, runs
 from state_machines.errors import (
@@ -77,6 +78,7 @@ class Lane:
         self._leader = ""
         self._turn = 0
         self._last = ""  # what the last attempt in vain came to, for the operator
+        self.overloaded = 0  # calls that were told to come back later
         self._closed = False
 
     def _too_late(self, trace: Trace | None) -> MetarayError:
@@ -134,7 +136,9 @@ class Lane:
                 return reply
             self._last = f"{said}: {reply.detail}"
             if reply.code == api.OVERLOADED:
-                await self._pause(reply.retry_after_ms / 1000 or wait, deadline)
+                self.overloaded += 1
+                told = reply.retry_after_ms / 1000
+                wait = max(wait, await self._pause(told or wait, deadline, sooner=not told))
             elif reply.leader != seat and reply.leader in self._groups.seats(self._group):
                 # failpoint: client.following
                 self._leader = reply.leader
@@ -167,10 +171,10 @@ class Lane:
         if failed in seats:
             self._turn = seats.index(failed) + 1
 
-    async def _pause(self, seconds: float, deadline: float) -> float:
+    async def _pause(self, seconds: float, deadline: float, *, sooner: bool = True) -> float:
         """Wait with jitter, so that clients do not come back in step. Returns the next wait."""
         left = deadline - asyncio.get_running_loop().time()
-        jitter = seconds * self._rng.randrange(50, 151) / 100
+        jitter = seconds * self._rng.randrange(50 if sooner else 100, 151) / 100
         await asyncio.sleep(max(0.0, min(jitter, left)))
         return min(seconds * 2, RETRY_SECONDS_MAX)
 
@@ -204,13 +208,16 @@ class QueueLane(Lane, ABC):
         self._under_way: dict[int, list[Waiting]] = {}
         self._calls = 0
         self._alarm: asyncio.TimerHandle | None = None  # at the nearest deadline, or before
+        self._drain = Drain(rng)
 
     def submit(
         self, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         if len(self._waiting) >= WAITING_MAX:
-            raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", 100)
+            self.overloaded += 1
+            after = self._drain.retry_after_ms(len(self._waiting))
+            raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
         size = runs.weight(operation) if runs.flat(kind) else len(op.encode(operation))
         if size > REQUEST_BYTES_MAX:
@@ -287,6 +294,9 @@ class QueueLane(Lane, ABC):
             return
         self._calls += 1
         number = self._calls
+        loop = asyncio.get_running_loop()
+        if not self._under_way:
+            self._drain.begin(loop.time())
         self._under_way[number] = batch
         try:
             await self._carry_out(batch)
@@ -301,6 +311,7 @@ class QueueLane(Lane, ABC):
                 raise
         finally:
             del self._under_way[number]
+            self._drain.answered(len(batch), loop.time())
 
     @abstractmethod
     async def _carry_out(self, batch: list[Waiting]) -> None:

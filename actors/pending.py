@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Self
 
 from actors.admission import PROPOSALS_MAX, Admission, Charge
+from actors.config import RaftSettings
 from state_machines.errors import MetarayError, NotLeader, Overloaded, WrongShard
 from state_machines.machine import Admitted, Applied
 from state_machines.raft.messages import Entry
@@ -90,6 +92,17 @@ class Writes:
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.name, self.rng)
+
+    @classmethod
+    def of(cls, name: str, settings: RaftSettings, rng: Random) -> Self:
+        """As the settings say."""
+        return cls(
+            name,
+            slow_seconds=settings.slow_write_ms / 1000,
+            rng=rng,
+            linger_seconds=settings.batch_linger_ms / 1000,
+            batch_max=settings.batch_max,
+        )
 
     def __len__(self) -> int:
         return len(self._urgent) + len(self._queue)

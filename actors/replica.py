@@ -91,13 +91,7 @@ class Replica:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
-        self.writes = pending.Writes(
-            seat,
-            slow_seconds=settings.slow_write_ms / 1000,
-            rng=rng,
-            linger_seconds=settings.batch_linger_ms / 1000,
-            batch_max=settings.batch_max,
-        )
+        self.writes = pending.Writes.of(seat, settings, rng)
         self.reads = pending.Reads(seat)
         self._saving = False
         self._applying = 0
@@ -109,7 +103,7 @@ class Replica:
         self._turn_scheduled = False
         self._turning = False
         self._was_member = self._is_member()
-        self._ticker = Ticker(
+        self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
         self._upkeep = Upkeep(
@@ -148,7 +142,7 @@ class Replica:
     def start(self) -> None:
         """Begin to tick and take turns."""
         self.transport.meet(self.core.configuration.members)
-        self._ticker.start()
+        self.ticker.start()
 
     # -- inputs -----------------------------------------------------------------------------
 
@@ -480,7 +474,7 @@ class Replica:
         error = Stopped(f"{self.seat}: {reason}")
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
-        self._ticker.stop()
+        self.ticker.stop()
         self._upkeep.close(error)
         self.snapshots.close()
         self.transport.close()

@@ -58,6 +58,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,
             "overloaded": writes.admission.refused,
+            "loop_late_seconds": replica.ticker.late_seconds,
             "proposals": counters.proposals,
             "queries": counters.queries,
             "saves": counters.saves,

@@ -17,12 +17,13 @@ class Ticker:
         self._clock = clock
         self._seconds = tick_ms / 1000
         self._ticked = ticked
-        self._last = clock.monotonic()
+        self._last = self._wanted = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
+        self.late_seconds = 0.0  #: the longest that the loop was held, by a turn or by the machine
 
     def start(self) -> None:
         """Begin."""
-        self._last = self._clock.monotonic()
+        self._last = self._wanted = self._clock.monotonic()
         self._again()
 
     def stop(self) -> None:
@@ -32,8 +33,11 @@ class Ticker:
             self._timer = None
 
     def _again(self) -> None:
+        now = self._clock.monotonic()
+        self.late_seconds = max(self.late_seconds, now - self._wanted)
+        self._wanted = now + self._seconds
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
-        due = int((self._clock.monotonic() - self._last) / self._seconds)
+        due = int((now - self._last) / self._seconds)
         if due:
             self._last += due * self._seconds
             self._ticked(min(due, CAUGHT_UP_MAX))

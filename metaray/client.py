@@ -180,6 +180,11 @@ class Client:
                 yield Change(each.revision, tuple(msgpack.unpackb(each.key)), row)
             from_revision = reply.revision
 
+    @property
+    def overloaded(self) -> int:
+        """How many calls were told `Overloaded` since `open`; the client came back by itself."""
+        return self._caller.overloaded if self._caller is not None else 0
+
     def groups(self) -> Sequence[str]:
         """The groups of this cluster, by name."""
         return self._groups.groups()

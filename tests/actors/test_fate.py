@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from actors.pending import Slot, Writes
@@ -17,7 +18,7 @@ from tests.actors.virtual_time import in_virtual_time, settled
 
 @in_virtual_time
 async def test_another_leaders_entry_with_as_many_proposals_answers_nobody() -> None:
-    writes, waiting = Writes("s", 1.0), write()
+    writes, waiting = Writes("s", 1.0, Random(1)), write()
     writes.proposed(7, Slot(term=1, writes=[waiting], proposed_at=0.0))
     foreign = Applied(client=9, sequence=9, reply=api.Reply(revision=7).SerializeToString())
     writes.applied(7, 2, [foreign], now=0.0)
@@ -26,7 +27,7 @@ async def test_another_leaders_entry_with_as_many_proposals_answers_nobody() -> 
 
 @in_virtual_time
 async def test_what_is_saved_or_committed_is_not_answered_yet() -> None:
-    writes, waiting = Writes("s", 1.0), write()
+    writes, waiting = Writes("s", 1.0, Random(1)), write()
     writes.proposed(7, Slot(term=1, writes=[waiting], proposed_at=0.0))
     entries = [Entry(1, 7, b"x")]
     writes.saved(entries, now=0.0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 
-from actors import pending
+from actors import admission, pending
 from actors.caller import error_of
 from actors.pending import PHASES, Read, Reads, Slot, Write, Writes
 from state_machines.errors import (
@@ -49,15 +50,19 @@ def entry(index: int, term: int = 1) -> Entry:
 
 @in_virtual_time
 async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "PROPOSALS_MAX", 3)
-    writes = Writes("s", 1.0)
+    monkeypatch.setattr(admission, "PROPOSALS_MAX", 3)
+    writes = Writes("s", 1.0, Random(1))
     for _ in range(3):
         writes.queue(write())
     with pytest.raises(Overloaded) as refused:
         writes.queue(write())
     assert refused.value.retry_after_ms > 0
     assert len(writes) == 3
-    writes.take()
+    taken = writes.take(0.0)
+    writes.proposed(1, Slot(1, taken, 0.0))
+    with pytest.raises(Overloaded):  # what is in the log waits as well
+        writes.queue(write())
+    writes.applied(1, 1, [Applied(1, 1, b"")] * 3, 0.1)
     writes.queue(write())
 
 
@@ -65,45 +70,50 @@ async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_too_many_bytes_are_refused_and_counted_off_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pending, "PROPOSAL_BYTES_MAX", 100)
-    writes = Writes("s", 1.0)
+    monkeypatch.setattr(admission, "BYTES_MAX", 100)
+    writes = Writes("s", 1.0, Random(1))
     for round_ in range(5):
         writes.queue(write(60))
         with pytest.raises(Overloaded):
             writes.queue(write(41))
-        if round_ % 2:
-            writes.fail(Stopped("over"))
-        else:
-            writes.take()
+        match round_:
+            case 0 | 1:
+                writes.fail(Stopped("over"))
+            case 2 | 3:
+                writes.refuse(writes.take(0.0), NotLeader("lost"), 0.0)
+            case _:
+                writes.proposed(1, Slot(1, writes.take(0.0), 0.0))
+                writes.applied(1, 1, [Applied(1, 1, b"")], 0.0)
+    writes.queue(write(60))
 
 
 @in_virtual_time
 async def test_an_entry_closes_at_its_limits() -> None:
-    writes = Writes("s", 1.0, batch_max=4)
+    writes = Writes("s", 1.0, Random(1), batch_max=4)
     for _ in range(10):
         writes.queue(write())
-    assert [len(writes.take()) for _ in range(4)] == [4, 4, 2, 0]
+    assert [len(writes.take(0.0)) for _ in range(4)] == [4, 4, 2, 0]
     for _ in range(5):
         writes.queue(write(pending.BATCH_BYTES_MAX // 2))
-    assert [len(writes.take()) for _ in range(4)] == [2, 2, 1, 0]
+    assert [len(writes.take(0.0)) for _ in range(4)] == [2, 2, 1, 0]
     writes.queue(write(3 * pending.BATCH_BYTES_MAX))
-    assert len(writes.take()) == 1
+    assert len(writes.take(0.0)) == 1
 
 
 @in_virtual_time
 async def test_whoever_gave_up_is_not_proposed() -> None:
-    writes = Writes("s", 1.0)
+    writes = Writes("s", 1.0, Random(1))
     gone, late, stays = write(), write(), write()
     for each in (gone, late, stays):
         writes.queue(each)
     gone.reply.cancel()
     assert api.Reply.FromString(await pending.answered(late.reply, 5, "g")).code == api.UNKNOWN
-    assert writes.take() == [stays]
+    assert writes.take(0.0) == [stays]
 
 
 @in_virtual_time
 async def test_each_gets_its_own_reply() -> None:
-    writes = Writes("s", 1.0)
+    writes = Writes("s", 1.0, Random(1))
     batch = [write(), write()]
     writes.proposed(5, Slot(1, batch, 0.0))
     writes.applied(5, 1, [Applied(1, 1, b"one"), Applied(2, 1, b"two")], 0.1)
@@ -113,7 +123,7 @@ async def test_each_gets_its_own_reply() -> None:
 
 @in_virtual_time
 async def test_another_leaders_entry_at_the_index_is_a_refusal() -> None:
-    writes = Writes("s", 1.0)
+    writes = Writes("s", 1.0, Random(1))
     mine = write()
     writes.proposed(5, Slot(1, [mine], 0.0))
     writes.saved([entry(5, term=2)], 0.1)
@@ -125,7 +135,7 @@ async def test_another_leaders_entry_at_the_index_is_a_refusal() -> None:
 
 @in_virtual_time
 async def test_phases_add_up_to_the_whole() -> None:
-    writes = Writes("s", 100.0)
+    writes = Writes("s", 100.0, Random(1))
     mine = [write(at=1.0), write(at=1.5)]
     writes.proposed(5, Slot(1, mine, 2.0))
     writes.saved([entry(4), entry(5)], 4.0)
@@ -137,7 +147,7 @@ async def test_phases_add_up_to_the_whole() -> None:
 
 @in_virtual_time
 async def test_phases_add_up_when_followers_were_faster() -> None:
-    writes = Writes("s", 100.0)
+    writes = Writes("s", 100.0, Random(1))
     writes.proposed(5, Slot(1, [write(at=1.0)], 2.0))
     writes.committed([entry(5)], 4.0)
     writes.applied(5, 1, [Applied(1, 1, b"")], 5.0)
@@ -148,7 +158,7 @@ async def test_phases_add_up_when_followers_were_faster() -> None:
 def test_a_slow_write_is_one_warning_with_its_phases(caplog: pytest.LogCaptureFixture) -> None:
     @in_virtual_time
     async def slow() -> None:
-        writes = Writes("metadata-0/1", 1.0)
+        writes = Writes("metadata-0/1", 1.0, Random(1))
         for index, took in ((5, 0.9), (6, 3.0)):
             writes.proposed(index, Slot(1, [write(at=0.0), write(at=0.1)], 0.2))
             writes.saved([entry(index)], 0.3)
@@ -167,7 +177,7 @@ def test_a_slow_write_is_one_warning_with_its_phases(caplog: pytest.LogCaptureFi
 
 @in_virtual_time
 async def test_an_entry_lingers_for_company_but_not_when_full() -> None:
-    writes = Writes("s", 1.0, linger_seconds=0.1, batch_max=2)
+    writes = Writes("s", 1.0, Random(1), linger_seconds=0.1, batch_max=2)
     assert writes.linger(5.0) == 0.0
     writes.queue(write(at=5.0))
     assert writes.linger(5.04) == pytest.approx(0.06)
@@ -178,7 +188,7 @@ async def test_an_entry_lingers_for_company_but_not_when_full() -> None:
 
 @in_virtual_time
 async def test_everyone_ends_exactly_once_on_fail() -> None:
-    writes = Writes("s", 1.0)
+    writes = Writes("s", 1.0, Random(1))
     answered, cancelled, slotted, queued = write(), write(), write(), write()
     answered.reply.set_result(b"already")
     cancelled.reply.cancel()
@@ -191,7 +201,7 @@ async def test_everyone_ends_exactly_once_on_fail() -> None:
     for each in (slotted, queued):
         assert api.Reply.FromString(each.reply.result()).leader == "s/2"
     assert len(writes) == 0
-    assert writes.take() == []
+    assert writes.take(0.0) == []
     writes.fail(Stopped("again"))
     writes.applied(5, 1, [Applied(1, 1, b"late"), Applied(2, 1, b"late")], 9.0)
     assert code(slotted.reply) == api.NOT_LEADER

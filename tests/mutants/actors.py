@@ -76,10 +76,9 @@ ACTORS: Final = (
     Mutant(
         "waiting-proposals-have-no-limit",
         "design 6",
-        PENDING,
-        "        if len(self._queue) >= PROPOSALS_MAX or self._bytes + write.size > "
-        "PROPOSAL_BYTES_MAX:\n",
-        "        if self._bytes < 0:\n",
+        "actors.admission",
+        "        if rest.calls >= PROPOSALS_MAX:\n",
+        "        if rest.calls < 0:\n",
     ),
     Mutant(
         "waiting-reads-have-no-limit",

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from actors.pending import PROPOSALS_MAX, READS_MAX
+from actors.admission import PROPOSALS_MAX, URGENT_MAX
+from actors.pending import READS_MAX
 from actors.replica import Replica
 from actors.transport import BUFFER_MAX, CALLS_MAX
 from state_machines.machine import Admitted, Applied
@@ -327,7 +328,8 @@ class Monitor:
 
     def _bounded(self, replica: Any) -> None:
         """Memory: what waits has a limit everywhere."""
-        self.expect(len(replica.writes) <= PROPOSALS_MAX, "the proposal queue is over its limit")
+        waiting = len(replica.writes)
+        self.expect(waiting <= PROPOSALS_MAX + URGENT_MAX, "the proposal queue is over its limit")
         self.expect(len(replica.reads) <= 3 * READS_MAX, "the reads are over their limit")
         for lane in replica.transport._lanes.values():
             self.expect(len(lane.waiting) <= BUFFER_MAX, "a peer's buffer is over its limit")

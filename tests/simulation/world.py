@@ -180,13 +180,13 @@ class World:
             self.monitor.raise_failures()
 
     def _count_ticks(self, replica: Any, name: str) -> None:
-        tick = replica._ticker._ticked
+        tick = replica.ticker._ticked
 
         def ticked(count: int) -> None:
             self.event("tick", name, count)
             tick(count)
 
-        replica._ticker._ticked = ticked
+        replica.ticker._ticked = ticked
 
     # -- processes --------------------------------------------------------------------------
 
