@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bench import compare, report
+from bench import storm as storms
 from bench.peers import PEERS, need
 from bench.rows import ROWS
 from metaray.cli.app import app, console, explained
@@ -19,9 +20,14 @@ OUT = Path("build")
 ROUNDS_MAX, SECONDS_MAX = 1_000, 3_600.0
 
 
-@app.command()
+bench_app = typer.Typer(invoke_without_command=True)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.callback()
 @explained
 def bench(
+    context: typer.Context,
     rows: Annotated[str, typer.Option(help="Some rows, with commas; all without it.")] = "",
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
     seconds: Annotated[float, typer.Option(help="How long a round of a row is.")] = 5.0,
@@ -40,6 +46,8 @@ def bench(
     what is known is written after every round. A peer that is not installed is refused before
     anything starts, with the line that installs it.
     """
+    if context.invoked_subcommand is not None:
+        return
     chosen = _among("rows", rows, [row.name for row in ROWS]) or [row.name for row in ROWS]
     if not 1 <= rounds <= ROUNDS_MAX:
         raise Invalid(f"rounds: from 1 to {ROUNDS_MAX}, not {rounds}")
@@ -62,6 +70,40 @@ def bench(
         return
     console.print(report.table(result, phases=phases))
     console.print(f"{values}, {picture}", highlight=False)
+
+
+@bench_app.command()
+@explained
+def storm(
+    sessions: Annotated[int, typer.Option(help="Sessions that come back at once.")] = 100_000,
+    brokers: Annotated[int, typer.Option(help="Brokers they come back to, a process each.")] = 4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Directory for storm.json.")] = OUT,
+) -> None:
+    """A reconnect storm on a cluster made for it: every session comes back at the same moment.
+
+    Ends with status 1 when a session was lost, a call failed, a leader changed or a heartbeat was
+    missed.
+    """
+    if not 1 <= sessions <= storms.SESSIONS_MAX:
+        raise Invalid(f"sessions: from 1 to {storms.SESSIONS_MAX}, not {sessions}")
+    if not 1 <= brokers <= min(storms.BROKERS_MAX, sessions):
+        raise Invalid(f"brokers: from 1 to {min(storms.BROKERS_MAX, sessions)}, not {brokers}")
+    with tempfile.TemporaryDirectory(prefix="metaray-storm-") as data, compare.ending_when_told():
+        result = storms.run(
+            sessions=sessions,
+            brokers=brokers,
+            data=Path(data),
+            progress=lambda text: None if as_json else console.print(text, highlight=False),
+        )
+    values = storms.write(result, out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        console.print(storms.table(result))
+        console.print(str(values), highlight=False)
+    if not result["storm"]["ok"]:
+        raise typer.Exit(1)
 
 
 def _among(name: str, given: str, known: list[str]) -> list[str]:

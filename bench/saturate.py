@@ -1,4 +1,4 @@
-"""A process that saturates a group with offset commits until its input ends: `isolation.py`'s other.
+"""A process that saturates a group with offset commits until its input ends (`isolation.py`).
 
 It says a line when it is at full speed, and how fast it was when it ends.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import uvloop
 
 from bench import workloads
+from bench.other import say
 from metaray.client import connect
 
 BATCH: Final = 1_000
@@ -28,20 +28,20 @@ async def saturate(address: str | None, data: Path | None) -> None:
         await workloads.commit(client, BATCH, CALLERS, ROUND_SECONDS)
         gc.collect()
         gc.freeze()
-        print(json.dumps({"busy": True}), flush=True)
+        say({"ready": True})
         over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
         rounds: list[float] = []
-        while not over.done():
+        while not over.done() or not rounds:
             sample = await workloads.commit(client, BATCH, CALLERS, ROUND_SECONDS, warm=0.0)
             rounds.append(sample.ops_per_s)
-        print(json.dumps({"ops_per_s": sum(rounds) / len(rounds)}), flush=True)
+        say({"ops_per_s": sum(rounds) / len(rounds)})
 
 
 def main() -> None:
-    """`python -m bench.saturate ADDRESS [DATA]`; the first may be empty."""
-    data = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    """`python -m bench.saturate ADDRESS DATA`; either may be empty."""
+    address, data = sys.argv[1:3]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(saturate(sys.argv[1] or None, data))
+        runner.run(saturate(address or None, Path(data) if data else None))
 
 
 if __name__ == "__main__":
