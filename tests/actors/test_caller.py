@@ -27,6 +27,7 @@ from state_machines.errors import (
 )
 from state_machines.limits import REQUEST_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.metadata.node import HeartbeatNode
 from state_machines.metadata.slot_map import KindSlots
 from state_machines.offset.offset import CommitOffsets, CommitReply
 from state_machines.slots import SLOTS, SlotRange, slot_of
@@ -715,3 +716,73 @@ async def test_close_ends_everything() -> None:
         await caller.watch("metadata-0", ["metadata.kv"], 9)
     assert len(script.calls) == calls
     await caller.close()
+
+
+# -- what is urgent, and what is too much -------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_heartbeat_waits_for_nothing_but_its_own_call() -> None:
+    script = Script()
+    script.faults.append(lambda call: HANG if call.tags[0] == "metadata.kv.put" else None)
+    async with calling(script, timeout_ms=60_000) as caller:
+        stuck = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(1_000)]
+        await settled()
+        begun = now()
+        await caller.call(HeartbeatNode(node_id="b", epoch=1))
+        assert now() == begun
+        beat = script.proposals[-1]
+        assert beat.tags == ("metadata.node.heartbeat",)
+        assert {call.client for call in script.proposals} == {1, 2}, "an id of its own"
+    await asyncio.gather(*stuck, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_nobody_comes_back_sooner_than_told_nor_all_at_once() -> None:
+    busy = api.Reply(code=api.OVERLOADED, retry_after_ms=400)
+    gaps = set()
+    for seed in range(40):
+        script = Script(faults=[once(busy)])
+        caller = Caller(script, rng=Random(seed))
+        await caller.call(put())
+        _, first, second = script.at
+        gaps.add(round(second - first, 3))
+        assert caller.overloaded == 1
+        await caller.close()
+    assert min(gaps) >= 0.4
+    assert max(gaps) <= 0.6
+    assert len(gaps) > 10
+
+
+@in_virtual_time
+async def test_a_group_that_is_overloaded_without_end_is_asked_ever_more_slowly() -> None:
+    script = Script(faults=[lambda call: api.Reply(code=api.OVERLOADED)])
+    async with calling(script, timeout_ms=10_000) as caller:
+        with pytest.raises(NoQuorum, match="OVERLOADED"):
+            await caller.call(put())
+        assert 10 < caller.overloaded == len(script.calls) < 60
+
+
+@in_virtual_time
+async def test_who_finds_the_lane_full_is_told_when_there_will_be_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "WAITING_MAX", 1_000)
+    monkeypatch.setattr(lanes, "BATCH_ITEMS_MAX", 100)
+    script = Script()
+    honest = script.propose
+
+    async def slow(seat: str, request: bytes) -> bytes:
+        await asyncio.sleep(0.2)
+        return await honest(seat, request)
+
+    monkeypatch.setattr(script, "propose", slow, raising=False)
+    async with calling(script) as caller:
+        waiting = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(1_400)]
+        await asyncio.sleep(0.7)  # 4 calls of 100 in 0.2 s: 2 000 a second
+        more = [asyncio.create_task(caller.call(put(f"l{n}"))) for n in range(1_000)]
+        results = await asyncio.gather(*waiting, *more, return_exceptions=True)
+        refused = [each for each in results if isinstance(each, Overloaded)]
+        assert refused
+        assert caller.overloaded == len(refused)
+        assert all(200 <= each.retry_after_ms <= 2_500 for each in refused[-10:])

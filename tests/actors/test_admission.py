@@ -1,0 +1,321 @@
+"""Admission: bounds, fairness, and when those who are refused come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors import admission
+from actors.admission import Admission, Charge, Drain
+from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
+from state_machines import op, runs
+from state_machines.errors import Overloaded
+from state_machines.machine import Admitted, Applied
+from state_machines.metadata.kv import PutKv
+from state_machines.metadata.node import ExpireNodes, HeartbeatNode
+from state_machines.mqtt.session import OpenSession, SessionItem
+from state_machines.mqtt.session_columns import OpenSessions
+from tests.actors.test_pending import code, reply_future
+from tests.actors.test_pending import write as some_write
+from tests.actors.virtual_time import in_virtual_time
+
+BEAT = HeartbeatNode(node_id="b", epoch=1)
+
+
+def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> Charge:
+    return Charge(
+        urgent,
+        sum(tenants.values()),
+        size,
+        {name: (count, size * count // sum(tenants.values())) for name, count in tenants.items()},
+    )
+
+
+def run_of(tenants: list[str]) -> runs.Run:
+    operations = [OpenSession(tenant=each, client_id="c", broker="b") for each in tenants]
+    return runs.unpack(OpenSession, len(operations), runs.pack(operations))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"OPERATIONS_SOFT": 40, "OPERATIONS_MAX": 100, "PROPOSALS_MAX": 60, "URGENT_MAX": 5}
+    for name, limit in limits.items():
+        monkeypatch.setattr(admission, name, limit)
+
+
+# -- what a proposal costs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("admitted", "urgent", "tenants"),
+    [
+        ((PutKv(key="k", value=b""),), False, {"default": 1}),
+        ((BEAT,), True, {"": 1}),
+        ((BEAT, ExpireNodes(controller_epoch=1, timeout_ms=5)), True, {"": 2}),
+        ((BEAT, PutKv(tenant="a", key="k", value=b"")), False, {"": 1, "a": 1}),
+        ((run_of(["default"] * 7),), False, {"default": 7}),
+        ((run_of(["a"] * 3), run_of(["a"])), False, {"a": 4}),
+        ((run_of(["a", "b", "a"]), run_of(["c"])), False, {"a": 2, "b": 1, "c": 1}),
+        ((OpenSessions.of([SessionItem(client_id="c", broker="b")] * 9),), False, {"default": 9}),
+        ((), False, {}),
+    ],
+)
+def test_each_tenant_is_charged_its_own(
+    admitted: Admitted, urgent: bool, tenants: dict[str, int]
+) -> None:
+    made = Charge.of(admitted, 400)
+    assert made.urgent is urgent
+    assert {name: count for name, (count, _) in made.tenants.items()} == tenants
+    assert made.operations == sum(tenants.values())
+    assert made.size == 400
+    assert 400 - len(tenants) < sum(size for _, size in made.tenants.values()) <= 400 or not tenants
+
+
+def test_what_many_items_make_long_says_how_many() -> None:
+    for tag, cls in op.COMMANDS.items():
+        kind: Any = cls
+        if hasattr(kind, "slot_keys"):
+            assert hasattr(kind, "many"), tag
+        if many := getattr(kind, "many", ""):
+            assert str(kind.__dataclass_fields__[many].type).startswith("tuple["), tag
+
+
+def test_what_keeps_the_fleet_alive_is_urgent_and_nothing_long_is() -> None:
+    urgent = {tag for tag, cls in op.COMMANDS.items() if op.urgent(cls)}
+    assert {"metadata.node.heartbeat", "metadata.node.expire", "mqtt.pulse"} <= urgent
+    assert {"client.register", "metadata.node.register"} <= urgent
+    for tag, cls in op.COMMANDS.items():
+        fields: Any = getattr(cls, "__dataclass_fields__", {})
+        if "controller_epoch" in fields:
+            assert tag in urgent, "the controller's commands do not wait"
+    assert not any(hasattr(op.COMMANDS[tag], "many") for tag in urgent)
+
+
+# -- who is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_one_tenant_keeps_to_the_soft_limit_and_others_find_room_above_it() -> None:
+    made = Admission("s", Random(1))
+    big, little = charge({"big": 10}), charge({"little": 5})
+    for _ in range(4):
+        made.enter(big, 0.0)
+    with pytest.raises(Overloaded, match="tenant 'big' has its share"):
+        made.enter(big, 0.0)
+    for _ in range(4):
+        made.enter(little, 0.0)
+    with pytest.raises(Overloaded, match="'little'"):
+        made.enter(little, 0.0)  # two tenants: 20 operations each
+    made.enter(charge({"third": 10}), 0.0)
+    assert (made.rest.operations, made.refused) == (70, 2)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_proposal_goes_with_the_greater_part_of_its_operations() -> None:
+    made = Admission("s", Random(1))
+    for _ in range(4):
+        made.enter(charge({"big": 10}), 0.0)
+    made.enter(charge({"big": 5, "little": 5}), 0.0)
+    with pytest.raises(Overloaded):
+        made.enter(charge({"big": 6, "little": 5}), 0.0)
+
+
+@pytest.mark.usefixtures("small")
+def test_bytes_count_as_operations_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "BYTES_SOFT", 400)
+    monkeypatch.setattr(admission, "BYTES_MAX", 1_000)
+    made = Admission("s", Random(1))
+    made.enter(charge({"big": 1}, 500), 0.0)
+    with pytest.raises(Overloaded, match="'big'"):
+        made.enter(charge({"big": 1}, 1), 0.0)
+    made.enter(charge({"little": 1}, 100), 0.0)
+    with pytest.raises(Overloaded, match="the limit is 1000"):
+        made.enter(charge({"third": 1}, 401), 0.0)
+
+
+@pytest.mark.usefixtures("small")
+def test_urgent_ones_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Admission("s", Random(1))
+    for each in range(10):
+        made.enter(charge({f"t{each}": 10}), 0.0)
+    with pytest.raises(Overloaded, match="100 operations wait, the limit is 100"):
+        made.enter(charge({"new": 1}), 0.0)
+    beat = charge({"": 1}, 10, urgent=True)
+    for _ in range(5):
+        made.enter(beat, 0.0)
+    with pytest.raises(Overloaded, match="5 urgent proposals wait"):
+        made.enter(beat, 0.0)
+    made.leave(beat, 0.0)
+    monkeypatch.setattr(admission, "URGENT_BYTES_MAX", 49)
+    with pytest.raises(Overloaded, match="urgent proposals of 40 bytes"):
+        made.enter(beat, 0.0)
+
+
+@dataclass
+class Crowd:
+    """An admission, and what is known to wait."""
+
+    made: Admission = field(default_factory=lambda: Admission("s", Random(1)))
+    inside: list[Charge] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    now: float = 0.0
+
+    def ask(self, asked: Charge) -> None:
+        waiting = sum(each.operations for each in self.inside if not each.urgent)
+        calls = sum(not each.urgent for each in self.inside)
+        urgent = len(self.inside) - calls
+        held: dict[str, int] = {}
+        for each in self.inside:
+            for name, (count, _) in each.tenants.items():
+                held[name] = held.get(name, 0) + (0 if each.urgent else count)
+        present = {name for name, count in held.items() if count} | set(asked.tenants)
+        share = admission.OPERATIONS_SOFT / len(present)
+        try:
+            self.made.enter(asked, self.now)
+        except Overloaded as error:
+            assert error.retry_after_ms > 0
+            assert error.retry_after_ms <= admission.RETRY_MS_MAX * 3 // 2
+            self.told.append(error.retry_after_ms)
+            full = (
+                calls >= admission.PROPOSALS_MAX
+                or waiting + asked.operations > admission.OPERATIONS_MAX
+            )
+            if asked.urgent:
+                assert urgent >= admission.URGENT_MAX
+            else:
+                over = any(held.get(name, 0) >= share for name in asked.tenants)
+                assert full or (over and waiting >= admission.OPERATIONS_SOFT)
+        else:
+            self.inside.append(asked)
+        assert self.made.rest.operations <= admission.OPERATIONS_MAX
+        assert self.made.rest.calls <= admission.PROPOSALS_MAX
+        assert self.made.urgent.calls <= admission.URGENT_MAX
+
+    def answer(self, count: int) -> None:
+        for each in self.inside[:count]:
+            self.made.leave(each, self.now)
+        del self.inside[:count]
+        self.now += 0.07
+        assert self.made.rest.operations == sum(
+            each.operations for each in self.inside if not each.urgent
+        )
+        if not self.inside:
+            assert self.made._tenants == {}
+
+
+asked = st.builds(
+    charge,
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=1, max_size=2),
+    st.integers(0, 50),
+    urgent=st.booleans(),
+)
+
+
+@given(steps=st.lists(asked | st.integers(0, 8), max_size=80))
+@settings(deadline=None)
+def test_bounded_fair_and_the_same_with_the_same_seed(steps: list[Charge | int]) -> None:
+    """Who is below the share is refused at a hard limit only; what is told has its bounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        limits = {"OPERATIONS_SOFT": 40, "OPERATIONS_MAX": 100, "PROPOSALS_MAX": 20}
+        for name, limit in (limits | {"URGENT_MAX": 5}).items():
+            patch.setattr(admission, name, limit)
+        crowds = Crowd(), Crowd()
+        for crowd in crowds:
+            for each in steps:
+                if isinstance(each, int):
+                    crowd.answer(each)
+                else:
+                    crowd.ask(each)
+        assert crowds[0].told == crowds[1].told
+        crowds[0].answer(len(crowds[0].inside))
+
+
+# -- when to come back --------------------------------------------------------------------------
+
+
+def test_who_is_refused_comes_back_when_what_waits_was_answered() -> None:
+    drain = Drain(Random(1))
+    assert 50 <= drain.retry_after_ms(10_000) <= 150, "nothing is known yet"
+    drain.begin(0.0)
+    for tenth in range(1, 11):
+        drain.answered(1_000, tenth / 10)
+    told = [drain.retry_after_ms(5_000) for _ in range(200)]
+    assert all(250 <= each <= 750 for each in told), "ten thousand a second"
+    assert len(set(told)) > 50, "not all at once"
+    assert drain.retry_after_ms(0) >= 1
+    assert drain.retry_after_ms(10**9) <= admission.RETRY_MS_MAX * 3 // 2
+
+
+def test_a_pause_without_work_is_not_taken_for_slowness() -> None:
+    drain = Drain(Random(1))
+    drain.begin(0.0)
+    drain.answered(1_000, 0.1)
+    drain.begin(3_600.0)
+    drain.answered(1_000, 3_600.1)
+    assert drain.retry_after_ms(10_000) <= 1_500
+
+
+# -- in the queue -------------------------------------------------------------------------------
+
+
+def write_of(admitted: Admitted, size: int = 10) -> Any:
+    made = some_write(size)
+    return type(made)(made.proposal, admitted, size, reply_future(), 0.0)
+
+
+@in_virtual_time
+async def test_urgent_ones_enter_the_log_first() -> None:
+    writes = Writes("s", 1.0, Random(1), batch_max=3)
+    rest = [write_of((PutKv(key="k", value=b""),)) for _ in range(3)]
+    beats = [write_of((BEAT,)) for _ in range(2)]
+    for each in (*rest, *beats):
+        writes.queue(each)
+    assert len(writes) == 5
+    assert writes.take(0.0) == [*beats, rest[0]]
+    assert writes.take(0.0) == rest[1:]
+
+
+@in_virtual_time
+async def test_little_is_in_the_log_ahead_of_what_is_urgent() -> None:
+    writes = Writes("s", 1.0, Random(1))
+    large = [write_of((PutKv(key="k", value=b""),), AHEAD_BYTES_MAX) for _ in range(2)]
+    for each in large:
+        writes.queue(each)
+    writes.proposed(1, Slot(1, writes.take(0.0), 0.0))
+    assert writes.take(0.0) == [], "as much is in the log as may be"
+    beat = write_of((BEAT,))
+    writes.queue(beat)
+    assert writes.take(0.0) == [beat]
+    writes.proposed(2, Slot(1, [beat], 0.0))
+    writes.applied(1, 1, [Applied(1, 1, b"")], 0.1)
+    assert writes.take(0.1) == [large[1]]
+
+
+@in_virtual_time
+async def test_whoever_gave_up_is_not_charged_any_more() -> None:
+    writes = Writes("s", 1.0, Random(1))
+    gone = write_of((PutKv(key="k", value=b""),))
+    writes.queue(gone)
+    gone.reply.cancel()
+    assert writes.take(0.0) == []
+    assert writes.admission.rest.calls == 0
+
+
+@in_virtual_time
+async def test_a_leader_that_leads_no_more_starts_anew() -> None:
+    writes = Writes("s", 1.0, Random(1))
+    waiting = [write_of((PutKv(key="k", value=b""),), AHEAD_BYTES_MAX) for _ in range(2)]
+    for each in waiting:
+        writes.queue(each)
+    writes.proposed(1, Slot(1, writes.take(0.0), 0.0))
+    writes.fail(Overloaded("gone", 5))
+    assert [code(each.reply) for each in waiting] == [code(waiting[0].reply)] * 2
+    assert writes.admission.rest.calls == 0
+    again = write_of((PutKv(key="k", value=b""),))
+    writes.queue(again)
+    assert writes.take(0.0) == [again]
