@@ -32,10 +32,12 @@ from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
+HALVED_FROM = 256  #: operations that wait while no call is under way
 WAITING_MAX = 100_000  #: operations waiting in one lane
 RETRY_SECONDS_MIN = 0.01  #: the first wait between attempts; doubles, with jitter
 RETRY_SECONDS_MAX = 0.5
 ATTEMPT_SECONDS = 5.0  #: our own deadline for one attempt (law 13)
+NO_TIME_SECONDS = 0.0005  #: so little is left of a deadline: it has passed
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 SAID_MAX = 200  #: characters of a carrier's error that are told on
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
@@ -105,7 +107,7 @@ class Lane:
         """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline."""
         loop = asyncio.get_running_loop()
         wait, hinted = RETRY_SECONDS_MIN, False
-        while (left := deadline - loop.time()) > 0:
+        while (left := deadline - loop.time()) > NO_TIME_SECONDS:
             limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
             try:
                 seat = await self._choose(any_seat, limit)
@@ -206,6 +208,7 @@ class QueueLane(Lane, ABC):
         super().__init__(group, groups, rng)
         self._waiting: deque[Waiting] = deque()
         self._under_way: dict[int, list[Waiting]] = {}
+        self._starting = False  # a call is about to take what waits
         self._calls = 0
         self._alarm: asyncio.TimerHandle | None = None  # at the nearest deadline, or before
         self._drain = Drain(rng)
@@ -245,7 +248,7 @@ class QueueLane(Lane, ABC):
         for each in itertools.chain(self._waiting, *self._under_way.values()):
             if each.result.done():
                 continue
-            if each.deadline <= now:
+            if each.deadline <= now + NO_TIME_SECONDS:
                 fail(each, self._too_late(each.trace))
             else:
                 nearest = min(nearest, each.deadline)
@@ -253,13 +256,17 @@ class QueueLane(Lane, ABC):
             self._wake_at(max(nearest, now + LOOK_SECONDS))
 
     def _pump(self) -> None:
-        if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
+        room = len(self._tasks) < IN_FLIGHT_MAX and not self._closed
+        if self._waiting and room and not self._starting:
+            self._starting = True  # what else comes in this turn of the loop goes with it
             task = asyncio.get_running_loop().create_task(self._work())
             self._tasks[task] = None
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
+        if task.cancelled():
+            self._starting = False  # it may not have begun
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
         self._pump()
@@ -273,10 +280,14 @@ class QueueLane(Lane, ABC):
             fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
 
     def _take(self) -> list[Waiting]:
-        """Everything that waits, up to a request's limits."""
+        """Everything that waits, up to a request's limits; of many half, when no call is under
+        way, so that from then on one is worked on here while the other is worked on there."""
         taken: list[Waiting] = []
         size = 0
-        while self._waiting and len(taken) < BATCH_ITEMS_MAX:
+        count = min(len(self._waiting), BATCH_ITEMS_MAX)
+        if count >= HALVED_FROM and not self._under_way:
+            count = -(-count // 2)
+        while self._waiting and len(taken) < count:
             head = self._waiting[0]
             if taken and size + head.size > REQUEST_BYTES_MAX * 3 // 4:
                 break
@@ -289,7 +300,9 @@ class QueueLane(Lane, ABC):
         return taken
 
     async def _work(self) -> None:
+        self._starting = False
         batch = self._take()
+        self._pump()
         if not batch:
             return
         self._calls += 1
