@@ -13,8 +13,12 @@ PHASES: Final = ("queue", "append", "replicate", "apply")
 COLOURS: Final = {"metaray": "#4c78a8", "etcd": "#f2a65a", "zookeeper": "#8fb573"}
 """The systems in the order of columns and bars."""
 
-AXES: Final = {"ops/s": "operations a second, more is better", "ms": "milliseconds, less is better"}
-"""What is drawn, by its unit; each has an axis of its own. A ratio is not drawn."""
+AXES: Final = {
+    "ops/s": "operations a second, more is better",
+    "ms": "milliseconds, less is better",
+    "times": "times as long, less is better",
+}
+"""What is drawn, by its unit; each has an axis of its own."""
 
 
 def systems(result: dict[str, Any]) -> list[str]:
@@ -32,7 +36,7 @@ def table(result: dict[str, Any], *, phases: bool) -> Table:
     for row in result["rows"]:
         medians = row["metaray"]["medians"]
         cells = [row["says"], row["unit"]]
-        digits = 0 if row["unit"] in AXES else 2
+        digits = 2 if row["unit"] == "times" else 0
         cells += [_figure(row, name, digits) for name in names]
         bounds = [_bound(row, name, digits) for name in ("must", "aim")]
         if len(names) > 1:
@@ -140,7 +144,8 @@ def _panel(axes: Any, rows: list[dict[str, Any]], names: list[str]) -> None:
             rounds = [each["figure"] for each in values["rounds"]]
             axes.plot(rounds, [place] * len(rounds), ".", color="#1b2a41", markersize=3)
             furthest = max(*rounds, values["median"])
-            axes.annotate(f" {values['median']:,.0f}", (furthest, place), va="center", fontsize=7)
+            form = ",.0f" if furthest >= 10 else ".1f"
+            axes.annotate(f" {values['median']:{form}}", (furthest, place), va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [row["says"] for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")

@@ -26,6 +26,7 @@ from state_machines.mqtt.session import OpenSession
 TIMEOUT_MS: Final = 120_000  #: of a call: a session that is not back by then is lost
 HEARTBEAT_SECONDS: Final = 1.0
 EXPIRY_S: Final = 3_600
+ACCEPTED: Final = 100  #: connections that a broker accepts in one turn of its loop
 
 
 @dataclass(slots=True)
@@ -112,9 +113,12 @@ async def broker(
         say({"ready": True})
         await asyncio.to_thread(sys.stdin.readline)
         begun = time.monotonic()
-        failed = await asyncio.gather(
-            *(back.open(each, begun) for each in client_ids), return_exceptions=True
-        )
+        opening: list[asyncio.Task[None]] = []
+        for each in client_ids:
+            opening.append(asyncio.create_task(back.open(each, begun)))
+            if len(opening) % ACCEPTED == 0:
+                await asyncio.sleep(0)
+        failed = await asyncio.gather(*opening, return_exceptions=True)
         told = [each for each in failed if each is not None]
         await beats.end()
         say(

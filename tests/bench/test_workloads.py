@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 from bench import command, report, workloads
@@ -81,3 +82,34 @@ def test_a_result_is_a_table_a_file_and_a_picture(tmp_path: Path) -> None:
     assert {row["metaray"]["median"] for row in read["rows"]} == {200.0}
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert report.table(result, phases=True).row_count == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "shown", "colour"),
+    [
+        ("sessions-1000", 210_000.0, "210,000", "green"),
+        ("sessions-1000", 150_000.0, "150,000", ""),
+        ("sessions-1000", 99_000.0, "99,000", "red"),
+        ("isolation", 1.8, "1.80", "green"),
+        ("isolation", 2.5, "2.50", ""),
+        ("isolation", 3.1, "3.10", "red"),
+    ],
+)
+def test_a_bound_of_its_own_colours_the_figure(
+    name: str, figure: float, shown: str, colour: str
+) -> None:
+    (row,) = (row for row in ROWS if row.name == name)
+    result = {"rows": [summed(row, {"metaray": {name: [{"figure": figure}]}})]}
+    table = report.table(result, phases=False)
+    cells = {str(each.header): next(iter(each.cells)) for each in table.columns}
+    assert isinstance(cells["metaray"], Text)
+    assert (cells["metaray"].plain, str(cells["metaray"].style)) == (shown, colour)
+    sign = "≥" if row.better == "higher" else "≤"
+    assert str(cells["must"]).startswith(sign)
+    assert str(cells["aim"]).startswith(sign)
+
+
+def test_a_result_of_a_ratio_alone_can_be_drawn(tmp_path: Path) -> None:
+    (row,) = (row for row in ROWS if row.name == "isolation")
+    result = {"rows": [summed(row, {"metaray": {row.name: [{"figure": 2.0}]}})]}
+    assert report.write(result, tmp_path)[1].read_bytes().startswith(b"\x89PNG")

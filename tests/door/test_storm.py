@@ -1,0 +1,45 @@
+"""A small reconnect storm on real Ray: nobody is lost, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import storm
+from metaray.cli.app import app
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("service")
+def test_all_sessions_come_back_and_nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storm, "QUIET_SECONDS", 0.5)
+    said: list[str] = []
+    found = asyncio.run(storm.storm(400, 2, None, None, said.append))
+    assert (found.lost, found.failed, found.leader_changes) == (0, 0, 0), found
+    assert found.reconnects.calls == 400
+    assert found.few.calls == storm.FEW_SESSIONS
+    assert found.puts_before.calls > 0
+    assert found.puts_during.calls > 0
+    assert found.canary_errors == 0
+    assert found.heartbeats >= 3
+    assert set(found.loop_late_ms) == {"metadata-0", "mqtt-0", "offset-0"}
+    assert 0 < found.reconnects.p50_ms <= found.reconnects.p99_ms <= found.reconnects.max_ms
+    assert said[-1] == "all are back; every session is looked at"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sessions", "0"], "sessions: from 1 to 10000000, not 0"),
+        (["--brokers", "65"], "brokers: from 1 to 64, not 65"),
+        (["--sessions", "3", "--brokers", "4"], "brokers: from 1 to 3, not 4"),
+    ],
+)
+def test_a_storm_that_cannot_be_is_refused_before_anything_starts(
+    arguments: list[str], said: str
+) -> None:
+    result = CliRunner().invoke(app, ["bench", "storm", *arguments])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
