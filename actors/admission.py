@@ -93,21 +93,23 @@ class Drain:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._rate = 0.0  # operations a second
-        self._since = 0.0
+        self._since = 0.0  # without the time in which nothing waited
+        self._last = 0.0
         self._answered = 0
 
     def begin(self, now: float) -> None:
         """Something waits again: the time without work says nothing about speed."""
-        self._since, self._answered = now, 0
+        self._since += now - self._last
 
     def answered(self, operations: int, now: float) -> None:
         """So many do not wait any more."""
         self._answered += operations
+        self._last = now
         took = now - self._since
         if took >= RATE_SECONDS:
             rate = self._answered / took
             self._rate = (self._rate + rate) / 2 if self._rate else rate
-            self.begin(now)
+            self._since, self._answered = now, 0
 
     def retry_after_ms(self, waiting: int) -> int:
         """When so many will have been answered, at the speed of late; with jitter."""
