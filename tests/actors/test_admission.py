@@ -178,8 +178,6 @@ class Crowd:
         try:
             self.made.enter(asked, self.now)
         except Overloaded as error:
-            assert error.retry_after_ms > 0
-            assert error.retry_after_ms <= admission.RETRY_MS_MAX * 3 // 2
             self.told.append(error.retry_after_ms)
             full = (
                 calls >= admission.PROPOSALS_MAX
@@ -192,6 +190,7 @@ class Crowd:
                 assert full or (over and waiting >= admission.OPERATIONS_SOFT)
         else:
             self.inside.append(asked)
+        assert all(0 < each <= admission.RETRY_MS_MAX * 3 // 2 for each in self.told)
         assert self.made.rest.operations <= admission.OPERATIONS_MAX
         assert self.made.rest.calls <= admission.PROPOSALS_MAX
         assert self.made.urgent.calls <= admission.URGENT_MAX

@@ -13,7 +13,15 @@ from bench.rows import ROWS
 
 pytestmark = pytest.mark.ray
 
-SOME = ("put-100", "commit-1000", "read-100", "local-read-1", "sessions-1000", "isolation", "failover-all")
+SOME = (
+    "put-100",
+    "commit-1000",
+    "read-100",
+    "local-read-1",
+    "sessions-1000",
+    "isolation",
+    "failover-all",
+)
 """One of each kind."""
 
 

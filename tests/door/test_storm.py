@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
-from bench import storm
+from bench import command, storm
 from metaray.cli.app import app
+
+if TYPE_CHECKING:
+    from metaray.local import LocalCluster
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("service")
-def test_all_sessions_come_back_and_nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sessions_come_back_and_nobody_else_notices(
+    service: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storm, "QUIET_SECONDS", 0.5)
     said: list[str] = []
-    found = asyncio.run(storm.storm(400, 2, None, None, said.append))
+    found = asyncio.run(storm.storm(400, 2, service.address, None, said.append))
     assert (found.lost, found.failed, found.leader_changes) == (0, 0, 0), found
     assert found.reconnects.calls == 400
     assert found.few.calls == storm.FEW_SESSIONS
@@ -40,6 +45,7 @@ def test_all_sessions_come_back_and_nobody_else_notices(monkeypatch: pytest.Monk
 def test_a_storm_that_cannot_be_is_refused_before_anything_starts(
     arguments: list[str], said: str
 ) -> None:
+    assert command.storm.__name__ == "storm"
     result = CliRunner().invoke(app, ["bench", "storm", *arguments])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
