@@ -1,4 +1,5 @@
-"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover.
+"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover. And
+the look at what was there at the start, if nobody has waited for it (`inspection`).
 
 A flush is a chain of short jobs (`storage.flush` says why): the storage thread freezes the layer
 and seals it slice by slice, with saves and applies in between; the flush thread writes it; the
@@ -14,6 +15,7 @@ from functools import partial
 
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.inspection import Inspection
 from actors.storage_thread import StorageThread
 from state_machines.raft import Raft
 from storage.errors import ViewLost
@@ -49,6 +51,7 @@ class Upkeep:
         self._flushing = False
         self._viewers: list[Viewer] = []
         self._closed: Exception | None = None
+        self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
     def tick(self) -> bool:
         """Flush if it is time or a layer is full, unless a flush is under way. Returns whether it
@@ -59,6 +62,8 @@ class Upkeep:
             self._flushed_at = now
         if due or self._stores.state.wants_flush:
             self._begin()
+        if not self._stores.state.verified:
+            self._inspection.start()
         return due
 
     async def view(self) -> StateView:
@@ -73,6 +78,7 @@ class Upkeep:
     def close(self, why: Exception) -> None:
         """The replica has stopped: begin nothing more, and let nobody wait."""
         self._closed = why
+        self._inspection.close()
         self._refuse(why)
 
     # -- the chain --------------------------------------------------------------------------

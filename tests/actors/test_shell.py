@@ -188,7 +188,7 @@ async def test_the_log_keeps_what_only_the_log_has() -> None:
         compact=compacted.append,
     )
     state = SimpleNamespace(
-        flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False
+        flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False, verified=True
     )
     jobs: list[Any] = []
     upkeep = Upkeep(

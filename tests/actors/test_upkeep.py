@@ -27,6 +27,7 @@ class Kept:
     def __init__(self, flush_bytes: int = 1 << 20) -> None:
         self.disk, self.shelf = Disk(), MemoryShelf()
         self.state = State(self.shelf, flush_bytes=flush_bytes)
+        self.state.verify()
         self.failures: list[BaseException] = []
         core = SimpleNamespace(applied_handed=0, first_index=1)
         self.upkeep = Upkeep(
