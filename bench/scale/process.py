@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -117,7 +118,8 @@ class Process:
     def _end(self) -> None:
         for pipe in (self._child.stdin, self._child.stdout):
             assert pipe is not None, "it has pipes"
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # what it ended over was not read to the end
+                pipe.close()
         try:
             self._child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
