@@ -23,8 +23,8 @@ from actors.lanes import (
     QueryLane,
     QueueLane,
     WatchLane,
-    error_of,
 )
+from actors.shared_call import error_of
 from state_machines import names, op, slots
 from state_machines.errors import Invalid, NoQuorum, WrongShard
 from state_machines.limits import INT_MAX
@@ -43,7 +43,8 @@ class Caller:
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._queues: dict[tuple[str, type[QueueLane]], QueueLane] = {}
+        self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
         self._closed = False
@@ -72,11 +73,16 @@ class Caller:
             raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
         if group != "":
             _check_group(group)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_ms or self._timeout_ms) / 1000
-        return await self._routed(
-            operation, group, SHARD_MOVES_MAX, (deadline, stale, min_revision)
-        )
+        deadline = asyncio.get_running_loop().time() + (timeout_ms or self._timeout_ms) / 1000
+        terms = (deadline, stale, min_revision)
+        owner = group or self._map.only_group(operation_type)
+        if not owner:
+            return await self._routed(operation, group, SHARD_MOVES_MAX, terms)
+        try:
+            return await self._submit(owner, operation, *terms)
+        except WrongShard as error:
+            await self._fetch_map(error.version, deadline)
+        return await self._routed(operation, group, SHARD_MOVES_MAX - 1, terms)
 
     async def _routed(
         self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]
@@ -120,16 +126,16 @@ class Caller:
         _check("from_revision", from_revision or 0, INT_MAX)
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        lane = self._lanes.get((group, "watch"))
+        lane = self._watches.get(group)
         if lane is None:
-            lane = self._lanes[group, "watch"] = WatchLane(group, self._groups, self._rng)
-        assert isinstance(lane, WatchLane), "made above"
+            lane = self._watches[group] = WatchLane(group, self._groups, self._rng)
         return await lane.poll(tables, from_revision, self._timeout_ms)
 
     async def close(self) -> None:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""
         self._closed = True
-        for lane in self._lanes.values():
+        lanes: list[Lane] = [*self._queues.values(), *self._watches.values()]
+        for lane in lanes:
             await lane.close()
 
     def _submit(
@@ -137,12 +143,10 @@ class Caller:
     ) -> asyncio.Future[Any]:
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        kind = "query" if op.is_query(type(operation)) else "command"
-        lane = self._lanes.get((group, kind))
+        make = QueryLane if op.is_query(type(operation)) else CommandLane
+        lane = self._queues.get((group, make))
         if lane is None:
-            make = QueryLane if kind == "query" else CommandLane
-            lane = self._lanes[group, kind] = make(group, self._groups, self._rng)
-        assert isinstance(lane, QueueLane), "watches have a lane of their own"
+            lane = self._queues[group, make] = make(group, self._groups, self._rng)
         return lane.submit(operation, deadline, stale, min_revision)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:

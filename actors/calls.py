@@ -192,8 +192,8 @@ def service(seat: Seat) -> Service:
 
     return Service(
         calls={
-            "propose": seat.propose,
-            "query": seat.query,
+            "propose": seat.begin_proposal,
+            "query": seat.begin_query,
             "watch": seat.watch,
             "chunk": chunk,
             "attend": attend,

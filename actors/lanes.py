@@ -9,33 +9,35 @@ caller's own deadline holds wherever it waits.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from state_machines import op
+from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, live, resolve
+from state_machines import op, runs
 from state_machines.errors import (
     BY_CODE,
     MetarayError,
     NoQuorum,
-    NotLeader,
     Overloaded,
-    Rejected,
     Unknown,
-    WrongShard,
 )
 from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
+HALVED_FROM = 256  #: operations that wait while no call is under way
 WAITING_MAX = 100_000  #: operations waiting in one lane
 RETRY_SECONDS_MIN = 0.01  #: the first wait between attempts; doubles, with jitter
 RETRY_SECONDS_MAX = 0.5
 ATTEMPT_SECONDS = 5.0  #: our own deadline for one attempt (law 13)
+NO_TIME_SECONDS = 0.0005  #: so little is left of a deadline: it has passed
+LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 SAID_MAX = 200  #: characters of a carrier's error that are told on
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
@@ -66,29 +68,6 @@ class Groups(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """An operation that waits for its result."""
-
-    command: api.Command
-    size: int
-    operation: Any
-    result: asyncio.Future[Any]
-    deadline: float
-    stale: bool
-    min_revision: int
-    timer: asyncio.TimerHandle | None = None  # its own deadline, wherever it waits
-    trace: _Trace | None = None  # None until it goes with a batch
-
-
-@dataclass(slots=True)
-class _Trace:
-    """What the attempts at one proposal or query came to."""
-
-    command: bool
-    attempts: int = 0
-
-
 class Lane:
     """One group, one kind of call: send, follow the leader, retry, give up in time."""
 
@@ -102,7 +81,7 @@ class Lane:
         self._last = ""  # what the last attempt in vain came to, for the operator
         self._closed = False
 
-    def _too_late(self, trace: _Trace | None) -> MetarayError:
+    def _too_late(self, trace: Trace | None) -> MetarayError:
         said = f"; last: {self._last}" if self._last else ""
         if trace is not None and trace.command and trace.attempts:
             return Unknown(f"{self._group}: no outcome before the deadline{said}")
@@ -120,13 +99,13 @@ class Lane:
         self,
         send: Callable[[str, int], Awaitable[bytes]],
         deadline: float,
-        trace: _Trace,
+        trace: Trace,
         any_seat: bool = False,
     ) -> api.Reply:
         """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline."""
         loop = asyncio.get_running_loop()
         wait, hinted = RETRY_SECONDS_MIN, False
-        while (left := deadline - loop.time()) > 0:
+        while (left := deadline - loop.time()) > NO_TIME_SECONDS:
             limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
             try:
                 seat = await self._choose(any_seat, limit)
@@ -136,7 +115,7 @@ class Lane:
                     continue
                 # failpoint: client.before_attempt
                 trace.attempts += 1
-                data = await asyncio.wait_for(send(seat, int(limit * 1000) + 1), limit)
+                data = await within(send(seat, int(limit * 1000) + 1), limit)
                 # failpoint: client.answered
                 reply = api.Reply.FromString(data)
                 said = api.Code.Name(reply.code)
@@ -198,12 +177,36 @@ class Lane:
         return min(seconds * 2, RETRY_SECONDS_MAX)
 
 
+async def within(work: Awaitable[bytes], seconds: float) -> bytes:
+    """What `asyncio.wait_for` gives, with one turn of the loop less. Raises TimeoutError."""
+    future = asyncio.ensure_future(work)
+    late = False
+
+    def expire() -> None:
+        nonlocal late
+        late = future.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, expire)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if late:
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+
+
 class QueueLane(Lane, ABC):
     """Operations that wait for a call of this lane and then share one."""
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
+        self._under_way: dict[int, list[Waiting]] = {}
+        self._starting = False  # a call is about to take what waits
+        self._calls = 0
+        self._alarm: asyncio.TimerHandle | None = None  # at the nearest deadline, or before
 
     def submit(
         self, operation: Any, deadline: float, stale: bool, min_revision: int
@@ -211,38 +214,52 @@ class QueueLane(Lane, ABC):
         """Queue an operation; the future carries its typed reply."""
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", 100)
-        body = op.encode(operation)
-        if len(body) > REQUEST_BYTES_MAX:
+        kind: Any = type(operation)
+        size = runs.weight(operation) if runs.flat(kind) else len(op.encode(operation))
+        if size > REQUEST_BYTES_MAX:
             raise BY_CODE["INVALID"](
-                f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
+                f"{op.tag(operation)}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
-        command = api.Command(tag=op.tag(operation), body=body)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(
-            command,
-            len(body) + len(command.tag),
-            operation,
-            loop.create_future(),
-            deadline,
-            stale,
-            min_revision,
-        )
-        waiting.timer = loop.call_at(deadline, self._late, waiting)
+        waiting = Waiting(operation, size, loop.create_future(), deadline, stale, min_revision)
+        if self._alarm is None or deadline < self._alarm.when():
+            self._wake_at(deadline)
         self._waiting.append(waiting)
         self._pump()
         return waiting.result
 
-    def _late(self, waiting: _Waiting) -> None:
-        _fail(waiting, self._too_late(waiting.trace))
+    def _wake_at(self, deadline: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(deadline, self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        """Tell those whose deadline has passed, wherever they wait."""
+        self._alarm = None
+        now = asyncio.get_running_loop().time()
+        nearest = math.inf
+        for each in itertools.chain(self._waiting, *self._under_way.values()):
+            if each.result.done():
+                continue
+            if each.deadline <= now + NO_TIME_SECONDS:
+                fail(each, self._too_late(each.trace))
+            else:
+                nearest = min(nearest, each.deadline)
+        if nearest < math.inf:
+            self._wake_at(max(nearest, now + LOOK_SECONDS))
 
     def _pump(self) -> None:
-        if self._waiting and len(self._tasks) < IN_FLIGHT_MAX and not self._closed:
+        room = len(self._tasks) < IN_FLIGHT_MAX and not self._closed
+        if self._waiting and room and not self._starting:
+            self._starting = True  # what else comes in this turn of the loop goes with it
             task = asyncio.get_running_loop().create_task(self._work())
             self._tasks[task] = None
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
+        if task.cancelled():
+            self._starting = False  # it may not have begun
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
         self._pump()
@@ -250,14 +267,20 @@ class QueueLane(Lane, ABC):
     async def close(self) -> None:
         """End the calls under way; whoever waits is told."""
         await super().close()
+        if self._alarm is not None:
+            self._alarm.cancel()
         for each in self._waiting:
-            _fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
+            fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
 
-    def _take(self) -> list[_Waiting]:
-        """Everything that waits, up to a request's limits."""
-        taken: list[_Waiting] = []
+    def _take(self) -> list[Waiting]:
+        """Everything that waits, up to a request's limits; of many half, when no call is under
+        way, so that from then on one is worked on here while the other is worked on there."""
+        taken: list[Waiting] = []
         size = 0
-        while self._waiting and len(taken) < BATCH_ITEMS_MAX:
+        count = min(len(self._waiting), BATCH_ITEMS_MAX)
+        if count >= HALVED_FROM and not self._under_way:
+            count = -(-count // 2)
+        while self._waiting and len(taken) < count:
             head = self._waiting[0]
             if taken and size + head.size > REQUEST_BYTES_MAX * 3 // 4:
                 break
@@ -270,23 +293,30 @@ class QueueLane(Lane, ABC):
         return taken
 
     async def _work(self) -> None:
+        self._starting = False
         batch = self._take()
+        self._pump()
         if not batch:
             return
+        self._calls += 1
+        number = self._calls
+        self._under_way[number] = batch
         try:
             await self._carry_out(batch)
         except asyncio.CancelledError:
             for each in batch:
-                _fail(each, Unknown(f"{self._group}: the client was closed"))
+                fail(each, Unknown(f"{self._group}: the client was closed"))
             raise
         except Exception as error:
             for each in batch:
-                _fail(each, error)
+                fail(each, error)
             if not isinstance(error, MetarayError):
                 raise
+        finally:
+            del self._under_way[number]
 
     @abstractmethod
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
+    async def _carry_out(self, batch: list[Waiting]) -> None:
         """Make one call for the batch and settle every operation in it."""
 
 
@@ -300,16 +330,17 @@ class CommandLane(QueueLane):
         self._out: set[int] = set()
         self._registering = asyncio.Lock()
 
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
+    async def _carry_out(self, batch: list[Waiting]) -> None:
         deadline = max(each.deadline for each in batch)
         while True:
-            trace = _Trace(command=True)
-            client = await self._registered(deadline)
+            trace = Trace(command=True)
+            client = self._client or await self._registered(deadline)
             self._sequence += 1
             sequence = self._sequence
             self._out.add(sequence)
             try:
-                send = self._sender(client, sequence, batch, trace)
+                commands: list[api.Command] = []
+                send = self._sender(client, sequence, batch, trace, commands)
                 reply = await self._attempts(send, deadline, trace)
             finally:
                 if self._client == client:
@@ -319,11 +350,16 @@ class CommandLane(QueueLane):
                 self._client = 0
             if reply.code == api.SESSION_EXPIRED and trace.attempts == 1:
                 continue  # sent once and refused: it was not applied, so a new id is safe
-            _resolve(batch, reply)
+            resolve(batch, commands, reply)
             return
 
     def _sender(
-        self, client: int, sequence: int, batch: list[_Waiting], trace: _Trace
+        self,
+        client: int,
+        sequence: int,
+        batch: list[Waiting],
+        trace: Trace,
+        commands: list[api.Command],
     ) -> Callable[[str, int], Awaitable[bytes]]:
         proposal: api.Proposal | None = None
 
@@ -332,12 +368,13 @@ class CommandLane(QueueLane):
             if proposal is None:
                 # Whose deadline passed meanwhile was told that it was never sent. From here on
                 # the batch is what it is: the same sequence stands for the same commands.
-                batch[:] = _live(batch, trace)
+                batch[:] = live(batch, trace)
+                commands[:] = commands_of(batch)
                 proposal = api.Proposal(
                     client=client,
                     sequence=sequence,
                     acked=min(self._out, default=sequence) - 1,
-                    commands=[each.command for each in batch],
+                    commands=commands,
                 )
             request = api.ProposeRequest(
                 group=self._group, proposal=proposal, timeout_ms=timeout_ms
@@ -363,7 +400,7 @@ class CommandLane(QueueLane):
                 )
                 return self._groups.propose(seat, request.SerializeToString())
 
-            reply = await self._attempts(send, deadline, _Trace(command=False))
+            reply = await self._attempts(send, deadline, Trace(command=False))
             if reply.code != api.OK:
                 raise error_of(reply)
             self._client = reply.client
@@ -376,11 +413,11 @@ class CommandLane(QueueLane):
 class QueryLane(QueueLane):
     """Queries: nothing to remember, so a retry is a new query."""
 
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
+    async def _carry_out(self, batch: list[Waiting]) -> None:
         stale, min_revision = batch[0].stale, batch[0].min_revision
-        trace = _Trace(command=False)
-        batch[:] = _live(batch, trace)
-        commands = [each.command for each in batch]
+        trace = Trace(command=False)
+        batch[:] = live(batch, trace)
+        commands = commands_of(batch)
 
         def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
             request = api.QueryRequest(
@@ -394,13 +431,9 @@ class QueryLane(QueueLane):
 
         deadline = max((each.deadline for each in batch), default=0.0)
         reply = await self._attempts(send, deadline, trace, any_seat=stale)
-        if reply.code == api.OK and len(reply.results) == len(batch):
-            # Together they were more than one reply may carry; the first of them never is.
-            for place in range(len(batch) - 1, 0, -1):
-                if reply.results[place].code == api.QUOTA_EXCEEDED:
-                    self._waiting.appendleft(batch.pop(place))
-                    del reply.results[place]
-        _resolve(batch, reply)
+        # Together they were more than one reply may carry; the first of them never is.
+        for each in reversed(resolve(batch, commands, reply, api.QUOTA_EXCEEDED)):
+            self._waiting.appendleft(each)
 
 
 class WatchLane(Lane):
@@ -422,7 +455,7 @@ class WatchLane(Lane):
             return self._groups.watch(seat, request.SerializeToString())
 
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        task = asyncio.create_task(self._attempts(send, deadline, _Trace(command=False)))
+        task = asyncio.create_task(self._attempts(send, deadline, Trace(command=False)))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         try:
@@ -435,66 +468,3 @@ class WatchLane(Lane):
         if reply.code != api.OK:
             raise error_of(reply)
         return reply
-
-
-def _live(batch: Sequence[_Waiting], trace: _Trace) -> list[_Waiting]:
-    """Those of a batch whose callers still wait; from now on they share its trace."""
-    live = [each for each in batch if not each.result.done()]
-    for each in live:
-        each.trace = trace
-    return live
-
-
-def _resolve(batch: Sequence[_Waiting], reply: api.Reply) -> None:
-    """Give every operation its own result, or the call's refusal."""
-    error: MetarayError | None = None
-    if reply.code == api.SESSION_EXPIRED:
-        error = Unknown(f"the outcome was forgotten: {reply.detail}")
-    elif reply.code != api.OK:
-        error = error_of(reply)
-    elif len(reply.results) != len(batch):
-        error = Unknown(f"{len(reply.results)} results came for {len(batch)} operations")
-    if error is not None:
-        for each in batch:
-            _fail(each, error)
-        return
-    for each, result in zip(batch, reply.results, strict=True):
-        if result.code != api.OK:
-            _fail(each, _error(result.code, result.detail, reply))
-            continue
-        try:
-            answer = op.decode_reply(each.operation, result.body)
-        except Rejected as unread:
-            _fail(each, Unknown(f"its result cannot be read: {unread.detail}"))
-            continue
-        if not each.result.done():
-            # failpoint: client.resolving
-            each.result.set_result(answer)
-        _disarm(each)
-
-
-def _disarm(waiting: _Waiting) -> None:
-    if waiting.timer is not None:
-        waiting.timer.cancel()
-
-
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    if not waiting.result.done():
-        waiting.result.set_exception(error)
-    _disarm(waiting)
-
-
-def error_of(reply: api.Reply) -> MetarayError:
-    """The error that a refusing reply says."""
-    return _error(reply.code, reply.detail, reply)
-
-
-def _error(code: int, detail: str, reply: api.Reply) -> MetarayError:
-    kind = BY_CODE[api.Code.Name(code)]
-    if kind is NotLeader:
-        return NotLeader(detail, reply.leader)
-    if kind is Overloaded:
-        return Overloaded(detail, reply.retry_after_ms)
-    if kind is WrongShard:
-        return WrongShard(detail, reply.slot_version)
-    return kind(detail)

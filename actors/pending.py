@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from state_machines.errors import MetarayError, NotLeader, Overloaded, WrongShard
-from state_machines.machine import Applied
+from state_machines.machine import Admitted, Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
 
@@ -32,6 +32,7 @@ class Write:
     """A proposal call that waits for its fate."""
 
     proposal: api.Proposal
+    admitted: Admitted
     size: int
     reply: asyncio.Future[bytes]
     queued_at: float
@@ -116,6 +117,13 @@ class Writes:
             slot = self._slots.get(entry.index)
             if slot is not None and slot.term == entry.term:
                 slot.committed_at = now
+
+    def admitted(self, entry: Entry) -> tuple[Admitted, ...]:
+        """What the proposals of this entry came to when they were admitted; empty: not known."""
+        slot = self._slots.get(entry.index)
+        if slot is None or slot.term != entry.term:
+            return ()
+        return tuple([write.admitted for write in slot.writes])
 
     def applied(self, index: int, term: int, replies: list[Applied], now: float) -> None:
         """The machine has applied the entry: answer its callers."""
@@ -246,13 +254,24 @@ def refusal(error: MetarayError) -> api.Reply:
     return reply
 
 
-async def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> bytes:
-    """The encoded reply, or `Unknown` when the deadline passes first."""
-    try:
-        return await asyncio.wait_for(reply, limit_ms / 1000)
-    except TimeoutError:
-        late = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
-        return late.SerializeToString()
+def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio.Future[bytes]:
+    """The same future; when the deadline passes first it says `Unknown`."""
+
+    def late() -> None:
+        if not reply.done():
+            said = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
+            reply.set_result(said.SerializeToString())
+
+    timer = asyncio.get_running_loop().call_later(limit_ms / 1000, late)
+    reply.add_done_callback(lambda _: timer.cancel())
+    return reply
+
+
+def refused(error: MetarayError) -> asyncio.Future[bytes]:
+    """The reply that says this error, there at once."""
+    reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    reply.set_result(refusal(error).SerializeToString())
+    return reply
 
 
 def refuse(replies: Sequence[asyncio.Future[bytes]], error: MetarayError) -> None:

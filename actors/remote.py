@@ -33,6 +33,7 @@ from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.direct.listener import Listener
 from actors.direct.secret import Endpoint
+from actors.garbage import Garbage
 from actors.metrics import Metrics
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
@@ -66,6 +67,7 @@ class SeatActor(Seat):
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None
+        self._garbage: Garbage | None = None
         super().__init__(
             spec,
             home=DiskHome(Path(data)),
@@ -83,6 +85,7 @@ class SeatActor(Seat):
         self._gauge()
         await self._listen()
         await self.start()
+        self._garbage = Garbage()
 
     async def _listen(self) -> None:
         """Offer the direct transport on this node's address, as others reach it."""
@@ -101,6 +104,8 @@ class SeatActor(Seat):
     def _gauge(self) -> None:
         if self.replica is not None:
             self._metrics.set(self.replica)
+        if self._garbage is not None:
+            self._garbage.collect()
         asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
     def node(self) -> str:

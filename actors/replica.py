@@ -31,8 +31,8 @@ from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
-from actors.storage_jobs import Outcome, answer, apply, save
-from actors.storage_thread import StorageThread
+from actors.storage_jobs import Outcome, apply, hand_reads, haste_of_apply, haste_of_save, save
+from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
 from actors.transport import Transport
 from actors.upkeep import Upkeep
@@ -104,6 +104,7 @@ class Replica:
         self.history = History(self.applied.index)
         self.leadership = Leadership(hooks)
         self._turn_scheduled = False
+        self._turning = False
         self._was_member = self._is_member()
         self._ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
@@ -149,9 +150,10 @@ class Replica:
     # -- inputs -----------------------------------------------------------------------------
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Messages from peers, in any order, any number of times."""
-        for message in messages:
-            self._in_turn(partial(self.core.step, message))
+        """Messages from peers, in any order, any number of times: somebody waits for the answer."""
+        self._steps += [partial(self.core.step, message) for message in messages]
+        if not self._turning:
+            self._turn()
 
     def peer_died(self, peer: int) -> None:
         """The peer's process has ended. If it led, an election may begin early (design 5.5)."""
@@ -169,26 +171,25 @@ class Replica:
         """Stand for election early, unless there is a leader."""
         self._in_turn(lambda: self.core.campaign() if self.core.leader == 0 else None)
 
-    async def propose(self, request: api.ProposeRequest) -> bytes:
-        """Put a proposal into the log and wait for its reply (an encoded `api.Reply`)."""
-        write = pending.Write(
-            request.proposal,
-            request.ByteSize(),
-            self._loop.create_future(),
-            self._clock.monotonic(),
-        )
+    def propose(self, request: api.ProposeRequest) -> asyncio.Future[bytes]:
+        """Put a proposal into the log; the reply is an encoded `api.Reply`."""
         try:
             self._must_lead()
-            self._machine.admit(request.proposal)
+            write = pending.Write(
+                request.proposal,
+                self._machine.admit(request.proposal),
+                request.ByteSize(),
+                self._loop.create_future(),
+                self._clock.monotonic(),
+            )
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
-            return pending.refusal(error).SerializeToString()
+            return pending.refused(error)
         self.counters.proposals += 1
         self._wake()
-        limit_ms = self._deadline_ms(request.timeout_ms)
-        return await pending.answered(write.reply, limit_ms, self.group)
+        return pending.answered(write.reply, self._deadline_ms(request.timeout_ms), self.group)
 
-    async def query(self, request: api.QueryRequest) -> bytes:
+    def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
         """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
         read = pending.Read(request, self._loop.create_future())
         try:
@@ -201,9 +202,9 @@ class Replica:
                 self.reads.queue(read)
                 self._wake()
         except Unavailable as error:
-            return pending.refusal(error).SerializeToString()
+            return pending.refused(error)
         self.counters.queries += 1
-        return await pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
 
     async def watch(self, request: api.WatchRequest) -> bytes:
         """Answer a watch (`watches.py`); only at the leader, so that its revision is the latest."""
@@ -270,11 +271,12 @@ class Replica:
     def _wake(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(partial(self._turn, woken=True))
 
     def _in_turn(self, step: Callable[[], None]) -> None:
         self._steps.append(step)
-        self._wake()
+        if not self._turning:
+            self._wake()
 
     def _tick(self, count: int) -> None:
         for _ in range(count):
@@ -282,18 +284,25 @@ class Replica:
         if self._upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 
-    def _turn(self) -> None:
-        self._turn_scheduled = False
+    def _turn(self, *, woken: bool = False) -> None:
+        if woken:
+            self._turn_scheduled = False
         if self.stopped_because:
             return
+        self._turning = True  # what is done in haste has its consequences in the same turn
         try:
             core = self.core
-            while self._steps:
-                self._steps.popleft()()
-            self._take_reads()
-            self._take_proposals()
-            while (ready := core.ready()) is not None:
-                self._handle(ready)
+            while True:
+                while self._steps:
+                    self._steps.popleft()()
+                self._take_reads()
+                self._take_proposals()
+                while not self._steps and (ready := core.ready()) is not None:
+                    self._handle(ready)
+                if self.stopped_because:
+                    return
+                if not self._steps:
+                    break
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
             self._notice_leadership()
@@ -301,10 +310,11 @@ class Replica:
             log.exception("%s: turn failed", self.seat)
             self._stop(f"turn failed: {error!r}")
             self._hooks.stopped(self.stopped_because)
+        finally:
+            self._turning = False
 
     def _take_reads(self) -> None:
-        begun = self.reads.begin_round()
-        if begun is None:
+        if (begun := self.reads.begin_round()) is None:
             return
         context, reads = begun
         try:
@@ -378,7 +388,8 @@ class Replica:
                 self.history.restart(ready.snapshot.index)
             self._in_turn(partial(self._after_save, ready))
 
-        self.storage.hand(job, done, self.storage_failed)
+        haste = haste_of_save(ready) if staged is None else Haste.NONE
+        self.storage.hand(job, done, self.storage_failed, haste=haste, of_state=staged is not None)
 
     def _after_save(self, ready: Ready) -> None:
         self.core.advance(ready)
@@ -393,10 +404,12 @@ class Replica:
             if entry.configuration is not None:
                 self._configuration = entry.configuration
         configuration = self._configuration
+        admitted = [self.writes.admitted(entry) for entry in entries]
 
         def job() -> tuple[float, list[Outcome], SnapshotMeta]:
             begun, state = self._clock.monotonic(), self.stores.state
-            return begun, apply(self._machine, state, entries, configuration), state.applied
+            outcomes = apply(self._machine, state, entries, admitted, configuration)
+            return begun, outcomes, state.applied
 
         def done(result: tuple[float, list[Outcome], SnapshotMeta]) -> None:
             # Where this job came to, not where the thread is by now: watches would be told of
@@ -414,27 +427,14 @@ class Replica:
             self._note_removal()
             self._wake()
 
-        self.storage.hand(job, done, self.storage_failed)
+        haste = haste_of_apply(entries, self.stores.state)
+        self.storage.hand(job, done, self.storage_failed, haste=haste)
 
     def _serve_reads(self) -> None:
-        """Hand every read whose index is applied to the storage thread, in one job."""
-        due = self.reads.due(self.applied.index)
-        if not due:
-            return
-
-        def job() -> list[bytes]:
-            return answer(self._machine, due, self._clock.now_ms())
-
-        def done(replies: list[bytes]) -> None:
-            for read, reply in zip(due, replies, strict=True):
-                if not read.reply.done():
-                    read.reply.set_result(reply)
-
-        def failed(error: BaseException) -> None:
-            self.storage_failed(error)
-            pending.refuse([read.reply for read in due], Stopped(f"{self.seat}: {error}"))
-
-        self.storage.hand(job, done, failed)
+        """Answer every read whose index is applied, in one job."""
+        if due := self.reads.due(self.applied.index):
+            now_ms = self._clock.now_ms
+            hand_reads(self.storage, self._machine, due, now_ms, self.storage_failed)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core

@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.export import Exports
-from actors.pending import refusal
+from actors.pending import refusal, refused
 from actors.replica import Replica
 from actors.storage_thread import StorageThread
 from actors.transport import ActorTransport, Calls
@@ -304,19 +304,27 @@ class Seat:
 
     async def propose(self, request: bytes) -> bytes:
         """An encoded `api.ProposeRequest`; returns an encoded `api.Reply`."""
-        try:
-            replica, message = self._addressed(request, api.ProposeRequest)
-        except (Invalid, Stopped) as error:
-            return refusal(error).SerializeToString()
-        return await replica.propose(message)
+        return await self.begin_proposal(request)
 
     async def query(self, request: bytes) -> bytes:
         """An encoded `api.QueryRequest`; returns an encoded `api.Reply`."""
+        return await self.begin_query(request)
+
+    def begin_proposal(self, request: bytes) -> asyncio.Future[bytes]:
+        """`propose` by a link, which needs no task for it."""
+        try:
+            replica, message = self._addressed(request, api.ProposeRequest)
+        except (Invalid, Stopped) as error:
+            return refused(error)
+        return replica.propose(message)
+
+    def begin_query(self, request: bytes) -> asyncio.Future[bytes]:
+        """`query` by a link."""
         try:
             replica, message = self._addressed(request, api.QueryRequest)
         except (Invalid, Stopped) as error:
-            return refusal(error).SerializeToString()
-        return await replica.query(message)
+            return refused(error)
+        return replica.query(message)
 
     async def watch(self, request: bytes) -> bytes:
         """An encoded `api.WatchRequest`; returns an encoded `api.Reply`."""

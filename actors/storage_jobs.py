@@ -5,14 +5,22 @@ Each is handed over as one job (`storage_thread.py`), so whatever is handed over
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from actors.pending import Read
-from state_machines.machine import Applied, Change, Machine
+from actors.pending import Read, refuse
+from actors.storage_thread import Haste, StorageThread
+from state_machines import op
+from state_machines.errors import Stopped
+from state_machines.machine import Admitted, Applied, Change, Machine
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
 from storage.state import State
 from storage.stores import Stores
+
+SMALL_SAVE_BYTES: Final = 4 << 10  #: of entries
+SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries: a millisecond or two
+SINGLE_ROWS_MAX: Final = 500  #: the same
 
 Outcome = tuple[int, int, list[Applied], list[Change]]
 """Index and term of an applied entry, the reply of each of its proposals, what it changed."""
@@ -29,12 +37,19 @@ def save(stores: Stores, ready: Ready, staged: Staging | None) -> None:
 
 
 def apply(
-    machine: Machine, state: State, entries: Sequence[Entry], configuration: Configuration
+    machine: Machine,
+    state: State,
+    entries: Sequence[Entry],
+    admitted: Sequence[Sequence[Admitted]],
+    configuration: Configuration,
 ) -> list[Outcome]:
-    """Apply committed entries in order. `configuration` is in force after the last of them."""
+    """Apply committed entries in order. `configuration` is in force after the last of them.
+
+    `admitted`: of each entry what its proposals came to when they were admitted, if that is known.
+    """
     outcomes = [
-        (entry.index, entry.term, machine.apply(entry), machine.take_changes())
-        for entry in entries
+        (entry.index, entry.term, machine.apply(entry, known), machine.take_changes())
+        for entry, known in zip(entries, admitted, strict=True)
         if entry.kind is EntryKind.NORMAL and entry.data
     ]
     # failpoint: apply.before_point
@@ -48,3 +63,53 @@ def answer(machine: Machine, reads: Sequence[Read], now_ms: int) -> list[bytes]:
     """The encoded reply to each read, from the state as it is."""
     # failpoint: read.before_answer
     return [machine.query(read.request.queries, now_ms).SerializeToString() for read in reads]
+
+
+def hand_reads(
+    storage: StorageThread,
+    machine: Machine,
+    due: Sequence[Read],
+    now_ms: Callable[[], int],
+    failed: Callable[[BaseException], None],
+) -> None:
+    """Hand these over to be answered. What goes wrong is told to `failed`, and to who asked."""
+
+    def done(replies: list[bytes]) -> None:
+        for read, reply in zip(due, replies, strict=True):
+            if not read.reply.done():
+                read.reply.set_result(reply)
+
+    def lost(error: BaseException) -> None:
+        failed(error)
+        refuse([read.reply for read in due], Stopped(f"{machine.group}: {error}"))
+
+    storage.hand(lambda: answer(machine, due, now_ms()), done, lost, haste=haste_of_reads(due))
+
+
+# -- how each is handed over --------------------------------------------------------------------
+
+
+def haste_of_save(ready: Ready) -> Haste:
+    """The loop may wait for a small save."""
+    return Haste.SAVE if _bytes_of(ready.entries) <= SMALL_SAVE_BYTES else Haste.NONE
+
+
+def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:
+    """The loop may apply a little itself, if that cannot come to wait for a flush."""
+    little = _bytes_of(entries) <= SMALL_APPLY_BYTES and not state.crowded
+    return Haste.HERE if little else Haste.NONE
+
+
+def haste_of_reads(reads: Sequence[Read]) -> Haste:
+    """The loop may answer some reads of single rows itself."""
+    count = 0
+    for read in reads:
+        for query in read.request.queries:
+            if not getattr(op.QUERIES.get(query.tag), "single_row", False):
+                return Haste.NONE
+            count += query.count or 1
+    return Haste.HERE if count <= SINGLE_ROWS_MAX else Haste.NONE
+
+
+def _bytes_of(entries: Sequence[Entry]) -> int:
+    return sum([len(each.data) for each in entries])

@@ -1,32 +1,99 @@
 """The one thread on which a replica's LMDB work runs, in the order it was handed over (law 15).
 
-The event loop never waits for the disk: it hands over a job and is called back on the loop with
+Beside it is the flush thread, for the one kind of job that takes long: a flush, which waits for the
+disk while saves go on (`storage.flush`).
+
+The event loop does not wait for the disk: it hands over a job and is called back on the loop with
 the result or the failure. A queue that only one thread empties is also what makes reads simple: a
 query handed over after an apply sees that apply.
 
-Beside it is the flush thread, for the one kind of job that takes long: a flush, which waits for the
-disk while saves go on (`storage.flush`).
+Handing over and being called back costs two changes of threads, each a good part of what the disk
+takes for a small write. So a job may be handed over in *haste*, and while the disk is quick:
+
+    SAVE   a small save of the log: the loop waits for it, never longer than `PATIENCE_SECONDS`
+    HERE   a small look at, or change of, the state in memory: it runs on the loop itself, if no
+           other job that may touch the state is queued
+
+Whatever takes longer than that has shown that the disk is not quick, and for `SULK_SECONDS`
+everything goes the usual way. So a heartbeat is late by that patience at most, once in a while,
+whatever the disk does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from enum import Enum
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS: Final = 0.003
+SULK_SECONDS: Final = 0.5
+
+
+class Haste(Enum):
+    """How a job is handed over."""
+
+    NONE = "none"
+    SAVE = "save"
+    HERE = "here"
+
+
+class _Job:
+    """One job, and what came of it."""
+
+    __slots__ = ("done", "error", "failed", "of_state", "result", "waited", "work")
+
+    def __init__(
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        of_state: bool,
+    ) -> None:
+        self.work = work
+        self.done = done
+        self.failed = failed
+        self.of_state = of_state
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.waited: threading.Lock | None = None  # held until the job is done, if the loop waits
+
+    def run(self) -> None:
+        """Do it."""
+        try:
+            self.result = self.work()
+        except BaseException as error:  # noqa: BLE001 - whoever handed it over is told
+            self.error = error
+
+    def tell(self) -> None:
+        """Call back."""
+        error = self.error
+        if error is None:
+            try:
+                self.done(self.result)
+                return
+            except Exception as unforeseen:  # noqa: BLE001 - law 8: half done, it is as bad as a failed job
+                error = unforeseen
+        self.failed(error)
+
 
 class StorageThread:
-    """Runs jobs one after another, off the event loop."""
+    """Runs jobs one after another, off the event loop. Used on one event loop."""
 
     def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"storage {name}")
-        self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"flush {name}")
         self._loop = asyncio.get_running_loop()
+        self._handing = threading.Lock()  # guards `_Job.waited` between loop and thread
+        self._jobs = self._queue(f"storage {name}")
+        self._aside = self._queue(f"flush {name}")
         #: jobs handed over and not yet called back
         self.queued = 0
+        self._of_state = 0  # those of them that may touch the state
+        self._quick_from = 0.0
 
     def hand(
         self,
@@ -34,35 +101,86 @@ class StorageThread:
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
         *,
+        haste: Haste = Haste.NONE,
+        of_state: bool = True,
         aside: bool = False,
     ) -> None:
         """Run `job` there, or `aside` on the flush thread; call `done` on the loop, or `failed`,
-        also for what `done` raises."""
+        also for what `done` raises.
+
+        `of_state`: whether it may touch the state, or else the log alone, or what was frozen of the
+        state. In haste, either may be called before this returns.
+        """
+        made = _Job(job, done, failed, of_state)
+        if haste is Haste.HERE and not self._of_state and self._quick():
+            begun = time.monotonic()
+            made.run()
+            self._took(time.monotonic() - begun)
+            made.tell()
+            return
+        wait = haste is Haste.SAVE and not self.queued and self._quick()
+        if wait:
+            made.waited = threading.Lock()
+            made.waited.acquire()
         self.queued += 1
-
-        def back(future: Future[T]) -> None:
-            self.queued -= 1
-            error = future.exception()
-            if error is None:
-                try:
-                    done(future.result())
-                    return
-                except Exception as unforeseen:  # noqa: BLE001 - law 8: half done, it is as bad as a failed job
-                    error = unforeseen
-            failed(error)
-
-        future = (self._aside if aside else self._executor).submit(job)
-        future.add_done_callback(lambda each: self._call_back(back, each))
+        self._of_state += of_state
+        waited = made.waited
+        (self._aside if aside else self._jobs)[0].put(made)
+        if waited is None:
+            return
+        if not waited.acquire(timeout=PATIENCE_SECONDS):
+            with self._handing:
+                late, made.waited = made.waited is not None, None
+            if late:
+                self._took(PATIENCE_SECONDS)
+                return
+        self._back(made)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job` there and wait for it."""
-        return await self._loop.run_in_executor(self._executor, job)
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T) -> None:
+            if not future.done():  # who waited may have gone
+                future.set_result(result)
+
+        def failed(error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.hand(job, done, failed)
+        return await future
 
     def close(self) -> None:
         """Finish what was handed over, then end the threads."""
-        self._executor.shutdown(wait=True)
-        self._aside.shutdown(wait=True)
+        for jobs, thread in (self._jobs, self._aside):
+            jobs.put(None)
+            thread.join()
 
-    def _call_back(self, back: Callable[[Future[Any]], None], future: Future[Any]) -> None:
-        if not self._loop.is_closed():  # the process is going down: nobody waits any more
-            self._loop.call_soon_threadsafe(back, future)
+    def _quick(self) -> bool:
+        return time.monotonic() >= self._quick_from
+
+    def _took(self, seconds: float) -> None:
+        if seconds >= PATIENCE_SECONDS:
+            self._quick_from = time.monotonic() + SULK_SECONDS
+
+    def _queue(self, name: str) -> tuple[SimpleQueue[_Job | None], threading.Thread]:
+        jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        thread = threading.Thread(target=self._work, args=(jobs,), name=name, daemon=True)
+        thread.start()
+        return jobs, thread
+
+    def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            job.run()
+            with self._handing:
+                waited, job.waited = job.waited, None
+            if waited is not None:
+                waited.release()
+            elif not self._loop.is_closed():  # the process is going down: nobody waits any more
+                self._loop.call_soon_threadsafe(self._back, job)
+
+    def _back(self, job: _Job) -> None:
+        self.queued -= 1
+        self._of_state -= job.of_state
+        job.tell()

@@ -104,7 +104,9 @@ class Upkeep:
             self._seal(flush)
         elif self._closed is None:
             written = partial(self._finish, flush)
-            self._storage.hand(flush.write, lambda _: written(), self._fail, aside=True)
+            self._storage.hand(
+                flush.write, lambda _: written(), self._fail, of_state=False, aside=True
+            )
 
     def _finish(self, flush: Flush | None) -> None:
         if self._closed is not None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from bench import report, run
+from bench import compare, report
+from bench.peers import PEERS, need
 from bench.rows import ROWS
 from metaray.cli.app import app, console, explained
 from state_machines.errors import Invalid
@@ -24,32 +25,49 @@ def bench(
     rows: Annotated[str, typer.Option(help="Some rows, with commas; all without it.")] = "",
     rounds: Annotated[int, typer.Option(help="How often each row is measured.")] = 5,
     seconds: Annotated[float, typer.Option(help="How long a round of a row is.")] = 5.0,
+    peers: Annotated[
+        str, typer.Option(help="Measure beside these, in turns: etcd, zookeeper, or both.")
+    ] = "",
     phases: Annotated[
         bool, typer.Option("--phases", help="Where the time of writes went.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Directory for bench.json, bench.png.")] = OUT,
 ) -> None:
-    """Measure this machine: a cluster of three replicas is made for it and ended."""
-    chosen = [each for each in rows.split(",") if each] or [row.name for row in ROWS]
-    unknown = sorted(set(chosen) - {row.name for row in ROWS})
-    if unknown:
-        raise Invalid(f"rows: {', '.join(unknown)}; there are {', '.join(r.name for r in ROWS)}")
+    """Measure this machine: a cluster of three replicas is made for it and ended.
+
+    With --peers etcd,zookeeper each round is one turn of each system, on a cluster of its own, and
+    what is known is written after every round. A peer that is not installed is refused before
+    anything starts, with the line that installs it.
+    """
+    chosen = _among("rows", rows, [row.name for row in ROWS]) or [row.name for row in ROWS]
     if not 1 <= rounds <= ROUNDS_MAX:
         raise Invalid(f"rounds: from 1 to {ROUNDS_MAX}, not {rounds}")
     if not 0.1 <= seconds <= SECONDS_MAX:
         raise Invalid(f"seconds: from 0.1 to {SECONDS_MAX:.0f}, not {seconds}")
+    beside = [PEERS[name] for name in _among("peers", peers, list(PEERS))]
+    need(beside)
     with tempfile.TemporaryDirectory(prefix="metaray-bench-") as data:
-        result = run.run(
+        for result in compare.results(
             [row for row in ROWS if row.name in chosen],
             rounds=rounds,
             seconds=seconds,
+            peers=beside,
             data=Path(data),
             progress=lambda text: None if as_json else console.print(text, highlight=False),
-        )
-    values, picture = report.write(result, out)
+        ):
+            values, picture = report.write(result, out)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return
     console.print(report.table(result, phases=phases))
     console.print(f"{values}, {picture}", highlight=False)
+
+
+def _among(name: str, given: str, known: list[str]) -> list[str]:
+    """The words of an option, each once, in their known order."""
+    words = [each for each in given.split(",") if each]
+    unknown = sorted(set(words) - set(known))
+    if unknown:
+        raise Invalid(f"{name}: {', '.join(unknown)}; there are {', '.join(known)}")
+    return [each for each in known if each in words]

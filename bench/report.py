@@ -4,28 +4,67 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
+from rich.text import Text
 
-PHASES = ("queue", "append", "replicate", "apply")
+PHASES: Final = ("queue", "append", "replicate", "apply")
+COLOURS: Final = {"metaray": "#4c78a8", "etcd": "#f2a65a", "zookeeper": "#8fb573"}
+"""The systems in the order of columns and bars."""
+
+AXES: Final = {"ops/s": "operations a second, more is better", "ms": "milliseconds, less is better"}
+"""What is drawn, by its unit; each has an axis of its own."""
+
+
+def systems(result: dict[str, Any]) -> list[str]:
+    """Which were measured."""
+    return [name for name in COLOURS if any(name in row for row in result["rows"])]
 
 
 def table(result: dict[str, Any], *, phases: bool) -> Table:
-    """All rows, a line each."""
-    shown = Table("workload", "median", "unit", "p50 ms", "p99 ms", *(PHASES if phases else ()))
+    """All rows, a line each; below them what did not succeed."""
+    names = systems(result)
+    told = ("ratio", "must", "aim") if len(names) > 1 else ("p50 ms", "p99 ms")
+    shown = Table(
+        "workload", "unit", *names, *told, *(PHASES if phases else ()), caption=_errors(result)
+    )
     for row in result["rows"]:
         medians = row["metaray"]["medians"]
-        cells = [row["says"], f"{medians['figure']:,.0f}", row["unit"]]
-        cells += [_number(medians.get(name)) for name in ("p50_ms", "p99_ms")]
+        cells = [row["says"], row["unit"]]
+        cells += [_number(row.get(name, {}).get("median"), 0) for name in names]
+        if len(names) > 1:
+            cells += [_ratio(row), _number(row["must"] or None), _number(row["aim"] or None)]
+        else:
+            cells += [_number(medians.get(name)) for name in ("p50_ms", "p99_ms")]
         if phases:
             cells += [_share(medians.get(f"share_{name}")) for name in PHASES]
         shown.add_row(*cells)
     return shown
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f}"
+def _errors(result: dict[str, Any]) -> str | None:
+    """Calls that failed, over all rounds; None if none did."""
+    found = []
+    for row in result["rows"]:
+        for name in systems(result):
+            count = sum(each.get("errors", 0) for each in row.get(name, {}).get("rounds", ()))
+            if count:
+                found.append(f"{name} {row['workload']} {count:,.0f}")
+    return f"calls that failed: {', '.join(found)}" if found else None
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _ratio(row: dict[str, Any]) -> Text | str:
+    """Green where the aim is reached, red where not even what must be is."""
+    ratio = row["ratio"]
+    if ratio is None:
+        return ""
+    colour = "green" if ratio >= row["aim"] else "red" if ratio < row["must"] else ""
+    return Text(_number(ratio), colour)
 
 
 def _share(value: float | None) -> str:
@@ -42,21 +81,44 @@ def write(result: dict[str, Any], folder: Path) -> tuple[Path, Path]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Rates on one axis, logarithmic because they lie three decades apart; a dot is a round."""
+    """The systems beside each other; logarithmic: rows lie decades apart. A dot is a round."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in reversed(result["rows"]) if row["unit"] == "ops/s"]
-    figure = Figure(figsize=(9, 0.5 + 0.45 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for place, row in enumerate(rows):
-        axes.barh(place, row["metaray"]["median"], color="#4c78a8", height=0.6)
-        rounds = [each["figure"] for each in row["metaray"]["rounds"]]
-        axes.plot(rounds, [place] * len(rounds), ".", color="#1b2a41")
-        axes.annotate(
-            f" {row['metaray']['median']:,.0f}", (max(rounds), place), va="center", fontsize=8
-        )
+    names = systems(result)
+    panels = {
+        unit: [row for row in result["rows"] if row["unit"] == unit]
+        for unit in AXES
+        if any(row["unit"] == unit for row in result["rows"])
+    }
+    lines = [len(rows) for rows in panels.values()]
+    height = 0.8 + 0.8 * len(panels) + (0.15 + 0.22 * len(names)) * sum(lines)
+    figure = Figure(figsize=(9, height), layout="constrained")
+    every = figure.subplots(len(panels), squeeze=False, height_ratios=lines)[:, 0]
+    for axes, (unit, rows) in zip(every, panels.items(), strict=True):
+        _panel(axes, rows, names)
+        axes.set_xlabel(f"{AXES[unit]}; median of rounds")
+    if len(names) > 1:
+        figure.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    figure.savefig(path, dpi=130)
+
+
+def _panel(axes: Any, rows: list[dict[str, Any]], names: list[str]) -> None:
+    thick = 0.8 / len(names)
+    beside = [[name for name in names if name in row] for row in rows]
+    for name in names:
+        told = [(line, row[name]) for line, row in enumerate(rows) if name in row]
+        places = [
+            line + (beside[line].index(name) - (len(beside[line]) - 1) / 2) * thick
+            for line, _ in told
+        ]
+        medians = [values["median"] for _, values in told]
+        axes.barh(places, medians, color=COLOURS[name], height=thick * 0.9, label=name)
+        for place, (_, values) in zip(places, told, strict=True):
+            rounds = [each["figure"] for each in values["rounds"]]
+            axes.plot(rounds, [place] * len(rounds), ".", color="#1b2a41", markersize=3)
+            furthest = max(*rounds, values["median"])
+            axes.annotate(f" {values['median']:,.0f}", (furthest, place), va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [row["says"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.margins(x=0.15)
-    axes.set_xlabel("operations a second, median of rounds")
-    figure.savefig(path, dpi=130)

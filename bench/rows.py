@@ -9,13 +9,29 @@ from typing import Final, Literal
 from bench import failover, workloads
 from metaray.client import Client
 
+EVERYONE: Final = "failover-all"
+
 Measure = Callable[[Client, float], Awaitable[dict[str, float]]]
 """One round of so many seconds: figures by name; the row's own figure is called `figure`."""
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """The same for a peer, as the programs of `bench/peers/load` are told it."""
+
+    kind: Literal["put", "commit", "read", "local-read", "failover"]
+    callers: int
+    batch: int = 0  #: commit: operations in one transaction
+
+    def word(self, seconds: float, pid: int = 0) -> str:
+        """For so many seconds; failover: at most so many, and the process of the leader."""
+        last = self.batch or pid
+        return f"{self.kind}:{self.callers}:{seconds}" + (f":{last}" if last else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One row. `must` and `aim` are ratios against the better of the peers."""
+    """One row. `must` and `aim` are ratios against the better of the peers; above 1 is ahead."""
 
     name: str
     says: str
@@ -25,6 +41,7 @@ class Row:
     must: float
     aim: float
     measure: Measure
+    load: Load | None = None  #: None: no peer has the like
 
 
 def _rate(run: Callable[[Client, float], Awaitable[workloads.Sample]]) -> Measure:
@@ -40,9 +57,19 @@ def _rate(run: Callable[[Client, float], Awaitable[workloads.Sample]]) -> Measur
     return measure
 
 
-async def _failover(client: Client, _: float) -> dict[str, float]:
-    found = await failover.kill_leader(client)
-    return {"figure": found.first_ms, "all_ms": found.all_ms}
+def failover_figures(first_ms: float, all_ms: float, *, everyone: bool) -> dict[str, float]:
+    """Of one killed leader, for the row of the first write or for that of every writer."""
+    figure = all_ms if everyone else first_ms
+    return {"figure": figure, "first_ms": first_ms, "all_ms": all_ms}
+
+
+def _failover(name: str, says: str, must: float, aim: float) -> Row:
+    async def measure(client: Client, _: float) -> dict[str, float]:
+        found = await failover.kill_leader(client)
+        return failover_figures(found.first_ms, found.all_ms, everyone=name == EVERYONE)
+
+    load = Load("failover", failover.WRITERS)
+    return Row(name, says, "ms", "lower", failover.GROUP, must, aim, measure, load)
 
 
 def _put(callers: int, must: float, aim: float) -> Row:
@@ -55,6 +82,7 @@ def _put(callers: int, must: float, aim: float) -> Row:
         must,
         aim,
         _rate(lambda client, seconds: workloads.put(client, callers, seconds)),
+        Load("put", callers),
     )
 
 
@@ -68,6 +96,7 @@ def _commit(batch: int) -> Row:
         1.5,
         2.5,
         _rate(lambda client, seconds: workloads.commit(client, batch, 8, seconds)),
+        Load("commit", 8, batch),
     )
 
 
@@ -81,6 +110,7 @@ def _read(callers: int, must: float, aim: float, *, stale: bool) -> Row:
         must,
         aim,
         _rate(lambda client, seconds: workloads.read(client, callers, seconds, stale=stale)),
+        Load("local-read" if stale else "read", callers),
     )
 
 
@@ -104,15 +134,7 @@ ROWS: Final = (
         0.0,
         _rate(lambda client, seconds: workloads.open_sessions(client, 1_000, seconds)),
     ),
-    Row(
-        "failover",
-        "kill -9 of the leader, first write",
-        "ms",
-        "lower",
-        "metadata-0",
-        0.5,
-        0.25,
-        _failover,
-    ),
+    _failover("failover", "kill -9 of the leader, first write", 2.0, 4.0),
+    _failover(EVERYONE, "kill -9 of the leader, all writers", 2.5, 4.3),
 )
 """In the order of the table. Opening sessions has no peer: 100 000 a second are wanted."""

@@ -1,4 +1,4 @@
-"""Rounds over rows on one cluster, and what the replicas say of where the time went."""
+"""metaray's part: rounds over rows on one cluster, and where the replicas say the time went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import platform
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import psutil
@@ -19,16 +18,23 @@ import uvloop
 from actors import calls
 from actors.config import ClusterConfig
 from actors.controller import leader_of
-from bench.rows import Row
+from bench import workloads
+from bench.rows import Load, Row
 from metaray import local
-from metaray.client import connect, join_cluster
+from metaray.client import Client, connect, join_cluster
 from metaray.service import start_service
 
 NODES: Final = 3
 CALL_SECONDS: Final = 5.0
 PACKAGES: Final = ("metaray", "ray", "lmdb", "protobuf", "msgpack", "uvloop")
 
+RUN_IN: Final = (Load("put", 100), Load("commit", 8, 128), Load("read", 100))
+RUN_IN_SECONDS: Final = 4.0
+"""Of each, by every system before its first row, not measured: Java compiles what it runs often."""
+
 Progress = Callable[[str], None]
+Figures = dict[str, list[dict[str, float]]]
+"""Of one system: its rounds by the name of the row."""
 
 
 def machine() -> dict[str, Any]:
@@ -46,29 +52,38 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {each: version(each) for each in PACKAGES}
 
 
-def run(
-    rows: Sequence[Row], *, rounds: int, seconds: float, data: Path, progress: Progress
-) -> dict[str, Any]:
-    """Measure every row so many times, one row after another, on a cluster made for it."""
+def measure(
+    rows: Sequence[Row],
+    *,
+    rounds: int,
+    seconds: float,
+    data: Path,
+    token: Path,
+    progress: Progress,
+) -> Figures:
+    """Measure every row so many times, one row after another, on a cluster made for it.
+
+    A process keeps the first token it has read: who measures more than once gives the same `token`.
+    """
     progress("a local cluster starts")
-    cluster = local.up(data, NODES)
+    cluster = local.up(data, NODES, token=token)
     try:
         join_cluster(cluster.address, data)
         for name, took, leader in start_service(ClusterConfig()):
             progress(f"{name} {took:.1f} s, led by {leader}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            measured = runner.run(_measure(rows, rounds, seconds, data, cluster.address, progress))
+            return runner.run(_measure(rows, rounds, seconds, data, cluster.address, progress))
     finally:
         ray.shutdown()
         local.down(data)
-    return {"machine": machine(), "versions": versions(), "seconds": seconds, "rows": measured}
 
 
 async def _measure(
     rows: Sequence[Row], rounds: int, seconds: float, data: Path, address: str, progress: Progress
-) -> list[dict[str, Any]]:
-    found: dict[str, list[dict[str, float]]] = {row.name: [] for row in rows}
+) -> Figures:
+    found: Figures = {row.name: [] for row in rows}
     async with connect(address, data=data) as client:
+        await _run_in(client)
         gc.collect()
         gc.freeze()  # what is there stays: a collection looks at what the workload makes
         for number in range(rounds):
@@ -78,10 +93,15 @@ async def _measure(
                 after = await asyncio.to_thread(_phases, client.seats(row.group))
                 figures |= _shares(before, after)
                 found[row.name].append(figures)
-                progress(
-                    f"round {number + 1}/{rounds} {row.name}: {figures['figure']:,.1f} {row.unit}"
-                )
-    return [_summed(row, found[row.name]) for row in rows]
+                progress(f"{number + 1}/{rounds} {row.name}: {figures['figure']:,.1f} {row.unit}")
+    return found
+
+
+async def _run_in(client: Client) -> None:
+    put, commit, read = RUN_IN
+    await workloads.put(client, put.callers, RUN_IN_SECONDS)
+    await workloads.commit(client, commit.batch, commit.callers, RUN_IN_SECONDS)
+    await workloads.read(client, read.callers, RUN_IN_SECONDS, stale=False)
 
 
 def _phases(seats: Sequence[str]) -> dict[str, float]:
@@ -98,17 +118,3 @@ def _shares(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
     if total <= 0 or min(spent.values()) < 0:
         return {}
     return {f"share_{name}": seconds / total for name, seconds in spent.items()}
-
-
-def _summed(row: Row, rounds: list[dict[str, float]]) -> dict[str, Any]:
-    names = sorted({name for each in rounds for name in each})
-    medians = {name: median(each[name] for each in rounds if name in each) for name in names}
-    return {
-        "workload": row.name,
-        "says": row.says,
-        "unit": row.unit,
-        "better": row.better,
-        "must": row.must,
-        "aim": row.aim,
-        "metaray": {"rounds": rounds, "median": medians["figure"], "medians": medians},
-    }

@@ -138,13 +138,13 @@ class Client:
         stale: bool = False,
         min_revision: int = 0,
     ) -> R: ...
-    async def call(
+    def call(
         self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Carry out one command or query; the reply has the type the operation declares."""
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")
-        return await self._caller.call(
+        return self._caller.call(
             operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
         )
 

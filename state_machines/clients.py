@@ -78,6 +78,8 @@ def checksum(proposal: api.Proposal) -> int:
     for each in proposal.commands:
         for part in (each.tag.encode(), each.body):
             crc = crc32(part, crc32(len(part).to_bytes(4, "big"), crc))
+        if each.count:
+            crc = crc32(each.count.to_bytes(4, "big"), crc)
     return crc
 
 

@@ -15,16 +15,16 @@ not be sent on to be applied again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import state_machines.metadata
 import state_machines.mqtt
 import state_machines.offset  # noqa: F401 - registers the entities
-from state_machines import clients, op, packing, slots
-from state_machines.errors import Invalid, QuotaExceeded, Rejected
+from state_machines import clients, op, packing, runs, slots
+from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.op import Stamp
@@ -32,7 +32,8 @@ from state_machines.raft.messages import Entry
 from state_machines.tables import Table, Tables
 from state_machines.wire import api_pb2 as api
 
-REMEMBERED_BYTES_MAX: Final = 64 << 10  #: bodies up to here are decoded once, larger ones twice
+Admitted = tuple[Any, ...]
+"""What the commands of a proposal say, decoded and within their limits: operations and runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,47 +73,52 @@ class Machine:
 
     # -- before the log ---------------------------------------------------------------------
 
-    def admit(self, proposal: api.Proposal) -> None:
+    def admit(self, proposal: api.Proposal) -> Admitted:
         """Raise Invalid unless every command can be decoded and keeps its limits.
 
         Touches no row: it may run beside an apply.
         """
-        if len(proposal.commands) > BATCH_ITEMS_MAX:
-            raise Invalid(f"commands: {len(proposal.commands)}, the limit is {BATCH_ITEMS_MAX}")
+        if (count := runs.count_of(proposal.commands)) > BATCH_ITEMS_MAX:
+            raise Invalid(f"commands: {count}, the limit is {BATCH_ITEMS_MAX}")
         if not proposal.commands:
             raise Invalid("commands: there is none")
         clients.check(proposal)
+        admitted = []
         for each in proposal.commands:
             if proposal.client == 0 and (each.tag != op.REGISTER_TAG or len(proposal.commands) > 1):
                 raise Invalid("client: 0 may only register, with one command")
-            self._decode(op.COMMANDS, each)
+            admitted.append(self.decode(op.COMMANDS, each))
             if proposal.client != 0 and each.tag == op.REGISTER_TAG:
                 raise Invalid("client: only 0 may register")
+        return tuple(admitted)
 
-    def _decode(self, registry: dict[str, type], command: api.Command) -> Any:
-        if len(command.body) > REMEMBERED_BYTES_MAX:
-            operation = op.decode(registry, command.tag, command.body)
-        else:
-            operation = _decoded(registry is op.COMMANDS, command.tag, command.body)
-        kind = op.kind(type(operation))
+    def decode(self, registry: dict[str, type], command: api.Command) -> Any:
+        """The operation or run of a command, if it belongs to groups of this kind. Or Invalid."""
+        operation = runs.decode(registry, command)
+        kind = op.kind(registry[command.tag])
         if kind not in ("", self.kind):
             raise Invalid(f"tag: {command.tag!r} does not belong to {self.group}")
         return operation
 
     # -- after the log ----------------------------------------------------------------------
 
-    def apply(self, entry: Entry) -> list[Applied]:
-        """Apply one NORMAL entry; one outcome for each of its proposals, in order."""
+    def apply(self, entry: Entry, admitted: Sequence[Admitted] = ()) -> list[Applied]:
+        """Apply one NORMAL entry; one outcome for each of its proposals, in order.
+
+        Who has admitted the proposals of this very entry passes on what came of it.
+        """
         batch = api.Batch.FromString(entry.data)
         db = Tables(self._store, entry.index)
         clock = Clock(NAME, entry.index, max(batch.now_ms, self._clock(db).now_ms))
         db.put(CLOCK, clock)
         # failpoint: apply.stamped
         at = Stamp(clock.index, clock.now_ms)
-        return [
-            Applied(each.client, each.sequence, self._proposal(db, at, position, each))
-            for position, each in enumerate(batch.proposals)
-        ]
+        outcomes = []
+        for position, each in enumerate(batch.proposals):
+            known = admitted[position] if admitted else itertools.repeat(None, len(each.commands))
+            reply = self._proposal(db, at, position, each, known)
+            outcomes.append(Applied(each.client, each.sequence, reply))
+        return outcomes
 
     def take_changes(self) -> list[Change]:
         """The rows that commands have changed since this was last asked, in order: for watches."""
@@ -123,48 +129,35 @@ class Machine:
     def _clock(db: Tables) -> Clock:
         return db.get(CLOCK, NAME) or Clock(NAME, 0, 0)
 
-    def _proposal(self, db: Tables, at: Stamp, position: int, proposal: api.Proposal) -> bytes:
+    def _proposal(
+        self, db: Tables, at: Stamp, position: int, proposal: api.Proposal, known: Iterable[Any]
+    ) -> bytes:
         db.begin()
         if proposal.client == 0:
             client = clients.register(db, position)
             # failpoint: apply.registered
             return api.Reply(revision=at.index, client=client).SerializeToString()
-        kept: bytes | None = None
-
-        def look() -> bytes:
-            nonlocal kept
+        try:
             kept = clients.kept_reply(db, proposal)
-            return b""
-
-        known = self._result(db, look)
-        if known.code != api.OK:
+        except Rejected as error:
             return api.Reply(
-                code=known.code, detail=known.detail, revision=at.index
+                code=error.code, detail=error.detail, revision=at.index
             ).SerializeToString()
         if kept is not None:
             # failpoint: apply.duplicate
             return kept
         reply = api.Reply(revision=at.index)
-        self._answer(db, reply, [self._command(db, at, each) for each in proposal.commands])
+        answers = _Answers(self, db, at, reply, op.COMMANDS)
+        for command, decoded in zip(proposal.commands, known, strict=True):
+            assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
+            answers.add(command, decoded)
+        self._changes += answers.changes
         data = reply.SerializeToString()
         db.begin()
         # failpoint: apply.before_keep
         clients.keep(db, proposal, data)
         # failpoint: apply.after_keep
         return data
-
-    def _command(self, db: Tables, at: Stamp, command: api.Command) -> Callable[[], bytes]:
-        def run() -> bytes:
-            assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
-            operation = self._decode(op.COMMANDS, command)
-            # failpoint: apply.before_command
-            slots.check_owned(db, self.kind, operation)
-            reply = packing.pack(operation.apply(db, at))
-            # failpoint: apply.after_command
-            self._changes += db.written()
-            return reply
-
-        return run
 
     # -- reads ------------------------------------------------------------------------------
 
@@ -176,52 +169,108 @@ class Machine:
         db = Tables(self._store, 0)
         clock = self._clock(db)
         at = Stamp(clock.index, max(now_ms, clock.now_ms))
-        if len(queries) > BATCH_ITEMS_MAX:
-            detail = f"queries: {len(queries)}, the limit is {BATCH_ITEMS_MAX}"
+        if (count := runs.count_of(queries)) > BATCH_ITEMS_MAX:
+            detail = f"queries: {count}, the limit is {BATCH_ITEMS_MAX}"
             return api.Reply(code=api.INVALID, detail=detail, revision=at.index)
         reply = api.Reply(revision=at.index)
-        self._answer(db, reply, [self._query(db, at, each) for each in queries])
+        answers = _Answers(self, db, at, reply, op.QUERIES)
+        for query in queries:
+            answers.add(query)
         return reply
 
-    def _query(self, db: Tables, at: Stamp, query: api.Command) -> Callable[[], bytes]:
-        def run() -> bytes:
-            operation = self._decode(op.QUERIES, query)
-            slots.check_owned(db, self.kind, operation)
-            return packing.pack(operation.read(db, at))
 
-        return run
+class _Answers:
+    """The results of a proposal's commands, or of queries, one after the other, in one reply."""
 
-    # -- both -------------------------------------------------------------------------------
+    def __init__(
+        self, machine: Machine, db: Tables, at: Stamp, reply: api.Reply, registry: dict[str, type]
+    ) -> None:
+        self.changes: list[Change] = []
+        self._machine = machine
+        self._db = db
+        self._at = at
+        self._reply = reply
+        self._registry = registry
+        self._reads = registry is op.QUERIES
+        self._size = 0  # of what was answered
 
-    def _answer(self, db: Tables, reply: api.Reply, runs: Sequence[Callable[[], bytes]]) -> None:
-        """Carry out each, one result for each. What would make the reply too large is refused."""
-        size = 0
-        for run in runs:
-            result = self._result(db, run if size <= REPLY_BYTES_MAX else _too_much)
-            size += len(result.body)
-            reply.results.append(result)
-            if result.code == api.WRONG_SHARD:
-                reply.slot_version = slots.owned_version(db, self.kind)
+    def add(self, command: api.Command, decoded: Any = None) -> None:
+        """Carry out an operation or a run, and add what came of it."""
+        result = self._reply.results.add()
+        try:
+            if decoded is None:
+                decoded = self._machine.decode(self._registry, command)
+            if type(decoded) is not runs.Run:
+                result.body = self._one(decoded)
+        except Rejected as error:
+            self._refuse(result, error)
+        else:
+            if type(decoded) is runs.Run:
+                self._run(result, decoded)
 
-    @staticmethod
-    def _result(db: Tables, run: Callable[[], bytes]) -> api.Result:
-        """What came of it: a reply, or a refusal, and then nothing has changed."""
+    def _one(self, operation: Any) -> bytes:
+        body = packing.pack(self._carried_out(operation))
+        self._size += len(body)
+        return body
+
+    def _carried_out(self, operation: Any) -> Any:
+        """The reply. What is refused has changed nothing."""
+        db = self._db
+        self._check_size()
         db.begin()
         try:
-            return api.Result(body=run())
-        except Rejected as error:
+            slots.check_owned(db, self._machine.kind, operation)
+            if self._reads:
+                return operation.read(db, self._at)
+            # failpoint: apply.before_command
+            reply = operation.apply(db, self._at)
+            # failpoint: apply.after_command
+        except Rejected:
             db.roll_back()
-            return api.Result(code=error.code, detail=error.detail)
+            raise
+        self.changes += db.written()
+        return reply
+
+    def _run(self, result: api.Result, run: runs.Run) -> None:
+        replies: list[Any] = []
+        for place, each in enumerate(self._outcomes(run)):
+            if isinstance(each, Rejected):
+                self._refuse(result.refusals.add(place=place), each)
+                continue
+            replies.append(each)
+            if self._reads:
+                self._size += runs.weight(each)
+        result.body = runs.pack_replies(run.kind, replies)
+        if not self._reads:
+            self._size += len(result.body)
+
+    def _outcomes(self, run: runs.Run) -> Iterator[Any]:
+        """A reply or a Rejected for each operation of the run, in order."""
+        at_once = getattr(run.kind, "read_run" if self._reads else "apply_run", None)
+        if at_once is None or slots.owned_version(self._db, self._machine.kind):
+            for each in run.operations():
+                try:
+                    yield self._carried_out(each)
+                except Rejected as error:
+                    yield error
+        elif self._reads:
+            for each in at_once(self._db, self._at, run):
+                yield each if self._size <= REPLY_BYTES_MAX else _too_much()
+        else:
+            self._db.begin()
+            yield from at_once(self._db, self._at, run)
+            self.changes += self._db.written()
+
+    def _check_size(self) -> None:
+        if self._size > REPLY_BYTES_MAX:
+            raise _too_much()
+
+    def _refuse(self, result: api.Result | api.Refusal, error: Rejected) -> None:
+        result.code = getattr(api, error.code)
+        result.detail = error.detail
+        if isinstance(error, WrongShard):
+            self._reply.slot_version = slots.owned_version(self._db, self._machine.kind)
 
 
-def _too_much() -> bytes:
-    raise QuotaExceeded(f"reply: the others take {REPLY_BYTES_MAX} bytes already; ask on its own")
-
-
-@lru_cache(maxsize=64)
-def _decoded(is_command: bool, tag: str, body: bytes) -> Any:
-    """Decode once for admission and once more for apply: the second finds the first's result.
-
-    A pure function of its arguments with immutable results, so remembering them changes nothing.
-    """
-    return op.decode(op.COMMANDS if is_command else op.QUERIES, tag, body)
+def _too_much() -> QuotaExceeded:
+    return QuotaExceeded(f"reply: the others take {REPLY_BYTES_MAX} bytes already; ask on its own")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from state_machines.errors import Invalid
@@ -31,6 +32,18 @@ def name(value: str, field: str, limit: int = NAME_BYTES_MAX, *, empty: bool = F
         raise Invalid(f"{field}: {size} bytes, the limit is {limit}")
     if "\0" in value:
         raise Invalid(f"{field}: contains NUL")
+
+
+def column(
+    values: Sequence[str], field: str, limit: int = NAME_BYTES_MAX, *, empty: bool = False
+) -> None:
+    """`name` of each, looked at in one sweep where that is enough."""
+    text = "".join(values)
+    sizes = list(map(len, values))
+    if text.isascii() and "\0" not in text and max(sizes) <= limit and (empty or min(sizes) > 0):
+        return
+    for each in values:
+        name(each, field, limit, empty=empty)
 
 
 def tenant(value: str) -> None:

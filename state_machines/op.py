@@ -14,7 +14,9 @@ belong to every group.
 An operation may have more: `validate()` raises Invalid for fields beyond their limits; `slot_key()`
 is what the group is chosen by (`slots.py`); one that carries many items has `slot_keys()`,
 `select(indexes)` and `join(parts, replies)` instead; one that concerns every group of its kind says
-`every_group`. Without any of these it is cluster-wide and belongs to the kind's first group.
+`every_group`; a query that reads no more than the row that its fields name says `single_row`; what
+it may do for many of its class at once is in `runs.py`. Without any of these it is cluster-wide and
+belongs to the kind's first group.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ def tag(operation: Any) -> str:
     return TAGS[type(operation)]
 
 
-def kind(cls: type) -> str:
+@cache
+def kind(cls: Any) -> str:
     """The kind of group the operation belongs to, empty for every kind."""
     first = TAGS[cls].partition(".")[0]
     return "" if first in EVERY_KIND else first

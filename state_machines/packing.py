@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 import msgpack
@@ -48,6 +49,11 @@ PLAIN: Final[frozenset[type]] = frozenset({int, str, bytes, bool, types.NoneType
 def pack(value: Any) -> bytes:
     """A dataclass, or a plain value, as msgpack. The same value gives the same bytes."""
     return bytes(msgpack.packb(_plain(value)))
+
+
+def pack_columns(columns: Any) -> bytes:
+    """Lists or tuples of scalars, in a map or a list, as msgpack (`runs.py`)."""
+    return bytes(msgpack.packb(columns))
 
 
 def _plain(value: Any) -> Any:
@@ -262,6 +268,13 @@ def checker(kind: Any) -> Decoder:
     return decoder(kind)
 
 
+def _usual(value: Any) -> bool:
+    """Whether a scalar's value is certainly right if its type is."""
+    if type(value) is str:
+        return value.isascii()
+    return type(value) is not int or INT_MIN <= value <= INT_MAX
+
+
 def _utf8(value: Any, field: str) -> None:
     if type(value) is not str:
         raise _wrong(field, "str", value)
@@ -291,12 +304,21 @@ def _checked_many(inner: Decoder) -> Decoder:
 def _checked_dataclass(kind: type) -> Decoder:
     hints = typing.get_type_hints(kind)
     fields = [(name, checker(hints[name])) for name in field_names(kind)]
+    names = field_names(kind)
+    some = attrgetter(*names) if len(names) > 1 else None
+    passed: set[tuple[type, ...]] = set()  # scalar types that were right before, with usual values
 
     def checked(value: Any, field: str) -> None:
         if type(value) is not kind:
             raise _wrong(field, kind.__name__, value)
+        if some is not None:
+            values = some(value)
+            if tuple(map(type, values)) in passed and all(map(_usual, values)):
+                return
         for name, inner in fields:
             inner(getattr(value, name), name)
+        if some is not None and PLAIN.issuperset(found := tuple(map(type, values))):
+            passed.add(found)
 
     return checked
 

@@ -141,6 +141,11 @@ class SlotMap:
                     return each.group
         return f"{kind}-0"
 
+    def only_group(self, operation_type: Any) -> str:
+        """The group of all operations of this class, if their kind has but one."""
+        kind = op.kind(operation_type)
+        return f"{kind}-0" if kind and kind not in self.ranges else ""
+
     def groups(self, kind: str) -> list[str]:
         """The groups of a kind, by number."""
         found = {each.group for each in self.ranges.get(kind, ())} or {f"{kind}-0"}
@@ -151,7 +156,8 @@ class SlotMap:
 
         Raises Invalid for one that the caller has to name a group for.
         """
-        kind = op.kind(type(operation))
+        operation_type: Any = type(operation)
+        kind = op.kind(operation_type)
         if not kind:
             raise Invalid(f"{op.tag(operation)}: name the group; it belongs to every kind")
         keys = slot_keys(operation)

@@ -60,7 +60,7 @@ class Tables:
         self.pack = packing.row_packer()
         self._given = 0
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
-        self._written: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
+        self._written: list[tuple[str, tuple[Part, ...], bytes | None]] = []
 
     def get(self, table: Table[R], *key: Part) -> R | None:
         """The row at a key."""
@@ -141,7 +141,7 @@ class Tables:
         place = (table, key)
         if place not in self._journal:
             self._journal[place] = self.store.get(table, key)
-        self._written[place] = value
+        self._written.append((table, key, value))
         if value is None:
             self.store.delete(table, key)
         else:
@@ -151,20 +151,25 @@ class Tables:
         """`set`, by who has just read `old` there."""
         place = (table, key)
         self._journal.setdefault(place, old)
-        self._written[place] = new
+        self._written.append((table, key, new))
         if new is None:
             self.store.delete(table, key)
         else:
             self.store.put(table, key, new)
 
+    def settle(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
+        """Set a raw value for good, by a command that cannot be refused any more."""
+        self._written.append((table, key, value))
+        self.store.put(table, key, value)
+
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""
         self._journal.clear()
-        self._written.clear()
+        self._written = []
 
     def written(self) -> list[tuple[str, tuple[Part, ...], bytes | None]]:
-        """Table, key and stored row (None: deleted) of all that the command left behind."""
-        return [(table, key, value) for (table, key), value in self._written.items()]
+        """Table, key and stored row (None: deleted) of all that the command wrote, in order."""
+        return self._written
 
     def roll_back(self) -> None:
         """The command was refused: everything is as before it began."""
@@ -174,4 +179,4 @@ class Tables:
             else:
                 self.store.put(table, key, value)
         self._journal.clear()
-        self._written.clear()
+        self._written = []

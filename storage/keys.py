@@ -20,6 +20,7 @@ different tuples never meet. The raft log's keys are entry indexes, `entry_key`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 from state_machines.keyvalue import Part
@@ -37,23 +38,18 @@ DIGEST_BYTES = 32
 LEAD_BYTES = KEY_BYTES - 2 * DIGEST_BYTES
 """The most that all leading parts may take, so that the last part has room for its hash."""
 
+LEADS_KEPT = 8192
+"""So many encoded beginnings are remembered: a tenant's, a topic's."""
+
 _SIGN = 1 << 63
 _LENGTH = [n.to_bytes(2, "big") for n in range(PART_BYTES + 1)]
 
 
 def encode(key: tuple[Part, ...]) -> bytes:
     """The bytes of a whole key. Raises `BadKey` if it is empty or of a type that has no bytes."""
-    lead = b""
-    for part in key[:-1]:
-        if type(part) is str:
-            raw = part.encode()
-            size = len(raw)
-            if size < PART_BYTES:  # the hot path: short names need no call
-                lead += _LENGTH[size] + raw
-                continue
-        lead += _leading(part)
     if not key:
         raise BadKey("a key has at least one part")
+    lead = _lead(*key[:-1])
     last = key[-1]
     room = KEY_BYTES - len(lead)
     if type(last) is str:
@@ -109,6 +105,12 @@ def entry_key(index: int) -> bytes:
 def entry_index(key: bytes) -> int:
     """The index that `entry_key` encoded."""
     return int.from_bytes(key, "big")
+
+
+@lru_cache(maxsize=LEADS_KEPT, typed=True)  # typed: True is not 1, though it equals it
+def _lead(*parts: Part) -> bytes:
+    """All parts but the last: what the keys of neighbours have in common."""
+    return b"".join(map(_leading, parts))
 
 
 def _leading(part: Part) -> bytes:

@@ -60,6 +60,7 @@ class State:
         self._layers: dict[str, Layer] = {}
         self._under: dict[str, Layer] = {}  # the layer that was frozen last, durable or not yet
         self._flush: Flush | None = None  # what makes it durable, if it is not yet
+        self._asked: tuple[object, bytes] = (None, b"")  # last: who reads a row writes it
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
         #: the point the state stands at, with what is only in the layer
@@ -77,6 +78,7 @@ class State:
     def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
         """See `KeyValue`. Raises `CorruptRecord`."""
         encoded = keys.encode(key)
+        self._asked = key, encoded
         layer = self._layers.get(table)
         if layer is not None:
             found: bytes | None = layer.rows.get(encoded, ABSENT)
@@ -92,7 +94,9 @@ class State:
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""
-        encoded = keys.encode(key)
+        asked, encoded = self._asked
+        if asked is not key:
+            encoded = keys.encode(key)
         layer = self._layers.get(table) or self._begin(table)
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
@@ -144,6 +148,12 @@ class State:
     def wants_flush(self) -> bool:
         """Whether a layer has reached its size and is not durable."""
         return self._flush is not None or self._bytes >= self.flush_bytes
+
+    @property
+    def crowded(self) -> bool:
+        """Whether `set_applied` may soon have to wait: a flush is under way, and the layer after it
+        fills up."""
+        return self._flush is not None and self._bytes >= self.flush_bytes // 2
 
     def set_applied(self, point: SnapshotMeta) -> None:
         """Everything written until now is the state at `point`. Freezes a full layer, and if the

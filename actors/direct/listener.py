@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(GREETING_BYTES_MAX)
         self._nonce = secret.nonce()
         self._waiting: deque[link.Frame] = deque()  # of one read, at most
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._under_way: dict[asyncio.Future[bytes], int] = {}  # answer -> number of the call
         self._unread = False
         self._paused = False
 
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
     def _work(self) -> None:
         """What has come, as far as calls may be begun."""
         try:
-            while self._waiting and len(self._tasks) < CALLS_MAX and not self._unread:
+            while self._waiting and len(self._under_way) < CALLS_MAX and not self._unread:
                 self._take(self._waiting.popleft())
         except (Invalid, DecodeError) as error:
             self.abort(str(error))
@@ -155,11 +155,9 @@ class Connection(asyncio.Protocol):
             call = self._listener.service.calls.get(frame.method)
             if call is None:
                 raise Invalid(f"method: {frame.method[:80]!r} is not there to be called")
-            task = asyncio.get_running_loop().create_task(
-                self._answer(frame.call, call(frame.body))
-            )
-            self._tasks[task] = None
-            task.add_done_callback(self._done)
+            answer = asyncio.ensure_future(call(frame.body))
+            self._under_way[answer] = frame.call
+            answer.add_done_callback(self._answer)
         else:
             raise Invalid(f"kind: {frame.kind} is nothing that a caller says")
 
@@ -181,17 +179,16 @@ class Connection(asyncio.Protocol):
         shown = secret.proof(endpoint, "called", self._nonce, hello.nonce)
         self._write(link.Frame(kind=link.WELCOME, body=shown))
 
-    async def _answer(self, call: int, work: Awaitable[bytes]) -> None:
-        try:
-            answer = link.Frame(kind=link.ANSWER, call=call, body=await work)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, in words (design 5.11)
+    def _answer(self, answer: asyncio.Future[bytes]) -> None:
+        call = self._under_way.pop(answer)
+        error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
+        if error is None:
+            self._write(link.Frame(kind=link.ANSWER, call=call, body=answer.result()))
+        else:  # it is the caller's, in words (design 5.11)
             said = f"{type(error).__name__}: {error}"[:FAULT_CHARACTERS_MAX]
-            answer = link.Frame(kind=link.FAULT, call=call, body=said.encode())
-        self._write(answer)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        self._work()
+            self._write(link.Frame(kind=link.FAULT, call=call, body=said.encode()))
+        if self._waiting:
+            self._work()
 
     def _write(self, frame: link.Frame) -> None:
         if not self._transport.is_closing():

@@ -10,12 +10,14 @@ then each has its own, one more than the last, so that nobody can replace what h
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from state_machines import names
+from state_machines import names, packing
 from state_machines.errors import Conflict, NotFound
 from state_machines.op import Stamp, command, query
+from state_machines.runs import Run
 from state_machines.tables import Table, Tables
 
 TENANT_BYTES_MAX: Final = 64
@@ -44,6 +46,8 @@ class KvFloor:
 FLOORS: Final = Table("metadata.kv_floor", KvFloor, key=("tenant", "key"))
 KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"))
 
+_KEY, _VALUE, _REVISION = map(packing.field_names(Kv).index, ("key", "value", "revision"))
+
 
 @dataclass(frozen=True, slots=True)
 class KvEntry:
@@ -52,6 +56,14 @@ class KvEntry:
     key: str
     value: bytes
     revision: int
+
+
+def _entry(stored: bytes | None) -> KvEntry | None:
+    """What a stored row says; None of none."""
+    if stored is None:
+        return None
+    values = packing.unpack_values(stored)[1]
+    return KvEntry(values[_KEY], values[_VALUE], values[_REVISION])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +86,24 @@ def _check_key(tenant: str, key: str) -> None:
     names.name(key, "key", KEY_BYTES_MAX)
 
 
-def _expect(row: Kv | None, expected: int | None) -> None:
-    revision = row.revision if row is not None else 0
+def _put(db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: int | None) -> int:
+    """Set a pair and return its revision, or raise Conflict. The hottest row of its kind: handled
+    as plain values."""
+    place = (tenant, key)
+    old = db.store.get(KV.name, place)
+    before = packing.unpack_values(old)[1][_REVISION] if old is not None else 0
+    _expect(before, expected)
+    if old is None:
+        floor = db.get(FLOORS, tenant, key)
+        if floor is not None:
+            before = floor.revision
+            db.delete(FLOORS, tenant, key)
+    revision = max(at.index, before + 1)
+    db.settle(KV.name, place, db.pack((db.revision, (tenant, key, value, revision))))
+    return revision
+
+
+def _expect(revision: int, expected: int | None) -> None:
     if expected is not None and revision != expected:
         raise Conflict(f"expected_revision: {expected}, the key is at {revision}")
 
@@ -99,16 +127,28 @@ class PutKv:
         """Pairs spread by key."""
         return (self.tenant, self.key)
 
+    @classmethod
+    def validate_run(cls, run: Run) -> None:
+        """The same of a run."""
+        columns = run.columns
+        names.column(columns["tenant"], "tenant", TENANT_BYTES_MAX)
+        names.column(columns["key"], "key", KEY_BYTES_MAX)
+        for value in columns["value"]:
+            names.payload(value, "value")
+        names.positive(min(each or 0 for each in columns["expected_revision"]), "expected_revision")
+
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the pair is at the expected revision."""
-        row = db.get(KV, self.tenant, self.key)
-        _expect(row, self.expected_revision)
-        last = row or db.get(FLOORS, self.tenant, self.key)
-        if isinstance(last, KvFloor):
-            db.delete(FLOORS, self.tenant, self.key)
-        revision = max(at.index, last.revision + 1) if last is not None else at.index
-        db.put(KV, Kv(self.tenant, self.key, self.value, revision))
-        return revision
+        return _put(db, at, self.tenant, self.key, self.value, self.expected_revision)
+
+    @classmethod
+    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[int | Conflict]:
+        """The same of a run."""
+        for row in run.rows("tenant", "key", "value", "expected_revision"):
+            try:
+                yield _put(db, at, *row)
+            except Conflict as error:
+                yield error
 
 
 @command("metadata.kv.delete")
@@ -131,7 +171,7 @@ class DeleteKv:
     def apply(self, db: Tables, at: Stamp) -> None:
         """NotFound, or Conflict unless the pair is at the expected revision."""
         row = db.get(KV, self.tenant, self.key)
-        _expect(row, self.expected_revision)
+        _expect(row.revision if row is not None else 0, self.expected_revision)
         if row is None:
             raise NotFound(f"key: {self.key!r} is not there")
         if row.revision >= at.index:
@@ -144,6 +184,7 @@ class DeleteKv:
 class GetKv:
     """Read a pair."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     key: str
 
@@ -157,8 +198,20 @@ class GetKv:
 
     def read(self, db: Tables, at: Stamp) -> KvEntry | None:
         """None when there is none."""
-        row = db.get(KV, self.tenant, self.key)
-        return None if row is None else KvEntry(row.key, row.value, row.revision)
+        return _entry(db.store.get(KV.name, (self.tenant, self.key)))
+
+    @classmethod
+    def validate_run(cls, run: Run) -> None:
+        """The same of a run."""
+        names.column(run.columns["tenant"], "tenant", TENANT_BYTES_MAX)
+        names.column(run.columns["key"], "key", KEY_BYTES_MAX)
+
+    @classmethod
+    def read_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[KvEntry | None]:
+        """The same of a run."""
+        get = db.store.get
+        for place in run.rows("tenant", "key"):
+            yield _entry(get(KV.name, place))
 
 
 @query("metadata.kv.range")

@@ -4,6 +4,24 @@ One file an entity; importing this package registers them all. A session, its su
 will share a slot (tenant and client id), so whatever must change together is in one group.
 """
 
-from state_machines.mqtt import due, pulse, retained, session, subscription, topic, will
+from state_machines.mqtt import (
+    due,
+    pulse,
+    retained,
+    session,
+    session_columns,
+    subscription,
+    topic,
+    will,
+)
 
-__all__ = ["due", "pulse", "retained", "session", "subscription", "topic", "will"]
+__all__ = [
+    "due",
+    "pulse",
+    "retained",
+    "session",
+    "session_columns",
+    "subscription",
+    "topic",
+    "will",
+]

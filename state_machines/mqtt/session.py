@@ -8,11 +8,11 @@ a will that is still due fires (MQTT 5, 3.1.2.5, 3.1.2.11.2, 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from state_machines import names, op
+from state_machines import names, op, packing
 from state_machines.errors import Invalid
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, subscription, will
@@ -22,14 +22,21 @@ from state_machines.mqtt.sessions import (
     TALLIES,
     Session,
     SessionTally,
+    count_sessions,
     delete_session,
     held,
     put_session,
 )
 from state_machines.op import Stamp, command, query
+from state_machines.runs import Run
 from state_machines.tables import Tables
 
 MS: Final = 1_000
+
+_PLACES: Final = packing.field_names(Session)
+_BROKER, _EPOCH, _CONNECTED = map(_PLACES.index, ("broker", "epoch", "connected"))
+_EXPIRY_S, _EXPIRES_MS = map(_PLACES.index, ("expiry_s", "expires_ms"))
+_CONNECTED_MS, _DISCONNECTED_MS = map(_PLACES.index, ("connected_ms", "disconnected_ms"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +66,88 @@ class SessionPage:
     next: bytes
 
 
-def _check(item: SessionItem) -> None:
-    names.client_id(item.client_id)
-    names.name(item.broker, "broker")
-    names.seconds(item.expiry_s, "expiry_s")
+def check_columns(
+    client_ids: Sequence[str], brokers: Sequence[str], expiry_s: Sequence[int]
+) -> None:
+    """The limits of what opens sessions. Raises Invalid."""
+    names.column(client_ids, "client_id", MQTT_STRING_BYTES_MAX)
+    for broker in dict.fromkeys(brokers):
+        names.name(broker, "broker")
+    for each in dict.fromkeys(expiry_s):
+        names.seconds(each, "expiry_s")
 
 
-def _open(db: Tables, at: Stamp, tenant: str, item: SessionItem) -> OpenedSession:
-    old = db.get(SESSIONS, tenant, item.client_id)
-    if old is not None and (item.clean_start or 0 < old.expires_ms <= at.now_ms):
+def open_all(
+    db: Tables, at: Stamp, items: Iterable[tuple[str, str, str, int, bool]]
+) -> list[tuple[int, bool]]:
+    """Open sessions (tenant, client id, broker, expiry, clean start); the epoch of each, and
+    whether it was there before.
+
+    In the usual case, a new session or one without a will that is opened again, rows are handled
+    as plain values and the tally is settled once a tenant: it is what a reconnect storm is made of.
+    """
+    table, wills, get, pack = SESSIONS.name, will.WILLS.name, db.store.get, db.pack
+    unpack, now_ms, revision = packing.unpack_values, at.now_ms, db.revision
+    more: dict[str, list[int]] = {}
+    opened: list[tuple[int, bool]] = []
+    for tenant, client_id, broker, expiry_s, clean_start in items:
+        key = (tenant, client_id)
+        old = get(table, key)
+        count = more.get(tenant) or more.setdefault(tenant, [0, 0])
+        if old is None:
+            epoch = db.unique()
+            new = [tenant, client_id, broker, epoch, True, expiry_s, now_ms, now_ms, 0, 0, 0]
+            db.settle(table, key, pack((revision, new)))
+            count[0] += 1
+            count[1] += 1
+            opened.append((epoch, False))
+            continue
+        values = unpack(old)[1]
+        if clean_start or values[_EXPIRES_MS] or get(wills, key) is not None:
+            opened.append(_open(db, at, tenant, client_id, broker, expiry_s, clean_start))
+            continue
+        count[1] += not values[_CONNECTED]
+        epoch = values[_EPOCH] = db.unique()
+        values[_BROKER] = broker
+        values[_CONNECTED] = True
+        values[_EXPIRY_S] = expiry_s
+        values[_CONNECTED_MS] = now_ms
+        values[_DISCONNECTED_MS] = 0
+        db.settle(table, key, pack((revision, values)))
+        opened.append((epoch, True))
+    for tenant, (sessions, connected) in more.items():
+        count_sessions(db, tenant, sessions, connected)
+    return opened
+
+
+def _open(
+    db: Tables,
+    at: Stamp,
+    tenant: str,
+    client_id: str,
+    broker: str,
+    expiry_s: int,
+    clean_start: bool,
+) -> tuple[int, bool]:
+    """The same of one session, whatever hangs on it."""
+    old = db.get(SESSIONS, tenant, client_id)
+    if old is not None and (clean_start or 0 < old.expires_ms <= at.now_ms):
         end(db, at, old)
         old = None
     if old is not None:
         _settle_will(db, at, old)
-        due.disarm(db, old.expires_ms, due.SESSION, tenant, item.client_id)
+        due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
     epoch = db.unique()
     put_session(
         db,
         old,
         Session(
             tenant=tenant,
-            client_id=item.client_id,
-            broker=item.broker,
+            client_id=client_id,
+            broker=broker,
             epoch=epoch,
             connected=True,
-            expiry_s=item.expiry_s,
+            expiry_s=expiry_s,
             created_ms=old.created_ms if old is not None else at.now_ms,
             connected_ms=at.now_ms,
             disconnected_ms=0,
@@ -91,7 +155,7 @@ def _open(db: Tables, at: Stamp, tenant: str, item: SessionItem) -> OpenedSessio
             subscriptions=old.subscriptions if old is not None else 0,
         ),
     )
-    return OpenedSession(item.client_id, epoch, old is not None)
+    return epoch, old is not None
 
 
 def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
@@ -132,15 +196,15 @@ class OpenSession:
     def validate(self) -> None:
         """Names and numbers within their limits."""
         names.tenant(self.tenant)
-        _check(self._item())
+        check_columns((self.client_id,), (self.broker,), (self.expiry_s,))
 
-    def _item(self) -> SessionItem:
-        return SessionItem(
-            client_id=self.client_id,
-            broker=self.broker,
-            expiry_s=self.expiry_s,
-            clean_start=self.clean_start,
-        )
+    @classmethod
+    def validate_run(cls, run: Run) -> None:
+        """The same of a run."""
+        columns = run.columns
+        for tenant in dict.fromkeys(columns["tenant"]):
+            names.tenant(tenant)
+        check_columns(columns["client_id"], columns["broker"], columns["expiry_s"])
 
     def slot_key(self) -> tuple[str, ...]:
         """A session and what hangs on it stay together."""
@@ -148,12 +212,25 @@ class OpenSession:
 
     def apply(self, db: Tables, at: Stamp) -> OpenedSession:
         """Always succeeds: the newest connection wins (MQTT 5, 3.1.4)."""
-        return _open(db, at, self.tenant, self._item())
+        item = (self.tenant, self.client_id, self.broker, self.expiry_s, self.clean_start)
+        ((epoch, present),) = open_all(db, at, (item,))
+        return OpenedSession(self.client_id, epoch, present)
+
+    @classmethod
+    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> list[OpenedSession]:
+        """The same of a run."""
+        opened = open_all(
+            db, at, run.rows("tenant", "client_id", "broker", "expiry_s", "clean_start")
+        )
+        return [
+            OpenedSession(client_id, *each)
+            for client_id, each in zip(run.columns["client_id"], opened, strict=True)
+        ]
 
 
 @command("mqtt.session.save")
 class SaveSessions:
-    """Open many sessions at once: what a broker does when it starts, or in a reconnect storm."""
+    """Open many sessions at once, an object each. `OpenSessions` says the same in columns."""
 
     tenant: str = names.DEFAULT_TENANT
     sessions: tuple[SessionItem, ...]
@@ -162,8 +239,11 @@ class SaveSessions:
         """Each within its limits."""
         names.tenant(self.tenant)
         names.items(self.sessions, "sessions")
-        for each in self.sessions:
-            _check(each)
+        check_columns(
+            [each.client_id for each in self.sessions],
+            [each.broker for each in self.sessions],
+            [each.expiry_s for each in self.sessions],
+        )
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """A session and what hangs on it stay together."""
@@ -186,7 +266,16 @@ class SaveSessions:
 
     def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
         """One outcome for each, in order."""
-        return tuple([_open(db, at, self.tenant, each) for each in self.sessions])
+        rows = [
+            (self.tenant, each.client_id, each.broker, each.expiry_s, each.clean_start)
+            for each in self.sessions
+        ]
+        return tuple(
+            [
+                OpenedSession(each.client_id, *opened)
+                for each, opened in zip(self.sessions, open_all(db, at, rows), strict=True)
+            ]
+        )
 
 
 @command("mqtt.session.close")
@@ -285,6 +374,7 @@ class DeleteSessions:
 class GetSession:
     """Read a session."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     client_id: str
 

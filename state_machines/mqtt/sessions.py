@@ -72,6 +72,11 @@ def delete_session(db: Tables, session: Session) -> None:
 def _tally(db: Tables, tenant: str, before: Session | None, after: Session | None) -> None:
     more = (after is not None) - (before is not None)
     connected = (after is not None and after.connected) - (before is not None and before.connected)
+    count_sessions(db, tenant, more, connected)
+
+
+def count_sessions(db: Tables, tenant: str, more: int, connected: int) -> None:
+    """There are so many more sessions, so many more of them connected."""
     if more or connected:
         old = db.get(TALLIES, tenant) or SessionTally(tenant, 0, 0)
         db.put(TALLIES, SessionTally(tenant, old.sessions + more, old.connected + connected))

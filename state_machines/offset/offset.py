@@ -174,7 +174,7 @@ class CommitOffsets:
         commit would double what one costs.
         """
         tenant, now_ms = self.tenant, at.now_ms
-        table, revision, get, swap = OFFSETS.name, db.revision, db.store.get, db.swap
+        table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)
         new: dict[str, int] = {}
@@ -192,7 +192,7 @@ class CommitOffsets:
                 values[_METADATA] = note
                 values[_COMMITS] += 1
                 values[_COMMIT_MS] = now_ms
-            swap(table, key, old, pack((revision, values)))
+            settle(table, key, pack((revision, values)))
         for group, partitions in new.items():
             known = db.get(GROUPS, tenant, group) or Group(tenant, group, 0, now_ms)
             db.put(GROUPS, replace(known, partitions=known.partitions + partitions))

@@ -43,12 +43,14 @@ TRANSFERRING: Code
 UNKNOWN: Code
 
 class Command(_message.Message):
-    __slots__ = ("tag", "body")
+    __slots__ = ("tag", "body", "count")
     TAG_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     tag: str
     body: bytes
-    def __init__(self, tag: _Optional[str] = ..., body: _Optional[bytes] = ...) -> None: ...
+    count: int
+    def __init__(self, tag: _Optional[str] = ..., body: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("client", "sequence", "acked", "commands")
@@ -71,14 +73,26 @@ class Batch(_message.Message):
     def __init__(self, now_ms: _Optional[int] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("code", "body", "detail")
+    __slots__ = ("code", "body", "detail", "refusals")
     CODE_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     code: Code
     body: bytes
     detail: str
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., body: _Optional[bytes] = ..., detail: _Optional[str] = ...) -> None: ...
+    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., body: _Optional[bytes] = ..., detail: _Optional[str] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("place", "code", "detail")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    code: Code
+    detail: str
+    def __init__(self, place: _Optional[int] = ..., code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes")

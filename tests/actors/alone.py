@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 
 from actors.config import RaftSettings
 from actors.replica import Replica
-from actors.storage_thread import StorageThread
+from actors.storage_thread import Haste, StorageThread
 from actors.transport import Transport
 from state_machines.machine import Machine
 from state_machines.raft import Configuration, Message, Raft, RaftConfig, SnapshotMeta
@@ -46,9 +46,11 @@ class Disk:
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
         *,
+        haste: Haste = Haste.NONE,
+        of_state: bool = True,
         aside: bool = False,
     ) -> None:
-        """See `StorageThread`. What is done aside waits its turn here, too."""
+        """See `StorageThread`. This disk knows no haste; what is done aside waits its turn."""
 
         def work() -> Callable[[], None]:
             try:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from state_machines import op, packing
+from state_machines import op, packing, runs
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.slot_map import GetSlots, KindSlots
 from state_machines.offset.offset import CommitOffsets, CommitReply
@@ -93,7 +93,7 @@ class Script:
             seat,
             "propose",
             asked.group,
-            tuple(each.tag for each in proposal.commands),
+            _tags(proposal.commands),
             proposal.client,
             proposal.sequence,
             proposal.acked,
@@ -108,7 +108,7 @@ class Script:
             seat,
             "query",
             asked.group,
-            tuple(each.tag for each in asked.queries),
+            _tags(asked.queries),
             timeout_ms=asked.timeout_ms,
             stale=asked.stale,
             min_revision=asked.min_revision,
@@ -149,29 +149,46 @@ class Script:
         if key not in self._kept:
             reply = api.Reply(revision=len(self._kept) + 1)
             for command in proposal.commands:
-                done = op.decode(op.COMMANDS, command.tag, command.body)
-                self.applied[group].append(done)
-                match done:
-                    case PutKv():
-                        body = packing.pack(len(self.applied[group]))
-                    case CommitOffsets():
-                        body = packing.pack(CommitReply(len(done.groups), 5))
-                    case _:
-                        body = packing.pack(None)
-                reply.results.add(body=body)
+                replies = [
+                    self._done(group, each) for each in runs.operations_of(op.COMMANDS, command)
+                ]
+                reply.results.add(body=_body(op.COMMANDS, command, replies))
             self._kept[key] = reply.SerializeToString()
         return self._kept[key]
+
+    def _done(self, group: str, done: Any) -> Any:
+        self.applied[group].append(done)
+        match done:
+            case PutKv():
+                return len(self.applied[group])
+            case CommitOffsets():
+                return CommitReply(len(done.groups), 5)
+            case _:
+                return None
 
     def _read(self, queries: Sequence[api.Command]) -> bytes:
         reply = api.Reply()
         for query in queries:
-            done = op.decode(op.QUERIES, query.tag, query.body)
-            match done:
-                case GetSlots():
-                    body = packing.pack(self.slot_maps)
-                case GetKv():
-                    body = packing.pack(None)
-                case _:
-                    raise AssertionError(done)
-            reply.results.add(body=body)
+            replies: list[Any] = []
+            for done in runs.operations_of(op.QUERIES, query):
+                match done:
+                    case GetSlots():
+                        replies.append(self.slot_maps)
+                    case GetKv():
+                        replies.append(None)
+                    case _:
+                        raise AssertionError(done)
+            reply.results.add(body=_body(op.QUERIES, query, replies))
         return reply.SerializeToString()
+
+
+def _tags(commands: Iterable[api.Command]) -> tuple[str, ...]:
+    """The tag of each operation."""
+    return tuple(each.tag for each in commands for _ in range(each.count or 1))
+
+
+def _body(registry: dict[str, type], command: api.Command, replies: Sequence[Any]) -> bytes:
+    """The body of a result."""
+    if command.count:
+        return runs.pack_replies(registry[command.tag], replies)
+    return packing.pack(replies[0])

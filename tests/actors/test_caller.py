@@ -13,6 +13,7 @@ import pytest
 
 from actors import lanes
 from actors.caller import SHARD_MOVES_MAX, Caller
+from state_machines import runs
 from state_machines.errors import (
     Conflict,
     Invalid,
@@ -58,10 +59,14 @@ def now() -> float:
 async def test_all_that_waits_goes_together() -> None:
     script = Script()
     async with calling(script) as caller:
-        results = await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(1_000)))
-    assert sorted(results) == list(range(1, 1_001))
-    assert len(script.proposals) == 1
-    assert len(script.calls) == 2  # and the registration
+        few = await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(200)))
+        assert sorted(few) == list(range(1, 201))
+        assert len(script.proposals) == 1
+        assert len(script.calls) == 2  # and the registration
+        many = await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(1_000)))
+    assert sorted(many) == list(range(201, 1_201))
+    sizes = [len(call.tags) for call in script.proposals]
+    assert sizes == [200, 500, 500], "half of many: one call is made while the other is answered"
 
 
 @in_virtual_time
@@ -574,8 +579,8 @@ async def test_a_named_group_overrides_the_map() -> None:
 @in_virtual_time
 async def test_a_result_belongs_to_its_caller() -> None:
     mixed = api.Reply()
-    mixed.results.add(code=api.CONFLICT, detail="revision")
-    mixed.results.add(body=b"\x07")
+    run = mixed.results.add(body=b"\x91\x07")
+    run.refusals.add(place=0, code=api.CONFLICT, detail="revision")
     script = Script(faults=[once(mixed)])
     async with calling(script) as caller:
         results = await asyncio.gather(
@@ -591,9 +596,9 @@ async def test_queries_that_were_too_much_together_are_asked_again() -> None:
         if len(call.tags) == 1:
             return None
         reply = api.Reply()
-        reply.results.add(body=b"\xc0")
-        for _ in call.tags[1:]:
-            reply.results.add(code=api.QUOTA_EXCEEDED, detail="ask on its own")
+        run = reply.results.add(body=runs.pack_replies(GetKv, [None]))
+        for place in range(1, len(call.tags)):
+            run.refusals.add(place=place, code=api.QUOTA_EXCEEDED, detail="ask on its own")
         return reply
 
     script = Script(faults=[first_only])

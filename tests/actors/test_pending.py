@@ -29,7 +29,7 @@ def reply_future() -> asyncio.Future[bytes]:
 
 
 def write(size: int = 10, at: float = 0.0) -> Write:
-    return Write(api.Proposal(client=1, sequence=1), size, reply_future(), at)
+    return Write(api.Proposal(client=1, sequence=1), (), size, reply_future(), at)
 
 
 def read(min_revision: int = 0) -> Read:

@@ -86,7 +86,7 @@ async def test_what_cannot_be_decoded_never_enters_the_log() -> None:
 async def test_an_apply_that_fails_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = await Alone.leading()
 
-    def surprise(entry: Entry) -> Any:
+    def surprise(entry: Entry, _: object) -> Any:
         raise KeyError("nobody has thought of this")
 
     monkeypatch.setattr(replica.machine, "apply", surprise)

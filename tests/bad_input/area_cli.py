@@ -71,7 +71,8 @@ class Client:
         pass
 
     def call(self, operation: Any) -> Any:
-        kind = op.kind(type(operation))
+        operation_type: Any = type(operation)
+        kind = op.kind(operation_type)
         if kind not in self._groups:
             self._groups[kind] = copy.deepcopy(groups()[kind])
         group = self._groups[kind]

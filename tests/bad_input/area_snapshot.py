@@ -51,6 +51,7 @@ class Inline:
         job: Callable[[], T],
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
+        **haste: Any,
     ) -> None:
         done(job())
 

@@ -13,7 +13,7 @@ from bench.rows import ROWS
 
 pytestmark = pytest.mark.ray
 
-SOME = ("put-100", "commit-1000", "read-100", "local-read-1", "sessions-1000", "failover")
+SOME = ("put-100", "commit-1000", "read-100", "local-read-1", "sessions-1000", "failover-all")
 """One of each kind."""
 
 
@@ -35,4 +35,6 @@ def test_rows_are_measured_on_a_cluster_made_for_them(tmp_path: Path) -> None:
     for row in found["rows"]:
         assert row["metaray"]["median"] > 0, row["workload"]
         assert row["metaray"]["medians"].get("errors", 0) == 0, row["workload"]
+    (killed,) = found["rows"][-1]["metaray"]["rounds"]
+    assert killed["first_ms"] <= killed["all_ms"] == killed["figure"]
     assert (tmp_path / "bench.png").exists()

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import command, report, workloads
+from bench.compare import summed
 from bench.rows import ROWS
-from bench.run import _summed
 from bench.workloads import Sample, drive
 from metaray.cli.app import app
 from state_machines.errors import NoQuorum
@@ -56,6 +56,7 @@ async def test_callers_call_one_after_the_other_and_errors_are_not_counted(
         (["--rows", "put-1,nothing"], "rows: nothing; there are put-1,"),
         (["--rounds", "0"], "rounds: from 1 to 1000, not 0"),
         (["--seconds", "0"], "seconds: from 0.1 to 3600, not 0.0"),
+        (["--peers", "etcd,consul"], "peers: consul; there are etcd, zookeeper"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
@@ -69,7 +70,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 
 def result_of(figures: list[float]) -> dict[str, Any]:
     rounds = [{"figure": each, "p50_ms": 1.0, "share_append": 0.25} for each in figures]
-    return {"rows": [_summed(row, rounds) for row in ROWS]}
+    return {"rows": [summed(row, {"metaray": {row.name: rounds}}) for row in ROWS]}
 
 
 def test_a_result_is_a_table_a_file_and_a_picture(tmp_path: Path) -> None:

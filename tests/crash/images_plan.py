@@ -118,7 +118,9 @@ def apply(machine: Machine, state: State, history: History, upto: int) -> None:
     """Apply what follows the state's point, as one job of a replica."""
     entries = history.entries[state.applied.index : upto]
     if entries:
-        storage_jobs.apply(machine, state, entries, history.point(upto).configuration)
+        unknown = [()] * len(entries)
+        configuration = history.point(upto).configuration
+        storage_jobs.apply(machine, state, entries, unknown, configuration)
 
 
 def digest(state: State) -> bytes:

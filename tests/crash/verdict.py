@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from state_machines import op
+from state_machines import op, runs
 from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import EPOCHS, RegisterNode
 from state_machines.mqtt.session import CloseSession, OpenSession
@@ -228,12 +228,12 @@ def _find_writes(court: _Court) -> None:
                 continue
             for proposal in api.Batch.FromString(entry.data).proposals:
                 for command in proposal.commands:
-                    done = op.decode(op.COMMANDS, command.tag, command.body)
-                    write = _write_of(court.writes, closes, done)
-                    if write is not None:
-                        write.places.append((index, proposal.client, proposal.sequence))
-                        if write.group != group:
-                            court.wrong(f"{write} is in the log of {group}")
+                    for done in runs.operations_of(op.COMMANDS, command):
+                        write = _write_of(court.writes, closes, done)
+                        if write is not None:
+                            write.places.append((index, proposal.client, proposal.sequence))
+                            if write.group != group:
+                                court.wrong(f"{write} is in the log of {group}")
 
 
 def _write_of(writes: dict[str, _Write], closes: dict[str, _Write], done: Any) -> _Write | None:

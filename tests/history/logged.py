@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from state_machines import op
+from state_machines import op, runs
 from state_machines.clients import RegisterClient
 from state_machines.machine import Machine
 from state_machines.raft.messages import Entry, EntryKind
@@ -113,10 +113,18 @@ def commands_in(entries: Iterable[Entry]) -> list[Command]:
             repeated = proposal.client != 0 and who in known
             known.add(who)
             for each in proposal.commands:
-                place += 1
-                if not repeated and each.tag != op.TAGS[RegisterClient]:
-                    found.append(Command(entry.index, place, *who, each.tag, each.body))
+                for body in _bodies(each):
+                    place += 1
+                    if not repeated and each.tag != op.TAGS[RegisterClient]:
+                        found.append(Command(entry.index, place, *who, each.tag, body))
     return found
+
+
+def _bodies(command: api.Command) -> list[bytes]:
+    """The body of each operation on its own."""
+    if not command.count:
+        return [command.body]
+    return [op.encode(each) for each in runs.operations_of(op.COMMANDS, command)]
 
 
 def changes_in(

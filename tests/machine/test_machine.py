@@ -320,5 +320,9 @@ def test_bodies_are_decoded_once_for_admission_and_apply(
         return real(*args)
 
     monkeypatch.setattr(op, "decode", counted)
-    group.run(put("only here", b"once"))
+    proposal = group.proposal(put("only here", b"once"))
+    admitted = group.machine.admit(proposal)
+    entry = Entry(1, 100, api.Batch(proposals=[proposal]).SerializeToString())
+    group.machine.apply(entry, [admitted])
     assert len(calls) == 1
+    assert group.ask(GetKv(key="only here")).value == b"once"

@@ -17,7 +17,7 @@ from zlib import crc32
 from actors.pending import PROPOSALS_MAX, READS_MAX
 from actors.replica import Replica
 from actors.transport import BUFFER_MAX, CALLS_MAX
-from state_machines.machine import Applied
+from state_machines.machine import Admitted, Applied
 from state_machines.raft import Raft
 from state_machines.raft.messages import (
     Append,
@@ -170,8 +170,11 @@ class Monitor:
         apply, take_changes = machine.apply, machine.take_changes
         at: list[tuple[Entry, list[Applied]]] = []
 
-        def applied(entry: Entry) -> list[Applied]:
-            replies: list[Applied] = apply(entry)
+        def applied(entry: Entry, admitted: Sequence[Admitted] = ()) -> list[Applied]:
+            if core._log.commit > member.commit:  # committed and applied in one step
+                self._commits(member, core, self.facts[member.group])
+                member.commit = core._log.commit
+            replies: list[Applied] = apply(entry, admitted)
             at.append((entry, replies))
             return replies
 

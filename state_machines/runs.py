@@ -1,0 +1,232 @@
+"""Runs: many operations of one class as columns, one list of values for each field.
+
+What callers ask for at the same moment is mostly of one class. Said as columns it is packed,
+checked and taken apart at the speed of C, and a replica makes no object an operation. Only *flat*
+classes have runs: all of whose fields are scalars. Their replies travel together in the same way.
+
+A class may do a run itself, with the same outcome as one operation after the other: `validate_run`
+raises Invalid for the first that is beyond its limits; `apply_run` or `read_run` returns a reply or
+a `Rejected` for each, and has changed nothing for those that it rejects.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Final
+
+from state_machines import op, packing
+from state_machines.errors import Invalid
+from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX, INT_MIN, REPLY_BYTES_MAX
+from state_machines.wire import api_pb2 as api
+
+SCALAR_BYTES: Final = 9  #: the most that msgpack takes for a number, or in front of a text
+
+Column = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` operations of a class, each field's values in their order."""
+
+    kind: type
+    count: int
+    columns: dict[str, Column]
+
+    def rows(self, *names: str) -> Iterable[tuple[Any, ...]]:
+        """These fields of each operation."""
+        return zip(*[self.columns[name] for name in names], strict=True)
+
+    def operations(self) -> list[Any]:
+        """The operations as objects."""
+        names = tuple(self.columns)
+        kind: Any = self.kind
+        return [kind(**dict(zip(names, values, strict=True))) for values in self.rows(*names)]
+
+
+@cache
+def flat(kind: Any) -> bool:
+    """Whether operations of this class can be a run."""
+    names, hints = packing.field_names(kind), typing.get_type_hints(kind)
+    return bool(names) and all(_scalars(hints[name]) for name in names)
+
+
+@cache
+def _scalars(hint: Any) -> frozenset[type]:
+    """The scalar types that a field may have; none for a field that is no scalar."""
+    some = frozenset(typing.get_args(hint)) or frozenset({NoneType if hint is None else hint})
+    return some if packing.PLAIN.issuperset(some) else frozenset()
+
+
+@cache
+def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """All fields of an object of this class, in order."""
+    names = packing.field_names(kind)
+    if len(names) > 1:
+        return attrgetter(*names)
+    one = attrgetter(*names)
+    return lambda each: (one(each),)
+
+
+# -- operations ---------------------------------------------------------------------------------
+
+
+def pack(operations: Sequence[Any]) -> bytes:
+    """The body of a run. A column that says what the field says by default is left out."""
+    kind: Any = type(operations[0])
+    columns = zip(*map(_values(kind), operations), strict=True)
+    return packing.pack_columns(
+        {
+            each.name: column
+            for each, column in zip(fields(kind), columns, strict=True)
+            if each.default is MISSING or column.count(each.default) != len(column)
+        }
+    )
+
+
+def unpack(kind: type, count: int, body: bytes) -> Run:
+    """The run in a body, with the types of its values checked, not yet their limits.
+
+    Raises Invalid naming the field.
+    """
+    if not 0 < count <= BATCH_ITEMS_MAX:
+        raise Invalid(f"count: {count}, the range is 1 to {BATCH_ITEMS_MAX}")
+    if not flat(kind):
+        raise Invalid(f"count: {op.TAGS[kind]} does not come in runs")
+    found = packing.load(body)
+    if type(found) is not dict:
+        raise Invalid("body: a map of columns is wanted")
+    hints = typing.get_type_hints(kind)
+    columns: dict[str, Column] = {}
+    for each in fields(kind):
+        name = each.name
+        column = found.get(name)
+        if name not in found:
+            if each.default is MISSING:
+                raise Invalid(f"{name}: missing")
+            column = [each.default] * count
+        elif type(column) is not list or len(column) != count:
+            raise Invalid(f"{name}: a list of {count} is wanted")
+        else:
+            check_column(column, _scalars(hints[name]), name)
+        assert column is not None, "given or made"
+        columns[name] = column
+    return Run(kind, count, columns)
+
+
+def check_column(column: Column, kinds: frozenset[type], field: str) -> None:
+    """Raise Invalid unless every value is of one of these types, and within 64 bits if a number."""
+    found = frozenset(map(type, column))
+    if not found <= kinds:
+        wrong = next(each for each in column if type(each) not in kinds)
+        wanted = " or ".join(sorted(each.__name__ for each in kinds))
+        raise Invalid(f"{field}: {wanted} is wanted, not {type(wrong).__name__}")
+    if int in found:
+        numbers = column if len(found) == 1 else [each for each in column if type(each) is int]
+        if min(numbers) < INT_MIN or max(numbers) > INT_MAX:
+            raise Invalid(f"{field}: beyond 64 bits")
+
+
+def validate(run: Run) -> None:
+    """Check the limits of every operation. Raises Invalid."""
+    check = getattr(run.kind, "validate_run", None)
+    if check is not None:
+        check(run)
+    elif hasattr(run.kind, "validate"):
+        for each in run.operations():
+            each.validate()
+
+
+def decode(registry: dict[str, type], command: api.Command) -> Any:
+    """The operation or the run that a command or query says, validated. Raises Invalid."""
+    if not command.count:
+        return op.decode(registry, command.tag, command.body)
+    kind = registry.get(command.tag)
+    if kind is None:
+        raise Invalid(f"tag: {command.tag[:80]!r} is not known")
+    run = unpack(kind, command.count, command.body)
+    validate(run)
+    return run
+
+
+def operations_of(registry: dict[str, type], command: api.Command) -> list[Any]:
+    """All that a command says, as objects. Raises Invalid."""
+    found = decode(registry, command)
+    return found.operations() if type(found) is Run else [found]
+
+
+def count_of(commands: Iterable[api.Command]) -> int:
+    """How many operations these are."""
+    return sum([each.count or 1 for each in commands])
+
+
+def weight(flat_one: Any) -> int:
+    """How many bytes an operation or a reply of a flat class takes at most."""
+    kind: Any = type(flat_one)
+    values = (flat_one,) if kind in packing.PLAIN else _values(kind)(flat_one)
+    size = SCALAR_BYTES * len(values)
+    for each in values:
+        if type(each) is bytes:
+            size += len(each)
+        elif type(each) is str:
+            size += len(each) if each.isascii() else 4 * len(each)
+    return size
+
+
+# -- replies ------------------------------------------------------------------------------------
+
+
+@cache
+def _reply_columns(kind: Any) -> Any:
+    """The dataclass whose columns the replies of this class travel as; None: one by one."""
+    hint = op.reply_type(kind)
+    some = [each for each in typing.get_args(hint) if each is not NoneType] or [hint]
+    one: Any = some[0]
+    if len(some) == 1 and hasattr(one, "__dataclass_fields__") and flat(one):
+        return one
+    return None
+
+
+def pack_replies(kind: type, replies: Sequence[Any]) -> bytes:
+    """The replies to those of a run that were not rejected.
+
+    A list of them; of dataclasses a list of columns, after the places of those that are None.
+    """
+    made = _reply_columns(kind)
+    if made is None:
+        return packing.pack(tuple(replies))
+    nothing = [place for place, each in enumerate(replies) if each is None]
+    there = [each for each in replies if each is not None] if nothing else replies
+    return packing.pack_columns([nothing, *zip(*map(_values(made), there), strict=True)])
+
+
+def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
+    """The typed replies. Raises Invalid unless there are `count`."""
+    found = packing.load(body, "reply", 2 * REPLY_BYTES_MAX)
+    made = _reply_columns(kind)
+    if type(found) is not list:
+        raise Invalid("reply: a list is wanted")
+    if made is None:
+        if len(found) != count:
+            raise Invalid(f"reply: {len(found)} replies came to {count} operations")
+        decode_one = packing.decoder(op.reply_type(kind))
+        return [decode_one(each, "reply") for each in found]
+    nothing, *columns = found or [None]
+    if type(nothing) is not list or len(columns) not in (0, len(fields(made))):
+        raise Invalid("reply: columns are wanted")
+    hints = typing.get_type_hints(made)
+    for each, column in zip(fields(made), columns, strict=False):
+        if type(column) is not list or len(column) != count - len(nothing):
+            raise Invalid(f"reply: {each.name}: a list of {count - len(nothing)} is wanted")
+        check_column(column, _scalars(hints[each.name]), each.name)
+    places = frozenset(nothing)
+    if len(places) != len(nothing) or not places <= frozenset(range(count)):
+        raise Invalid(f"reply: places beyond {count}, or one twice")
+    if not columns and len(places) != count:
+        raise Invalid(f"reply: {len(places)} replies came to {count} operations")
+    there = map(made, *columns) if columns else iter(())
+    return [None if place in places else next(there) for place in range(count)]

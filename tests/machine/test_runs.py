@@ -1,0 +1,226 @@
+"""A run does what its operations would do one after the other, and is checked as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_machines import op, packing, runs
+from state_machines.errors import Conflict, Invalid, WrongShard
+from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
+from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
+from state_machines.mqtt.session import CloseSession, OpenSession
+from state_machines.mqtt.subscription import PutSubscriptions
+from state_machines.slots import SLOTS, Own, SlotRange, slot_of
+from state_machines.wire import api_pb2 as api
+from tests.machine.alone import Group, outcomes
+from tests.machine.operations import commands
+
+KINDS = sorted({op.kind(cls) for cls in op.COMMANDS.values() if runs.flat(cls)} - {""})
+
+
+def wire(operations: Sequence[Any], count: int | None = None) -> api.Command:
+    """Some operations of one class as a run."""
+    said = len(operations) if count is None else count
+    return api.Command(tag=op.tag(operations[0]), body=runs.pack(operations), count=said)
+
+
+def carried_out(group: Group, operations: Sequence[Any]) -> list[Any]:
+    """What comes of a run of commands: replies, and refusals in words."""
+    proposal = group.proposal()
+    proposal.commands.append(wire(operations))
+    group.machine.admit(proposal)
+    (reply,) = group.entry(proposal)
+    return told(operations, reply)
+
+
+def told(operations: Sequence[Any], reply: api.Reply) -> list[Any]:
+    """The outcome of each operation of a run."""
+    assert reply.code == api.OK, reply.detail
+    (result,) = reply.results
+    refused = {each.place: f"{api.Code.Name(each.code)} {each.detail}" for each in result.refusals}
+    replies = iter(
+        runs.unpack_replies(type(operations[0]), len(operations) - len(refused), result.body)
+    )
+    return [
+        refused[place] if place in refused else next(replies) for place in range(len(operations))
+    ]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_run_of_any_flat_class_survives_the_wire(data: st.DataObject) -> None:
+    made = data.draw(st.lists(commands(data.draw(st.sampled_from(KINDS))), max_size=20))
+    classes: set[Any] = {type(each) for each in made}
+    for cls in filter(runs.flat, classes):
+        same = [each for each in made if type(each) is cls]
+        run = runs.unpack(cls, len(same), runs.pack(same))
+        assert run.operations() == same
+        assert runs.pack(run.operations()) == runs.pack(same), "the same bytes twice"
+        assert len(runs.pack(same)) <= sum(map(runs.weight, same)) + 300
+
+
+KEYS = st.sampled_from(["a", "b", "c", "ä", "x" * 300])
+PUTS = st.builds(
+    PutKv,
+    key=KEYS,
+    value=st.binary(max_size=3),
+    expected_revision=st.one_of(st.none(), st.integers(0, 9)),
+)
+
+
+@given(before=st.lists(PUTS, max_size=4), run=st.lists(PUTS, min_size=1, max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_puts_as_a_run_are_puts_one_by_one(before: list[PutKv], run: list[PutKv]) -> None:
+    together, apart = Group("metadata"), Group("metadata")
+    for group in (together, apart):
+        if before:
+            group.together(*before)
+        group.together(DeleteKv(key="a"))
+    first = carried_out(together, run)
+    second = [
+        f"{each.code} {each.detail}" if isinstance(each, Conflict) else each
+        for each in apart.together(*run)
+    ]
+    assert first == second
+    assert together.store.dump().keys() == apart.store.dump().keys()
+    for key in ("a", "b", "c", "ä", "x" * 300):
+        assert together.ask(GetKv(key=key)) == apart.ask(GetKv(key=key))
+
+
+OPENS = st.builds(
+    OpenSession,
+    client_id=st.sampled_from(["a", "b", "c"]),
+    broker=st.sampled_from(["b1", "b2"]),
+    expiry_s=st.sampled_from([0, 5, 60]),
+    clean_start=st.booleans(),
+)
+
+
+@given(st.lists(OPENS, min_size=1, max_size=8), st.lists(OPENS, min_size=1, max_size=8))
+@settings(max_examples=80, deadline=None)
+def test_sessions_opened_as_a_run_are_sessions_opened_one_by_one(
+    first: list[OpenSession], again: list[OpenSession]
+) -> None:
+    together, apart = Group("mqtt"), Group("mqtt")
+    for part in (first, again):
+        left = carried_out(together, part)
+        right = apart.together(*part)
+        assert left == right
+        for group in (together, apart):
+            for opened in {each.client_id: each for each in right}.values():
+                group.together(
+                    CloseSession(client_id=opened.client_id, epoch=opened.epoch, expiry_s=5)
+                )
+    assert together.store.dump() == apart.store.dump()
+
+
+def test_reads_as_a_run_find_what_is_there_and_none_else() -> None:
+    group = Group("metadata")
+    group.run(PutKv(key="b", value=b"2"))
+    asked = [GetKv(key=key) for key in "abc"]
+    reply = group.machine.query([wire(asked)], group.now_ms)
+    (nothing, found, neither) = told(asked, reply)
+    assert (nothing, neither) == (None, None)
+    assert found == group.ask(GetKv(key="b"))
+
+
+def test_a_reply_that_grows_too_large_refuses_the_rest_of_the_run() -> None:
+    group = Group("metadata")
+    group.run(PutKv(key="big", value=b"x" * VALUE_BYTES_MAX))
+    asked = [GetKv(key="big")] * 20
+    (result,) = group.machine.query([wire(asked)], group.now_ms).results
+    places = [each.place for each in result.refusals]
+    assert places == list(range(places[0], 20)), "from some place on, all"
+    assert {each.code for each in result.refusals} == {api.QUOTA_EXCEEDED}
+    assert 8 <= places[0] <= 9
+
+
+def test_a_moved_slot_is_refused_alone() -> None:
+    group = Group("metadata")
+    half = slot_of(("default", "a"))
+    first, last = (0, half) if half < SLOTS - 1 else (half, SLOTS - 1)
+    own = SlotRange(first, last, "metadata-0")
+    group.run(Own(controller_epoch=1, group_kind="metadata", version=3, ranges=(own,)))
+    away = next(f"k{n}" for n in range(99) if not first <= slot_of(("default", f"k{n}")) <= last)
+    found = carried_out(group, [PutKv(key="a", value=b""), PutKv(key=away, value=b"")])
+    assert isinstance(found[0], int)
+    assert found[1].startswith(WrongShard.code)
+
+
+@pytest.mark.parametrize(
+    ("columns", "count", "said"),
+    [
+        ({"key": ["a", "b"], "value": [b"", b""]}, 3, "key: a list of 3"),
+        ({"key": ["a", "b"]}, 2, "value: missing"),
+        ({"key": ["a", 5], "value": [b"", b""]}, 2, "key: str is wanted, not int"),
+        ({"key": "ab", "value": [b"", b""]}, 2, "key: a list of 2"),
+        ({"key": ["a", ""], "value": [b"", b""]}, 2, "key: empty"),
+        ({"key": ["a", "b\0"], "value": [b"", b""]}, 2, "key: contains NUL"),
+        ({"key": ["a", "b" * 401], "value": [b"", b""]}, 2, "key: 401 bytes"),
+        ({"key": ["a", "ä" * 201], "value": [b"", b""]}, 2, "key: 402 bytes"),
+        ({"key": ["a"], "value": [b"x" * (VALUE_BYTES_MAX + 1)]}, 1, "value: "),
+        ({"key": ["a"], "value": [b""], "expected_revision": [-1]}, 1, "expected_revision: -1"),
+        (
+            {"key": ["a"], "value": [b""], "expected_revision": [2**63]},
+            1,
+            "expected_revision: ",
+        ),
+        ([], 1, "body: a map"),
+        ({}, BATCH_ITEMS_MAX + 1, "commands: "),
+    ],
+)
+def test_a_run_beyond_the_limits_is_not_admitted(columns: Any, count: int, said: str) -> None:
+    group = Group("metadata")
+    body = msgpack.packb(columns)
+    proposal = group.proposal()
+    proposal.commands.add(tag="metadata.kv.put", body=body, count=count)
+    with pytest.raises(Invalid) as caught:
+        group.machine.admit(proposal)
+    assert caught.value.detail.startswith(said)
+
+
+def test_only_flat_classes_come_in_runs() -> None:
+    assert not runs.flat(PutSubscriptions)
+    group = Group("mqtt")
+    proposal = group.proposal()
+    proposal.commands.add(tag=op.TAGS[PutSubscriptions], body=b"\x80", count=2)
+    with pytest.raises(Invalid, match="does not come in runs"):
+        group.machine.admit(proposal)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xc0",
+        b"\x90",
+        b"\x91\x91\x05",
+        b"\x92\x90\x91\x01",
+        b"\x91\x92\x00\x00",
+        b"\x94\x91\x00\x90\x90\x90",
+    ],
+)
+def test_replies_that_do_not_fit_are_invalid(body: bytes) -> None:
+    with pytest.raises(Invalid, match=r"^reply"):
+        runs.unpack_replies(GetKv, 2, body)
+
+
+def test_a_run_and_singles_share_a_proposal() -> None:
+    group = Group("metadata")
+    proposal = group.proposal(PutKv(key="one", value=b"1"))
+    proposal.commands.append(wire([PutKv(key=key, value=b"2") for key in "ab"]))
+    group.machine.admit(proposal)
+    (reply,) = group.entry(proposal)
+    (revision,) = outcomes([PutKv(key="one", value=b"1")], api.Reply(results=reply.results[:1]))
+    assert revision == packing.unpack(int, reply.results[0].body, "reply")
+    assert runs.unpack_replies(PutKv, 2, reply.results[1].body) == [revision, revision]
+    assert {key: group.ask(GetKv(key=key)).value for key in ("one", "a", "b")} == {
+        "one": b"1",
+        "a": b"2",
+        "b": b"2",
+    }
