@@ -142,10 +142,16 @@ class Upkeep:
     def _compact(self) -> None:
         if self._closed is not None:
             return
-        keep = self._settings.log_keep_entries
-        target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep
-        if target - self._core.first_index < keep:
+        core, keep, size = (
+            self._core,
+            self._settings.log_keep_entries,
+            self._settings.log_keep_bytes,
+        )
+        flushed = min(self._stores.state.flushed.index, core.applied_handed)
+        many = flushed - keep - core.first_index >= keep
+        if not many and core.behind(flushed, 2 * size) < core.first_index:
             return  # in strides, so that each delete is worth its transaction
+        target = max(flushed - keep, core.behind(flushed, size))
         point = self._core.snapshot_meta(target)
         # failpoint: compact.decided
         self._core.compact(target)
