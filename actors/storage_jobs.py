@@ -18,7 +18,7 @@ from storage.snapshot import Staging
 from storage.state import State
 from storage.stores import Stores
 
-SMALL_SAVE_BYTES: Final = 4 << 10  #: of entries
+SMALL_SAVE_BYTES: Final = 32 << 10  #: of entries
 SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries: a millisecond or two
 SINGLE_ROWS_MAX: Final = 500  #: the same
 
@@ -90,8 +90,10 @@ def hand_reads(
 
 
 def haste_of_save(ready: Ready) -> Haste:
-    """The loop may wait for a small save."""
-    return Haste.SAVE if _bytes_of(ready.entries) <= SMALL_SAVE_BYTES else Haste.NONE
+    """The loop may wait for a small save. A leader's does not: what it has just sent leaves the
+    process when the loop goes on, and the others are to save at the same time."""
+    small = not ready.messages and _bytes_of(ready.entries) <= SMALL_SAVE_BYTES
+    return Haste.SAVE if small else Haste.NONE
 
 
 def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:

@@ -14,9 +14,9 @@ takes for a small write. So a job may be handed over in *haste*, and while the d
     HERE   a small look at, or change of, the state in memory: it runs on the loop itself, if no
            other job that may touch the state is queued
 
-Whatever takes longer than that has shown that the disk is not quick, and for `SULK_SECONDS`
-everything goes the usual way. So a heartbeat is late by that patience at most, once in a while,
-whatever the disk does.
+What takes longer has shown that the disk is not quick, and for `SULK_SECONDS` its like goes the
+usual way; while a save is overdue, everything does. So a heartbeat is late by that patience at
+most, once in a while, whatever the disk does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 0.003
-SULK_SECONDS: Final = 0.5
+SULK_SECONDS: Final = 0.05
+HERE_SECONDS: Final = 0.02  #: what a job on the loop may take before it counts as slow
+OVERDUE_SECONDS: Final = 0.05  #: nothing runs on the loop while a save takes longer than this
 
 
 class Haste(Enum):
@@ -93,7 +95,8 @@ class StorageThread:
         #: jobs handed over and not yet called back
         self.queued = 0
         self._of_state = 0  # those of them that may touch the state
-        self._quick_from = 0.0
+        self._save_since: float | None = None  # a save is under way
+        self._wait_from = self._here_from = 0.0  # from when on there is haste again
 
     def hand(
         self,
@@ -112,18 +115,21 @@ class StorageThread:
         state. In haste, either may be called before this returns.
         """
         made = _Job(job, done, failed, of_state)
-        if haste is Haste.HERE and not self._of_state and self._quick():
+        if haste is Haste.HERE and self._may_run_here():
             begun = time.monotonic()
             made.run()
-            self._took(time.monotonic() - begun)
+            if time.monotonic() - begun > HERE_SECONDS:
+                self._here_from = time.monotonic() + SULK_SECONDS
             made.tell()
             return
-        wait = haste is Haste.SAVE and not self.queued and self._quick()
+        wait = haste is Haste.SAVE and not self.queued and time.monotonic() >= self._wait_from
         if wait:
             made.waited = threading.Lock()
             made.waited.acquire()
         self.queued += 1
         self._of_state += of_state
+        if not of_state and not aside:
+            self._save_since = time.monotonic()
         waited = made.waited
         (self._aside if aside else self._jobs)[0].put(made)
         if waited is None:
@@ -132,7 +138,7 @@ class StorageThread:
             with self._handing:
                 late, made.waited = made.waited is not None, None
             if late:
-                self._took(PATIENCE_SECONDS)
+                self._wait_from = time.monotonic() + SULK_SECONDS
                 return
         self._back(made)
 
@@ -157,12 +163,10 @@ class StorageThread:
             jobs.put(None)
             thread.join()
 
-    def _quick(self) -> bool:
-        return time.monotonic() >= self._quick_from
-
-    def _took(self, seconds: float) -> None:
-        if seconds >= PATIENCE_SECONDS:
-            self._quick_from = time.monotonic() + SULK_SECONDS
+    def _may_run_here(self) -> bool:
+        now = time.monotonic()
+        overdue = self._save_since is not None and now - self._save_since > OVERDUE_SECONDS
+        return not self._of_state and not overdue and now >= self._here_from
 
     def _queue(self, name: str) -> tuple[SimpleQueue[_Job | None], threading.Thread]:
         jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -183,4 +187,6 @@ class StorageThread:
     def _back(self, job: _Job) -> None:
         self.queued -= 1
         self._of_state -= job.of_state
+        if not job.of_state:
+            self._save_since = None
         job.tell()

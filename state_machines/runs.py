@@ -63,6 +63,13 @@ def _scalars(hint: Any) -> frozenset[type]:
 
 
 @cache
+def _fields(kind: Any) -> list[tuple[str, Any, frozenset[type]]]:
+    """Name, default and scalar types of each field: what is dear to find out."""
+    hints = typing.get_type_hints(kind)
+    return [(each.name, each.default, _scalars(hints[each.name])) for each in fields(kind)]
+
+
+@cache
 def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     """All fields of an object of this class, in order."""
     names = packing.field_names(kind)
@@ -81,9 +88,9 @@ def pack(operations: Sequence[Any]) -> bytes:
     columns = zip(*map(_values(kind), operations), strict=True)
     return packing.pack_columns(
         {
-            each.name: column
-            for each, column in zip(fields(kind), columns, strict=True)
-            if each.default is MISSING or column.count(each.default) != len(column)
+            name: column
+            for (name, default, _), column in zip(_fields(kind), columns, strict=True)
+            if default is MISSING or column.count(default) != len(column)
         }
     )
 
@@ -100,19 +107,17 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
     found = packing.load(body)
     if type(found) is not dict:
         raise Invalid("body: a map of columns is wanted")
-    hints = typing.get_type_hints(kind)
     columns: dict[str, Column] = {}
-    for each in fields(kind):
-        name = each.name
+    for name, default, scalars in _fields(kind):
         column = found.get(name)
         if name not in found:
-            if each.default is MISSING:
+            if default is MISSING:
                 raise Invalid(f"{name}: missing")
-            column = [each.default] * count
+            column = [default] * count
         elif type(column) is not list or len(column) != count:
             raise Invalid(f"{name}: a list of {count} is wanted")
         else:
-            check_column(column, _scalars(hints[name]), name)
+            check_column(column, scalars, name)
         assert column is not None, "given or made"
         columns[name] = column
     return Run(kind, count, columns)
@@ -218,11 +223,10 @@ def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
     nothing, *columns = found or [None]
     if type(nothing) is not list or len(columns) not in (0, len(fields(made))):
         raise Invalid("reply: columns are wanted")
-    hints = typing.get_type_hints(made)
-    for each, column in zip(fields(made), columns, strict=False):
+    for (name, _, scalars), column in zip(_fields(made), columns, strict=False):
         if type(column) is not list or len(column) != count - len(nothing):
-            raise Invalid(f"reply: {each.name}: a list of {count - len(nothing)} is wanted")
-        check_column(column, _scalars(hints[each.name]), each.name)
+            raise Invalid(f"reply: {name}: a list of {count - len(nothing)} is wanted")
+        check_column(column, scalars, name)
     places = frozenset(nothing)
     if len(places) != len(nothing) or not places <= frozenset(range(count)):
         raise Invalid(f"reply: places beyond {count}, or one twice")

@@ -162,7 +162,6 @@ class Scale:
             for at in range(have, rows, LOAD_STEP):
                 end = min(at + LOAD_STEP, rows)
                 took += process.ask("load", kind=kind, first=at, end=end)["seconds"]
-                process.ask("settle")
                 marker.write_text(str(end))  # so that a run that is stopped goes on here
                 self._say(f"{name}: {end:,} of {rows:,} {kind}")
             process.ask("settle")

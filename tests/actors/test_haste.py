@@ -1,0 +1,148 @@
+"""What is done in haste, and that a slow disk ends it (law 15)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from actors import storage_thread
+from actors.pending import Read
+from actors.storage_jobs import SMALL_SAVE_BYTES, haste_of_reads, haste_of_save
+from actors.storage_thread import Haste, StorageThread
+from state_machines import op
+from state_machines.metadata.kv import GetKv, RangeKv
+from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
+from state_machines.wire import api_pb2 as api
+from tests.actors.wires import in_loop
+
+LIMIT_SECONDS = 10.0
+
+
+class Outcome:
+    """What a job is told to, and on which thread it ran."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.ran_on = ""
+
+    def job(self, work: Callable[[], object] = lambda: None) -> Callable[[], str]:
+        def run() -> str:
+            work()
+            self.ran_on = threading.current_thread().name
+            return self.ran_on
+
+        return run
+
+    def hand(self, storage: StorageThread, job: Callable[[], str], **haste: object) -> None:
+        storage.hand(job, self.ended.set_result, self.ended.set_exception, **haste)  # type: ignore[arg-type]
+
+    async def end(self) -> str:
+        return await asyncio.wait_for(self.ended, LIMIT_SECONDS)
+
+
+@in_loop
+async def test_a_quick_save_has_ended_when_it_was_handed_over() -> None:
+    storage = StorageThread("s")
+    for _ in range(20):  # a machine that is busy may have been slow once
+        saved = Outcome()
+        saved.hand(storage, saved.job(), haste=Haste.SAVE, of_state=False)
+        if saved.ended.done():
+            break
+        await saved.end()
+        await asyncio.sleep(storage_thread.SULK_SECONDS)
+    assert saved.ended.done()
+    assert saved.ran_on == "storage s", "waited for, not done on the loop"
+    assert storage.queued == 0
+    storage.close()
+
+
+@in_loop
+async def test_a_slow_save_holds_the_loop_no_longer_than_its_patience() -> None:
+    """Here for ever, if it did: only the loop ends what the save waits for."""
+    storage, disk = StorageThread("s"), threading.Event()
+    slow, next_save = Outcome(), Outcome()
+    slow.hand(storage, slow.job(lambda: disk.wait(LIMIT_SECONDS)), haste=Haste.SAVE, of_state=False)
+    assert not slow.ended.done()
+    next_save.hand(storage, next_save.job(), haste=Haste.SAVE, of_state=False)
+    assert storage.queued == 2
+    disk.set()
+    await slow.end()
+    await next_save.end()
+    assert storage.queued == 0
+    storage.close()
+
+
+@in_loop
+async def test_what_may_run_here_does_unless_the_state_is_in_use() -> None:
+    storage, disk = StorageThread("s"), threading.Event()
+    alone, before, behind, beside = Outcome(), Outcome(), Outcome(), Outcome()
+    alone.hand(storage, alone.job(), haste=Haste.HERE)
+    assert alone.ended.done()
+    assert alone.ran_on == threading.current_thread().name
+    before.hand(storage, before.job(lambda: disk.wait(LIMIT_SECONDS)))
+    behind.hand(storage, behind.job(), haste=Haste.HERE)
+    assert not behind.ended.done(), "it would overtake the job before it"
+    disk.set()
+    assert await before.end() == await behind.end() == "storage s"
+    beside.hand(storage, beside.job(), of_state=False)
+    here = Outcome()
+    here.hand(storage, here.job(), haste=Haste.HERE)
+    assert here.ended.done(), "a save of the log does not touch the state"
+    await beside.end()
+    storage.close()
+
+
+@in_loop
+async def test_nothing_runs_here_while_a_save_is_overdue() -> None:
+    storage, disk = StorageThread("s"), threading.Event()
+    save, apply = Outcome(), Outcome()
+    save.hand(storage, save.job(lambda: disk.wait(LIMIT_SECONDS)), of_state=False)
+    await asyncio.sleep(storage_thread.OVERDUE_SECONDS * 1.5)
+    apply.hand(storage, apply.job(), haste=Haste.HERE)
+    assert not apply.ended.done()
+    disk.set()
+    assert await apply.end() == "storage s"
+    await save.end()
+    storage.close()
+
+
+@in_loop
+async def test_what_goes_wrong_in_haste_is_told_like_any_failure() -> None:
+    storage, failed = StorageThread("s"), Outcome()
+
+    def broken() -> str:
+        raise OSError("no such luck")
+
+    for haste in (Haste.HERE, Haste.SAVE):
+        failed = Outcome()
+        failed.hand(storage, broken, haste=haste)
+        with pytest.raises(OSError, match="no such luck"):
+            await failed.end()
+    storage.close()
+
+
+def test_a_leader_does_not_wait_with_messages_on_their_way() -> None:
+    def ready(size: int, *messages: Heartbeat) -> Ready:
+        entry = Entry(1, 1, b"x" * size)
+        return Ready(messages, None, (entry,), HardState(1, 1, 0), (), (), (), ())
+
+    assert haste_of_save(ready(10)) is Haste.SAVE
+    assert haste_of_save(ready(10, Heartbeat(1, 2, 1, 0))) is Haste.NONE
+    assert haste_of_save(ready(SMALL_SAVE_BYTES + 1)) is Haste.NONE
+
+
+@in_loop
+async def test_only_single_rows_are_read_on_the_loop() -> None:
+    def read(*queries: api.Command) -> Read:
+        return Read(api.QueryRequest(queries=queries), asyncio.get_running_loop().create_future())
+
+    get = api.Command(tag=op.TAGS[GetKv], body=op.encode(GetKv(key="k")))
+    many = api.Command(tag=op.TAGS[GetKv], body=b"", count=10_000)
+    scan = api.Command(tag=op.TAGS[RangeKv], body=op.encode(RangeKv()))
+    assert haste_of_reads([read(get), read(get)]) is Haste.HERE
+    assert haste_of_reads([read(get), read(scan)]) is Haste.NONE
+    assert haste_of_reads([read(many)]) is Haste.NONE
+    assert haste_of_reads([read(api.Command(tag="no.such"))]) is Haste.NONE
