@@ -8,7 +8,7 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto pictures setup sim proof bench bench-peers
+.PHONY: help run test verify fix proto pictures setup sim proof bench bench-peers bench-scale
 .NOTPARALLEL:
 
 help:
@@ -19,6 +19,8 @@ help:
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
 	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
 	@echo "make bench-peers  the same beside etcd and ZooKeeper, in turns (apt-get line if not installed)"
+	@echo "make bench-scale  one replica as its rows grow; build/scale.json, build/scale.png (minutes;"
+	@echo "              with ARGS='--sizes 10000,1000000,10000000' an hour)"
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
@@ -50,6 +52,9 @@ bench: setup
 
 bench-peers: setup
 	@.venv/bin/metaray bench --peers etcd,zookeeper $(ARGS)
+
+bench-scale: setup
+	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m bench.scale $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .

@@ -82,7 +82,11 @@ class RaftSettings:
     """Applied rows reach the disk once they fill this much memory."""
 
     log_keep_entries: int = _setting(2_000, 1, 1_000_000)
-    """Entries kept behind the last flush, so that a replica that was away needs no snapshot."""
+    """Entries kept behind the last flush, so that a replica that was away needs no snapshot. They
+    are kept in memory; at times there are twice as many."""
+
+    log_keep_bytes: int = _setting(64 << 20, 64 << 10, 1 << 40, "bytes")
+    """What these entries may take, twice as much at times. Fewer are kept if they are large."""
 
     map_bytes: int = _setting(1 << 30, 1 << 20, 1 << 44, "bytes")
     """Address space an LMDB file starts with; it grows ahead of need."""

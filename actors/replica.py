@@ -424,7 +424,8 @@ class Replica:
             self._note_removal()
             self._wake()
 
-        self.storage.hand(job, done, self.storage_failed, haste=haste_of_apply(entries))
+        haste = haste_of_apply(entries, self.stores.state)
+        self.storage.hand(job, done, self.storage_failed, haste=haste)
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""

@@ -39,6 +39,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "commit": core.commit,
         "applied": replica.applied.index,
         "flushed": replica.stores.state.flushed.index,
+        "verified": replica.stores.state.verified,
         "voters": list(configuration.voters),
         "outgoing": list(configuration.outgoing),
         "learners": list(configuration.learners),

@@ -96,9 +96,10 @@ def haste_of_save(ready: Ready) -> Haste:
     return Haste.SAVE if small else Haste.NONE
 
 
-def haste_of_apply(entries: Sequence[Entry]) -> Haste:
-    """The loop may apply a little itself."""
-    return Haste.HERE if _bytes_of(entries) <= SMALL_APPLY_BYTES else Haste.NONE
+def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:
+    """The loop may apply a little itself, if that cannot come to wait for a flush."""
+    little = _bytes_of(entries) <= SMALL_APPLY_BYTES and not state.crowded
+    return Haste.HERE if little else Haste.NONE
 
 
 def haste_of_reads(reads: Sequence[Read]) -> Haste:

@@ -1,4 +1,5 @@
-"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover.
+"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover. And
+the look at what was there at the start, if nobody has waited for it (`inspection`).
 
 A flush is a chain of short jobs (`storage.flush` says why): the storage thread freezes the layer
 and seals it slice by slice, with saves and applies in between; the flush thread writes it; the
@@ -14,6 +15,7 @@ from functools import partial
 
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.inspection import Inspection
 from actors.storage_thread import StorageThread
 from state_machines.raft import Raft
 from storage.errors import ViewLost
@@ -49,6 +51,7 @@ class Upkeep:
         self._flushing = False
         self._viewers: list[Viewer] = []
         self._closed: Exception | None = None
+        self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
     def tick(self) -> bool:
         """Flush if it is time or a layer is full, unless a flush is under way. Returns whether it
@@ -59,6 +62,8 @@ class Upkeep:
             self._flushed_at = now
         if due or self._stores.state.wants_flush:
             self._begin()
+        if not self._stores.state.verified:
+            self._inspection.start()
         return due
 
     async def view(self) -> StateView:
@@ -73,6 +78,7 @@ class Upkeep:
     def close(self, why: Exception) -> None:
         """The replica has stopped: begin nothing more, and let nobody wait."""
         self._closed = why
+        self._inspection.close()
         self._refuse(why)
 
     # -- the chain --------------------------------------------------------------------------
@@ -136,10 +142,16 @@ class Upkeep:
     def _compact(self) -> None:
         if self._closed is not None:
             return
-        keep = self._settings.log_keep_entries
-        target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep
-        if target - self._core.first_index < keep:
+        core, keep, size = (
+            self._core,
+            self._settings.log_keep_entries,
+            self._settings.log_keep_bytes,
+        )
+        flushed = min(self._stores.state.flushed.index, core.applied_handed)
+        many = flushed - keep - core.first_index >= keep
+        if not many and core.behind(flushed, 2 * size) < core.first_index:
             return  # in strides, so that each delete is worth its transaction
+        target = max(flushed - keep, core.behind(flushed, size))
         point = self._core.snapshot_meta(target)
         # failpoint: compact.decided
         self._core.compact(target)

@@ -220,7 +220,7 @@ class DiskEngine:
         self._check_open()
         with self._env.begin() as transaction:
             handles = tuple(self._handles.values())
-            records = sum(transaction.stat(each)["entries"] for each in handles)
+            records = sum(self.records(transaction, each) for each in handles)
         return EngineStats(
             path=self.path,
             map_bytes=self._map_bytes,
@@ -281,6 +281,19 @@ class DiskEngine:
         except lmdb.Error as error:
             raise CorruptRecord(self.path, table, f"after {start!r}", str(error)) from error
         return found
+
+    def records(self, transaction: Any, handle: Any) -> int:
+        """How many records a table says it has."""
+        found: int = transaction.stat(handle)["entries"]
+        return found
+
+    def count_of(self, transaction: Any, handle: Any, table: str, keys: Sequence[bytes]) -> int:
+        """How many of the keys are found."""
+        try:
+            with transaction.cursor(db=handle) as cursor:
+                return len(cursor.getmulti(keys))
+        except lmdb.Error as error:
+            raise CorruptRecord(self.path, table, repr(keys[:1]), str(error)) from error
 
     def forget(self, view: DiskView) -> None:
         """A view has closed itself."""

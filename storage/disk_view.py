@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,6 +62,22 @@ class DiskView:
         with self._lock:
             self._open()
         return tuple(sorted(self._handles))
+
+    def records(self, table: str) -> int:
+        """See `engine.View`."""
+        handle = self._handles.get(table)
+        if handle is None:
+            return 0
+        with self._lock:
+            return self._engine.records(self._open(), handle)
+
+    def count_of(self, table: str, keys: Sequence[bytes]) -> int:
+        """See `engine.View`."""
+        handle = self._handles.get(table)
+        if handle is None:
+            return 0
+        with self._lock:
+            return self._engine.count_of(self._open(), handle, table, keys)
 
     def close(self) -> None:
         """See `engine.View`."""

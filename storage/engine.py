@@ -102,6 +102,14 @@ class View(Reader, Protocol):
         """The tables there were, sorted."""
         ...
 
+    def records(self, table: str) -> int:
+        """How many rows the table says it has."""
+        ...
+
+    def count_of(self, table: str, keys: Sequence[bytes]) -> int:
+        """How many of these keys are found, each looked for by itself."""
+        ...
+
     def close(self) -> None:
         """Let go of the moment. Closing twice is fine."""
         ...

@@ -7,12 +7,16 @@ outlives the process that opened it and fails on demand.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from state_machines.raft.messages import Configuration
 from storage import identity
 from storage.identity import Directory, Found, Identity, Status
 from storage.stores import Stores, open_stores
+
+VERIFY_ROWS: Final = 200_000
+"""So many rows are looked at before a replica takes part, which takes a quarter of a second. With
+more it takes part at once and they are looked at meanwhile (`actors.inspection`)."""
 
 
 class Held(Protocol):
@@ -51,7 +55,7 @@ class Home(Protocol):
         ...
 
     def stores(self, held: Held, *, flush_bytes: int, map_bytes: int) -> Stores:
-        """What the directory holds, checked (`stores.open_stores`)."""
+        """What the directory holds, checked, the rows perhaps not yet (`stores.open_stores`)."""
         ...
 
 
@@ -76,4 +80,6 @@ class DiskHome:
     def stores(self, held: Held, *, flush_bytes: int, map_bytes: int) -> Stores:
         """See `Home`."""
         assert isinstance(held, Directory), "this home made it"
-        return open_stores(held, flush_bytes=flush_bytes, map_bytes=map_bytes)
+        return open_stores(
+            held, flush_bytes=flush_bytes, map_bytes=map_bytes, verify_rows=VERIFY_ROWS
+        )

@@ -76,6 +76,15 @@ class MemoryView:
         """See `engine.View`."""
         return tuple(sorted(self._open()))
 
+    def records(self, table: str) -> int:
+        """See `engine.View`."""
+        found = self._open().get(table)
+        return 0 if found is None else len(found.rows)
+
+    def count_of(self, table: str, keys: Sequence[bytes]) -> int:
+        """See `engine.View`."""
+        return sum(self.get(table, key) is not None for key in keys)
+
     def close(self) -> None:
         """See `engine.View`."""
         self._tables = None

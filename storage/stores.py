@@ -44,13 +44,13 @@ def open_stores(
     flush_bytes: int = FLUSH_BYTES,
     map_bytes: int = MAP_BYTES,
     limit_bytes: int = LIMIT_BYTES,
-    verify: bool = True,
+    verify_rows: int | None = None,
 ) -> Stores:
     """Open what a locked directory holds, repairing what a crash may leave (`RaftLog.load`).
 
-    At index 0 log and state have the founding configuration of the directory's identity. `verify`
-    reads every row first, about a second per million (`State.verify`): a flipped bit in a key would
-    hide its row, and no later read could tell that from a row that never was.
+    At index 0 log and state have the founding configuration of the directory's identity. Every row
+    is looked at first (`State.verify`), or, if there are more than `verify_rows`, none:
+    `State.verified` says which, and who opened them has to see to it that it is done soon.
 
     A log has a hard state from its first opening on, which comes before its replica is active. So a
     replica that took part and whose log is empty has forgotten its votes: it is refused.
@@ -71,7 +71,7 @@ def open_stores(
             if directory.identity.status == "active":
                 raise CorruptLog(str(directory.log_path), "it is blank, but its replica took part")
             stores.log.save(None, (), HardState())
-        if verify:
+        if verify_rows is None or stores.state.engine.stats().records <= verify_rows:
             stores.state.verify()
     except BaseException:
         stores.close()
@@ -84,10 +84,14 @@ def memory_stores(
     *,
     founding: Configuration | None = None,
     flush_bytes: int = FLUSH_BYTES,
+    verify: bool = True,
 ) -> Stores:
     """The same over memory. Pass the same disk again to restart."""
     disk = disk or MemoryDisk()
-    return _open(disk.shelf, disk.log, founding or Configuration(), flush_bytes)
+    stores = _open(disk.shelf, disk.log, founding or Configuration(), flush_bytes)
+    if verify:
+        stores.state.verify()
+    return stores
 
 
 def _open(shelf: Shelf, engine: Engine, founding: Configuration, flush_bytes: int) -> Stores:

@@ -140,6 +140,16 @@ class Log:
         start = first - self.offset - 1
         return sum(map(size_of, self._entries[start : last - self.offset]))
 
+    def behind(self, last: int, bytes_max: int) -> int:
+        """The position such that the entries after it, up to `last`, have so many bytes at most;
+        the offset if all have."""
+        left = bytes_max
+        for entry in reversed(self._entries[: max(last - self.offset, 0)]):
+            left -= size_of(entry)
+            if left < 0:
+                return entry.index
+        return self.offset
+
     def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
         """The last position at or before `index` whose term is at most `term`, and its term.
 

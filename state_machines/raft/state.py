@@ -148,6 +148,11 @@ class RaftState:
         """A leader's view of every other member, by id; empty for everyone else."""
         return self._role.progress if isinstance(self._role, Leader) else {}
 
+    def behind(self, last: int, bytes_max: int) -> int:
+        """The index such that the entries in memory after it, up to `last`, have so many bytes at
+        most; the one before the oldest entry if all have."""
+        return self._log.behind(last, bytes_max)
+
     def snapshot_meta(self, index: int) -> SnapshotMeta:
         """What a snapshot of the state at `index` (in the log, or its snapshot point) says."""
         return self._log.meta(index)

@@ -177,25 +177,43 @@ def test_a_snapshot_is_in_the_state_before_it_is_in_the_log() -> None:
     assert done == ["state", "log"]
 
 
+@pytest.mark.parametrize(
+    ("keep_entries", "fits", "kept_from"),
+    [
+        (100, 10_000, 800),  # by their number
+        (1_000, 10_000, None),  # too few for a stride
+        (1_000, 100, 800),  # by their bytes: more than twice of what may be is there
+        (1_000, 450, None),
+        (100, 40, 860),  # what is less of the two
+    ],
+)
 @in_virtual_time
-async def test_the_log_keeps_what_only_the_log_has() -> None:
+async def test_the_log_keeps_what_only_the_log_has(
+    keep_entries: int, fits: int, kept_from: int | None
+) -> None:
     """What is applied and not yet flushed a crash takes back; then the log has to give it again."""
     compacted: list[int] = []
+    entry_bytes = 2 << 10
     core = SimpleNamespace(
         applied_handed=10_000,
         first_index=1,
         snapshot_meta=lambda index: SnapshotMeta(index, 1, Configuration()),
         compact=compacted.append,
+        behind=lambda last, most: max(last - most // entry_bytes, 0),
     )
     state = SimpleNamespace(
-        flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False
+        flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False, verified=True
     )
     jobs: list[Any] = []
     upkeep = Upkeep(
         core=cast(Any, core),
         stores=cast(Any, SimpleNamespace(state=state, log=SimpleNamespace(compact=len))),
         storage=cast(Any, SimpleNamespace(hand=lambda *job: jobs.append(job))),
-        settings=RaftSettings(log_keep_entries=100, flush_interval_ms=1_000),
+        settings=RaftSettings(
+            log_keep_entries=keep_entries,
+            log_keep_bytes=fits * entry_bytes,
+            flush_interval_ms=1_000,
+        ),
         clock=VirtualClock(),
         failed=lambda error: None,
     )
@@ -204,7 +222,7 @@ async def test_the_log_keeps_what_only_the_log_has() -> None:
     for _ in range(2):  # there is nothing to flush; and what is flushed it is told
         job, done, _ = jobs.pop(0)
         done(job())
-    assert compacted == [800]
+    assert compacted == ([] if kept_from is None else [kept_from])
 
 
 def test_a_job_that_waits_holds_nobody_up() -> None:

@@ -27,8 +27,9 @@ class Kept:
     def __init__(self, flush_bytes: int = 1 << 20) -> None:
         self.disk, self.shelf = Disk(), MemoryShelf()
         self.state = State(self.shelf, flush_bytes=flush_bytes)
+        self.state.verify()
         self.failures: list[BaseException] = []
-        core = SimpleNamespace(applied_handed=0, first_index=1)
+        core = SimpleNamespace(applied_handed=0, first_index=1, behind=lambda last, most: 0)
         self.upkeep = Upkeep(
             core=cast(Any, core),
             stores=cast(Any, SimpleNamespace(state=self.state)),

@@ -26,6 +26,7 @@ _PHASES: Final = {
     "receive": ("away", "wipe", "away"),
     "stage": ("away", "wipe", "away"),
     "install": ("away", "wipe", "away"),
+    "inspection": ("crash", "crash", "crash"),
     "identity": ("wipe", "remove", "crash"),
     "member": ("remove", "wipe", "crash"),
     "file": ("wipe", "away", "remove"),

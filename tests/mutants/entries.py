@@ -79,8 +79,8 @@ ENTRIES: Final = (
         "the-log-is-compacted-beyond-what-is-flushed",
         "Raft 7",
         "actors.upkeep",
-        "target = min(self._stores.state.flushed.index, self._core.applied_handed) - keep",
-        "target = self._core.applied_handed - keep",
+        "flushed = min(self._stores.state.flushed.index, core.applied_handed)",
+        "flushed = core.applied_handed",
     ),
     Mutant(
         "a-peer-behind-the-log-gets-no-snapshot",

@@ -119,6 +119,11 @@ class CoreLog(RuleBasedStateMachine):
             assert size <= limit or len(entries) == 1
             more = wanted[len(entries) :]
             assert not more or size + len(more[0].data) + ENTRY_OVERHEAD_BYTES > limit
+            behind = self.log.behind(index, limit)
+            assert self.log.offset <= behind <= index
+            assert sum(map(size_of, self.since(behind)[: index - behind])) <= limit
+            if behind > self.log.offset:
+                assert self.log.bytes_between(behind, index) > limit, "one more does not fit"
 
     @invariant()
     def is_the_list(self) -> None:
