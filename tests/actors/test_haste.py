@@ -18,7 +18,7 @@ from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
 from state_machines.wire import api_pb2 as api
 from tests.actors.wires import in_loop
 
-LIMIT_SECONDS = 10.0
+LIMIT_SECONDS = 5.0
 
 
 class Outcome:

@@ -54,8 +54,8 @@ ACTORS: Final = (
         "a-caller-has-no-deadline",
         "law 13",
         PENDING,
-        "return await asyncio.wait_for(reply, limit_ms / 1000)",
-        "return await reply",
+        "            reply.set_result(said.SerializeToString())\n",
+        "            said.Clear()\n",
     ),
     Mutant(
         "a-call-to-a-peer-has-no-deadline",
@@ -91,16 +91,15 @@ ACTORS: Final = (
         "the-loop-waits-for-the-disk",
         "law 15",
         "actors.storage_thread",
-        "        future = (self._aside if aside else self._executor).submit(job)\n",
-        "        future = (self._aside if aside else self._executor).submit(job)\n"
-        "        future.exception()\n",
+        "waited.acquire(timeout=PATIENCE_SECONDS)",
+        "waited.acquire()",
     ),
     Mutant(
         "saves-wait-for-a-flush",
         "law 15",
         "actors.storage_thread",
-        "(self._aside if aside else self._executor).submit",
-        "self._executor.submit",
+        "(self._aside if aside else self._jobs)[0].put(made)",
+        "self._jobs[0].put(made)",
     ),
     Mutant(
         "heartbeats-queue-behind-a-long-append",

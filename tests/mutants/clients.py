@@ -120,7 +120,7 @@ CLIENTS: Final = (
     Mutant(
         "a-write-is-sent-after-its-deadline",
         "design 3",
-        LANES,
+        "actors.shared_call",
         "    live = [each for each in batch if not each.result.done()]\n",
         "    live = list(batch)\n",
     ),

@@ -25,8 +25,8 @@ HAD: Final = (
         "what-is-unforeseen-after-a-job-is-passed-over",
         "law 8",
         "actors.storage_thread",
-        "                    error = unforeseen\n",
-        "                    del unforeseen\n                    return\n",
+        "                error = unforeseen\n",
+        "                del unforeseen\n                return\n",
     ),
     Mutant(
         "calls-turn-each-other-back-to-a-silent-leader",

@@ -126,13 +126,9 @@ STATE: Final = (
         "a-local-fault-becomes-a-refusal",
         "law 8",
         MACHINE,
-        "        except Rejected as error:\n"
-        "            db.roll_back()\n"
-        "            return api.Result(code=error.code, detail=error.detail)",
-        "        except Exception as error:\n"
-        "            db.roll_back()\n"
-        "            code = getattr(error, 'code', api.INVALID)\n"
-        "            return api.Result(code=code, detail=str(error))",
+        "            assert command.tag in op.COMMANDS, "
+        'f"unknown command {command.tag!r}: old replica?"\n',
+        "",
     ),
     Mutant(
         "an-unknown-command-is-skipped",
@@ -146,10 +142,10 @@ STATE: Final = (
         "one-refused-command-refuses-the-whole-proposal",
         "law 8",
         MACHINE,
-        "            reply.results.append(result)\n",
-        "            reply.results.append(result)\n"
-        "            if result.code != api.OK:\n"
-        "                reply.code, reply.detail = result.code, result.detail\n",
+        "            self._refuse(result, error)\n        else:\n",
+        "            self._refuse(result, error)\n"
+        "            self._reply.code, self._reply.detail = result.code, result.detail\n"
+        "        else:\n",
     ),
     Mutant(
         "a-row-keeps-its-old-revision",
@@ -162,17 +158,17 @@ STATE: Final = (
         "the-slot-of-a-command-is-not-asked",
         "design 5.15",
         MACHINE,
-        "            slots.check_owned(db, self.kind, operation)\n"
-        "            reply = packing.pack(operation.apply(db, at))\n",
-        "            reply = packing.pack(operation.apply(db, at))\n",
+        "            slots.check_owned(db, self._machine.kind, operation)\n",
+        "            if self._reads:\n"
+        "                slots.check_owned(db, self._machine.kind, operation)\n",
     ),
     Mutant(
         "the-slot-of-a-query-is-not-asked",
         "design 5.15",
         MACHINE,
-        "            operation = self._decode(op.QUERIES, query)\n"
-        "            slots.check_owned(db, self.kind, operation)\n",
-        "            operation = self._decode(op.QUERIES, query)\n",
+        "            slots.check_owned(db, self._machine.kind, operation)\n",
+        "            if not self._reads:\n"
+        "                slots.check_owned(db, self._machine.kind, operation)\n",
     ),
     Mutant(
         "a-will-that-has-fired-fires-again",
@@ -192,8 +188,8 @@ STATE: Final = (
         "a-takeover-keeps-the-epoch",
         "design 1",
         "state_machines.mqtt.session",
-        "    epoch = db.unique()\n",
-        "    epoch = old.epoch if old is not None else db.unique()\n",
+        "        epoch = values[_EPOCH] = db.unique()\n",
+        "        epoch = values[_EPOCH]\n",
     ),
     Mutant(
         "a-commit-of-offsets-counts-a-partition-once-a-batch",
