@@ -326,3 +326,16 @@ def test_bodies_are_decoded_once_for_admission_and_apply(
     group.machine.apply(entry, [admitted])
     assert len(calls) == 1
     assert group.ask(GetKv(key="only here")).value == b"once"
+
+
+def test_what_is_unforeseen_in_a_command_is_no_refusal(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 8: it stops the replica, which may be the only one that it happens to."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(DeleteKv, "apply", broken)
+    with pytest.raises(ZeroDivisionError):
+        group.run(DeleteKv(key="k"))

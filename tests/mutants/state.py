@@ -126,9 +126,10 @@ STATE: Final = (
         "a-local-fault-becomes-a-refusal",
         "law 8",
         MACHINE,
-        "            assert command.tag in op.COMMANDS, "
-        'f"unknown command {command.tag!r}: old replica?"\n',
-        "",
+        "        except Rejected as error:\n            self._refuse(result, error)\n        else:",
+        "        except Exception as error:\n"
+        "            self._refuse(result, Invalid(str(error)))\n"
+        "        else:",
     ),
     Mutant(
         "an-unknown-command-is-skipped",
