@@ -77,14 +77,14 @@ def listen(journal: Journal) -> None:
         )
         return stores
 
-    def applied(machine: Any, state: Any, entries: Any, configuration: Any) -> Any:
+    def applied(machine: Any, state: Any, entries: Any, *more: Any) -> Any:
         for entry in entries:
             data = records.entry_to(entry)
             what = (machine.group, entry.index, entry.term, crc32(data))
             if what not in known:  # replicas of one process apply the same: once is enough
                 known.add(what)
                 journal("entry", *what[:3], entry.kind.value, base64.b64encode(data).decode())
-        return apply(machine, state, entries, configuration)
+        return apply(machine, state, entries, *more)
 
     home.open_stores = opened
     replica.apply = applied
