@@ -48,7 +48,7 @@ class Haste(Enum):
 class _Job:
     """One job, and what came of it."""
 
-    __slots__ = ("done", "error", "failed", "of_state", "result", "waited", "work")
+    __slots__ = ("done", "error", "failed", "of_log", "of_state", "result", "waited", "work")
 
     def __init__(
         self,
@@ -56,11 +56,13 @@ class _Job:
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
         of_state: bool,
+        of_log: bool,
     ) -> None:
         self.work = work
         self.done = done
         self.failed = failed
         self.of_state = of_state
+        self.of_log = of_log
         self.result: Any = None
         self.error: BaseException | None = None
         self.waited: threading.Lock | None = None  # held until the job is done, if the loop waits
@@ -114,7 +116,7 @@ class StorageThread:
         `of_state`: whether it may touch the state, or else the log alone, or what was frozen of the
         state. In haste, either may be called before this returns.
         """
-        made = _Job(job, done, failed, of_state)
+        made = _Job(job, done, failed, of_state, of_log=not of_state and not aside)
         if haste is Haste.HERE and self._may_run_here():
             begun = time.monotonic()
             made.run()
@@ -128,7 +130,7 @@ class StorageThread:
             made.waited.acquire()
         self.queued += 1
         self._of_state += of_state
-        if not of_state and not aside:
+        if made.of_log:
             self._save_since = time.monotonic()
         waited = made.waited
         (self._aside if aside else self._jobs)[0].put(made)
@@ -187,6 +189,6 @@ class StorageThread:
     def _back(self, job: _Job) -> None:
         self.queued -= 1
         self._of_state -= job.of_state
-        if not job.of_state:
+        if job.of_log:
             self._save_since = None
         job.tell()
