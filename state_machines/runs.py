@@ -169,10 +169,15 @@ def count_of(commands: Iterable[api.Command]) -> int:
     return sum([each.count or 1 for each in commands])
 
 
-def weight(flat_one: Any) -> int:
-    """How many bytes an operation or a reply of a flat class takes at most."""
-    kind: Any = type(flat_one)
-    values = (flat_one,) if kind in packing.PLAIN else _values(kind)(flat_one)
+def weight(some: Any) -> int:
+    """How many bytes an operation of a flat class, or any reply, takes at most."""
+    kind: Any = type(some)
+    if kind in packing.PLAIN:
+        values: tuple[Any, ...] = (some,)
+    elif hasattr(kind, "__dataclass_fields__") and flat(kind):
+        values = _values(kind)(some)
+    else:  # pages and lists: a flat query may be answered with much
+        return len(packing.pack(some))
     size = SCALAR_BYTES * len(values)
     for each in values:
         if type(each) is bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 import msgpack
@@ -16,6 +17,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
 from state_machines.mqtt.session import CloseSession, OpenSession
 from state_machines.mqtt.subscription import PutSubscriptions
+from state_machines.offset.offset import CommitOffsets, FetchOffsets, ListOffsets, OffsetCommit
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
 from tests.machine.alone import Group, outcomes
@@ -128,6 +130,44 @@ def test_reads_as_a_run_find_what_is_there_and_none_else() -> None:
     (nothing, found, neither) = told(asked, reply)
     assert (nothing, neither) == (None, None)
     assert found == group.ask(GetKv(key="b"))
+
+
+def test_replies_that_are_lists_come_in_runs_too() -> None:
+    """Found by the nemesis: two brokers that fetched offsets at once stopped their leader."""
+    group = Group("offset")
+    commits = [OffsetCommit(group="g", topic="t", partition=n, offset=n) for n in range(3)]
+    group.run(CommitOffsets.of(commits))
+    fetches = [FetchOffsets(group="g"), FetchOffsets(group="nobody")]
+    assert told(fetches, group.machine.query([wire(fetches)], group.now_ms)) == [
+        group.ask(each) for each in fetches
+    ]
+    lists = [ListOffsets(group="g", limit=2), ListOffsets(), ListOffsets(group="nobody")]
+    assert told(lists, group.machine.query([wire(lists)], group.now_ms)) == [
+        group.ask(each) for each in lists
+    ]
+
+
+FLAT_QUERIES = [cls for cls in op.QUERIES.values() if runs.flat(cls)]
+
+
+@pytest.mark.parametrize("cls", FLAT_QUERIES, ids=lambda cls: op.TAGS[cls])
+def test_a_run_of_any_flat_query_is_answered_as_one_by_one(cls: Any) -> None:
+    group = Group(op.kind(cls) or "metadata")
+    required: dict[str, Any] = {}
+    for each in fields(cls):
+        if each.default is MISSING:
+            required[each.name] = {"str": "x", "int": 1, "bytes": b"x", "bool": True}[
+                str(each.type)
+            ]
+    asked = [cls(**required)] * 3
+    one = group.machine.query(
+        [api.Command(tag=op.TAGS[cls], body=op.encode(asked[0]))], group.now_ms
+    ).results[0]
+    together = told(asked, group.machine.query([wire(asked)], group.now_ms))
+    if one.code == api.OK:
+        assert together == [op.decode_reply(asked[0], one.body)] * 3
+    else:
+        assert together == [f"{api.Code.Name(one.code)} {one.detail}"] * 3
 
 
 def test_a_reply_that_grows_too_large_refuses_the_rest_of_the_run() -> None:
