@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from state_machines import op, runs
 from state_machines.errors import (
@@ -23,6 +23,8 @@ from state_machines.errors import (
     WrongShard,
 )
 from state_machines.wire import api_pb2 as api
+
+MISSING: Final = Unknown("its result is missing: the refusals do not fit the run")
 
 
 @dataclass(slots=True)
@@ -95,9 +97,9 @@ def resolve(
         for place, waiting in enumerate(some):
             refusal = result if result.code != api.OK else refused.get(place)
             if refusal is None:
-                answer = next(replies)
+                answer = next(replies, MISSING)
                 if isinstance(answer, Unknown):
-                    fail(waiting, answer)
+                    fail(waiting, Unknown(answer.detail))
                 elif not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)

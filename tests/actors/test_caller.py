@@ -592,6 +592,18 @@ async def test_a_result_belongs_to_its_caller() -> None:
 
 
 @in_virtual_time
+async def test_refusals_that_do_not_fit_their_run_leave_the_outcome_unknown() -> None:
+    odd = api.Reply()
+    odd.results.add(body=b"\x91\x07").refusals.add(place=99, code=api.CONFLICT, detail="nobody")
+    async with calling(Script(faults=[once(odd)])) as caller:
+        results = await asyncio.gather(
+            caller.call(put("a")), caller.call(put("b")), return_exceptions=True
+        )
+    assert results[0] == 7
+    assert isinstance(results[1], Unknown)
+
+
+@in_virtual_time
 async def test_queries_that_were_too_much_together_are_asked_again() -> None:
     def first_only(call: Call) -> Any:
         if len(call.tags) == 1:

@@ -212,12 +212,13 @@ class SimulatedStorage(StorageThread):
         self.queued = 0
         self._of_state = 0
 
-    def _at_once(
+    def _run(
         self,
         job: Callable[[], T],
-        told: Callable[[T], None],
-        failed: Callable[[BaseException], None],
+        told: Callable[[T], object],
+        failed: Callable[[BaseException], object],
     ) -> None:
+        """Do a job now, and say what came of it."""
         self._ran()
         try:
             result = job()
@@ -257,7 +258,7 @@ class SimulatedStorage(StorageThread):
             (haste is Haste.HERE and not self._of_state)
             or (haste is Haste.SAVE and not self.queued)
         ):
-            self._at_once(job, told, failed)
+            self._run(job, told, failed)
             return
         self.queued += 1
         self._of_state += of_state
@@ -265,19 +266,12 @@ class SimulatedStorage(StorageThread):
         end = self._free_at[aside] = begin + took
 
         def work() -> None:
-            self._ran()
-            try:
-                result = job()
-            except Killed:
-                self._die("in a storage job")
-                raise
-            except StorageFailed as error:
-                self._die(f"{error}")  # the process ends with status 70 (law 17)
-                raise Killed from None
-            except Exception as error:  # noqa: BLE001 - as a thread hands it on
-                self._time.call_at(end, back, failed, error)
-            else:
-                self._time.call_at(end, back, told, result)
+            later = self._time.call_at
+            self._run(
+                job,
+                lambda result: later(end, back, told, result),
+                lambda error: later(end, back, failed, error),
+            )
 
         def back(callback: Callable[[Any], None], outcome: Any) -> None:
             self.queued -= 1
