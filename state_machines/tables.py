@@ -14,11 +14,12 @@ Every row carries the revision (log index) at which it last changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from state_machines import packing
-from state_machines.errors import Invalid
+from state_machines.errors import Invalid, Rejected
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 
@@ -59,6 +60,7 @@ class Tables:
         self.revision = revision
         self.pack = packing.row_packer()
         self._given = 0
+        self._parts = 0  # how deep in parts of a command that can be taken back alone
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
         self._written: list[tuple[str, tuple[Part, ...], bytes | None]] = []
 
@@ -158,7 +160,13 @@ class Tables:
             self.store.put(table, key, new)
 
     def settle(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
-        """Set a raw value for good, by a command that cannot be refused any more."""
+        """Set a raw value for good, by a command that cannot be refused any more.
+
+        Within a part somebody else may yet refuse: there it is journaled.
+        """
+        if self._parts:
+            self.set(table, key, value)
+            return
         self._written.append((table, key, value))
         self.store.put(table, key, value)
 
@@ -173,10 +181,32 @@ class Tables:
 
     def roll_back(self) -> None:
         """The command was refused: everything is as before it began."""
+        self._undo()
+        self._journal.clear()
+        self._written = []
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A part of a command: what is `Rejected` within is taken back, and only that. May nest."""
+        before, written = self._journal, len(self._written)
+        self._journal = {}
+        self._parts += 1
+        try:
+            yield
+        except Rejected:
+            self._undo()
+            del self._written[written:]
+            self._journal = {}
+            raise
+        finally:
+            self._parts -= 1
+            for place, old in self._journal.items():
+                before.setdefault(place, old)
+            self._journal = before
+
+    def _undo(self) -> None:
         for (table, key), value in self._journal.items():
             if value is None:
                 self.store.delete(table, key)
             else:
                 self.store.put(table, key, value)
-        self._journal.clear()
-        self._written = []
