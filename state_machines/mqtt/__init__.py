@@ -1,27 +1,40 @@
-"""What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers.
+"""What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers,
+and who may do what.
 
 One file an entity; importing this package registers them all. A session, its subscriptions and its
 will share a slot (tenant and client id), so whatever must change together is in one group.
 """
 
 from state_machines.mqtt import (
+    acl,
+    auto_subscribe,
+    blacklist,
     due,
     pulse,
     retained,
+    rewrite,
     session,
     session_columns,
+    share_group,
     subscription,
     topic,
+    user,
     will,
 )
 
 __all__ = [
+    "acl",
+    "auto_subscribe",
+    "blacklist",
     "due",
     "pulse",
     "retained",
+    "rewrite",
     "session",
     "session_columns",
+    "share_group",
     "subscription",
     "topic",
+    "user",
     "will",
 ]

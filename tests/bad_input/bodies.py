@@ -21,6 +21,7 @@ from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
 from tests.bad_input import values
+from tests.bad_input.fitting_security import FITTING_SECURITY
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
@@ -29,6 +30,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
         "expected_version": 0,
     },
+    **FITTING_SECURITY,
 }
 
 MISSING: Final = object()
