@@ -21,6 +21,9 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.mqtt.acl import AclRule, ListAclsOf
+from state_machines.mqtt.auto_subscribe import AutoSubscribeRule, ListAutoSubscribe
+from state_machines.mqtt.blacklist import Barred, CheckBlacklist
 from state_machines.mqtt.retained import (
     DeleteRetained,
     GetRetained,
@@ -28,6 +31,7 @@ from state_machines.mqtt.retained import (
     Retained,
     SetRetained,
 )
+from state_machines.mqtt.rewrite import ListRewrites, RewriteRule
 from state_machines.mqtt.session import CloseSession, GetSession, ListSessions, OpenSession
 from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.subscription import (
@@ -36,6 +40,7 @@ from state_machines.mqtt.subscription import (
     PutSubscriptions,
     TopicFilter,
 )
+from state_machines.mqtt.user import GetUser, User
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
 
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
@@ -309,3 +314,40 @@ class Store:
         """They are published."""
         ids = tuple(row.outbox_id for row in claimed)
         await self._call(AckOutbox(broker=self._name, ids=ids))
+
+    # -- rules -------------------------------------------------------------------------------
+
+    async def user(self, username: str) -> User | None:
+        """A user of the tenant."""
+        row: User | None = await self._call(GetUser(tenant=self._tenant, username=username))
+        return row
+
+    async def barred(self, client_id: str, user: str, ip: str) -> Barred | None:
+        """The entry of the blacklist that bars a client."""
+        row: Barred | None = await self._call(
+            CheckBlacklist(tenant=self._tenant, client_id=client_id, user=user, ip=ip)
+        )
+        return row
+
+    async def acl_rules(self, resource_type: str, resource: str) -> tuple[AclRule, ...]:
+        """The rules of a resource."""
+        return await self._all(
+            ListAclsOf(tenant=self._tenant, resource_type=resource_type, resource=resource)
+        )
+
+    async def rewrites(self) -> tuple[RewriteRule, ...]:
+        """The tenant's rules of what topics stand for."""
+        return await self._all(ListRewrites(tenant=self._tenant))
+
+    async def auto_subscribe_rules(self) -> tuple[AutoSubscribeRule, ...]:
+        """The tenant's rules of what clients are subscribed to without asking."""
+        return await self._all(ListAutoSubscribe(tenant=self._tenant))
+
+    async def _all(self, query: Any) -> tuple[Any, ...]:
+        rules: list[Any] = []
+        while True:
+            page = await self._call(query)
+            rules += page.rules
+            if not page.next:
+                return tuple(rules)
+            query = replace(query, after=page.next)
