@@ -361,7 +361,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 if key in self._said:
                     continue
                 if will.retain:
-                    await store.retain(will.topic, will.payload, will.qos)
+                    await store.retain_will(will)
                     self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
                 self._said.add(key)

@@ -44,6 +44,7 @@ from state_machines.mqtt.user import GetUser, User
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
 
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
+LEASE_MS: Final = 10_000  #: how long wills that we have claimed are ours to publish
 
 log = logging.getLogger(__name__)
 
@@ -277,6 +278,23 @@ class Store:
         else:
             await self._call(DeleteRetained(tenant=self._tenant, topic=topic))
 
+    async def retain_will(self, will: Outbox) -> None:
+        """Retain a will that was claimed, with what its client said of it, as long as it is left.
+
+        By the group's time: the claim was made `LEASE_MS` before it ends.
+        """
+        left_ms = will.expires_ms - (will.claimed_until_ms - LEASE_MS)
+        await self._call(
+            SetRetained(
+                tenant=will.tenant,
+                topic=will.topic,
+                payload=will.payload,
+                qos=will.qos,
+                expiry_s=-(-left_ms // 1_000) if will.expires_ms else None,
+                properties=will.properties,
+            )
+        )
+
     async def retained_at(self, topic: str) -> Retained | None:
         """The retained message of a topic."""
         row: Retained | None = await self._call(GetRetained(tenant=self._tenant, topic=topic))
@@ -306,7 +324,7 @@ class Store:
     async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
         """Take wills to publish: those of our clients, and those that no other broker has taken."""
         rows: tuple[Outbox, ...] = await self._call(
-            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit)
+            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit, lease_ms=LEASE_MS)
         )
         return rows
 
