@@ -28,7 +28,7 @@ NOT_AUTHORIZED = "Not authorized"
 SERVER_UNAVAILABLE = "Server unavailable"
 
 VERIFIERS = {"ann": hash_password("secret of ann"), "root": hash_password("secret of root")}
-SOON = {"rules_s": 0.05}
+SOON: dict[str, Any] = {"rules_s": 0.05}
 
 
 def users(house: House) -> None:
