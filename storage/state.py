@@ -33,6 +33,7 @@ from storage.engine import Engine, unseal
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
 from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
+from storage.reading import Reading
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
 from storage.state_view import StateView, unsealed
@@ -97,7 +98,9 @@ class State:
         asked, encoded = self._asked
         if asked is not key:
             encoded = keys.encode(key)
-        layer = self._layers.get(table) or self._begin(table)
+        layer = self._layers.get(table)
+        if layer is None or layer.shared:
+            layer = self._begin(table)
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
@@ -110,7 +113,9 @@ class State:
     def delete(self, table: str, key: tuple[Part, ...]) -> None:
         """See `KeyValue`. Leaves a tombstone until the next flush."""
         encoded = keys.encode(key)
-        layer = self._layers.get(table) or self._begin(table)
+        layer = self._layers.get(table)
+        if layer is None or layer.shared:
+            layer = self._begin(table)
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
@@ -219,6 +224,16 @@ class State:
         self.flush()
         return self.durable()
 
+    def reading(self) -> Reading:
+        """The state at `applied`, without a flush, for one query on another thread.
+
+        Raises `ViewLost` when too many views are open.
+        """
+        layers = (self._layers, self._under if self._flush is not None else {})
+        view = self._engine.view()
+        shared = [{name: each.share() for name, each in some.items()} for some in layers]
+        return Reading(shared, view, self._engine.path)
+
     def durable(self) -> StateView:
         """The state at `flushed`, for another thread to read. Not while a flush is written."""
         # failpoint: flush.before_view
@@ -300,7 +315,9 @@ class State:
     def _begin(self, table: str) -> Layer:
         if not 0 < len(table) <= 64 or table.startswith("@"):
             raise BadKey(f"a table's name has 1 to 64 characters and no @ in front: {table!r}")
-        return self._layers.setdefault(table, Layer())
+        shared = self._layers.get(table)
+        layer = self._layers[table] = Layer() if shared is None else shared.own()
+        return layer
 
     def _thaw(self) -> None:
         """Take the frozen layer back, unless it is durable by now: then only say so."""
@@ -314,6 +331,8 @@ class State:
         thawed, newer = self._under, self._layers
         for table, layer in newer.items():
             if table in thawed:
+                if thawed[table].shared:
+                    thawed[table] = thawed[table].own()
                 thawed[table].take(layer)
             else:
                 thawed[table] = layer
