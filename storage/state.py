@@ -15,9 +15,9 @@ that is written to, and the frozen one on its way to the disk. Never three: a la
 while the one before is under way waits for it.
 
 Reads look into the layer first, then into the frozen one (kept as a read cache once it is on the
-disk), then into the engine. A delete is a tombstone in the layer. A scan merges them in key order,
-lazily; a layer's keys are sorted only when a scan asks. Checksums are made at flush and checked at
-every read from the engine.
+disk), then among the rows that were read lately (`storage.hot_rows`), then into the engine. A
+delete is a tombstone in the layer. A scan merges them in key order, lazily; a layer's keys are
+sorted only when a scan asks. Checksums are made at flush and checked at every read from the engine.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from storage import keys, records
 from storage.engine import Engine, unseal
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
+from storage.hot_rows import HotRows
 from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
 from storage.reading import Reading
 from storage.shelf import Shelf
@@ -53,6 +54,8 @@ class State:
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
+        #: rows that were read lately
+        self.hot = HotRows()
         #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
         self._start = SnapshotMeta(0, 0, founding or Configuration())
@@ -90,8 +93,15 @@ class State:
             found = layer.rows.get(encoded, ABSENT)
             if found is not ABSENT:
                 return found
+        known = self.hot.get(table, encoded)
+        if known is not None:
+            return known
         stored = self._engine.get(table, encoded)
-        return None if stored is None else unseal(self._engine.path, table, encoded, stored)
+        if stored is None:
+            return None
+        value = unseal(self._engine.path, table, encoded, stored)
+        self.hot.add(table, encoded, value)
+        return value
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""
@@ -180,6 +190,8 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self.applied == self.flushed and not self._layers:
             return None
+        for table, layer in self._under.items():
+            self.hot.renew(table, layer.rows)  # it hid what is there until now
         self._under, self._layers = self._layers, {}
         self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
         self._bytes = 0
@@ -293,6 +305,7 @@ class State:
         """Start from what the engine holds."""
         self._engine = self._shelf.engine
         self._layers, self._under, self._flush = {}, {}, None
+        self.hot.clear()
         self._bytes, self._loose = 0, False
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
