@@ -23,7 +23,7 @@ from typing import Any, Final
 import state_machines.metadata
 import state_machines.mqtt
 import state_machines.offset  # noqa: F401 - registers the entities
-from state_machines import clients, op, packing, runs, slots
+from state_machines import clients, op, packing, quota, runs, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
@@ -161,12 +161,15 @@ class Machine:
 
     # -- reads ------------------------------------------------------------------------------
 
-    def query(self, queries: Sequence[api.Command], now_ms: int) -> api.Reply:
-        """Answer queries from the state as it is. `now_ms` is the answering replica's clock.
+    def query(
+        self, queries: Sequence[api.Command], now_ms: int, store: KeyValue | None = None
+    ) -> api.Reply:
+        """Answer queries from the state as it is, or as it is in `store`. `now_ms` is the answering
+        replica's clock.
 
         The reply's revision is that of the last entry with commands.
         """
-        db = Tables(self._store, 0)
+        db = Tables(self._store if store is None else store, 0)
         clock = self._clock(db)
         at = Stamp(clock.index, max(now_ms, clock.now_ms))
         if (count := runs.count_of(queries)) > BATCH_ITEMS_MAX:
@@ -222,6 +225,7 @@ class _Answers:
             slots.check_owned(db, self._machine.kind, operation)
             if self._reads:
                 return operation.read(db, self._at)
+            quota.check_open(db, operation)
             # failpoint: apply.before_command
             reply = operation.apply(db, self._at)
             # failpoint: apply.after_command
@@ -247,7 +251,7 @@ class _Answers:
     def _outcomes(self, run: runs.Run) -> Iterator[Any]:
         """A reply or a Rejected for each operation of the run, in order."""
         at_once = getattr(run.kind, "read_run" if self._reads else "apply_run", None)
-        if at_once is None or slots.owned_version(self._db, self._machine.kind):
+        if at_once is None or self._one_by_one():
             for each in run.operations():
                 try:
                     yield self._carried_out(each)
@@ -260,6 +264,12 @@ class _Answers:
             self._db.begin()
             yield from at_once(self._db, self._at, run)
             self.changes += self._db.written()
+
+    def _one_by_one(self) -> bool:
+        """Whether each operation of a run has to be asked for its slot or its tenant."""
+        return bool(slots.owned_version(self._db, self._machine.kind)) or (
+            not self._reads and quota.any_closed(self._db)
+        )
 
     def _check_size(self) -> None:
         if self._size > REPLY_BYTES_MAX:

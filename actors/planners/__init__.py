@@ -1,5 +1,6 @@
-"""Pure planners, one file a duty of the controller: `plan(observed) -> what should be done`.
+"""What the controller decides, one duty a module: pure functions from what was observed to actions.
 
-Like `actors/duties.py`: no clock, no group, no Ray; a step of the controller observes, asks the
-planner, and acts through commands that carry its epoch.
+Actions are data, so a test needs no clock, no group and no Ray; each says which command carries it
+out. No planner keeps anything: a controller that dies between two steps loses nothing, and the next
+one plans the same from the same rows (design 5.7).
 """

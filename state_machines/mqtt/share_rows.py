@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from state_machines.op import Stamp
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 CANDIDATES_MAX: Final = 128  #: brokers of a tenant, by id, that are looked at for a leader
@@ -224,3 +225,11 @@ class Ledger:
             count = [row.members, row.leads] if row is not None else [0, 0]
             self._counts[tenant, broker] = count
         return count
+
+
+@remover(MEMBERS)
+def _remove(db: Tables, at: Stamp, member: ShareMember) -> None:
+    """All that is kept of it elsewhere goes with it, and the group with its last one."""
+    ledger = Ledger(db, at)
+    ledger.remove(member)
+    ledger.close()

@@ -20,7 +20,7 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import values
+from tests.bad_input import fitting_tenants, values
 from tests.bad_input.fitting_security import FITTING_SECURITY, SECURITY_ITEMS
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
@@ -31,6 +31,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "expected_version": 0,
     },
     **FITTING_SECURITY,
+    **fitting_tenants.FITTING,
 }
 
 FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**SECURITY_ITEMS}

@@ -8,7 +8,7 @@ next process of that name finds the sessions, and closes those that were open. W
 takes its name it ends by itself, with status 3.
 
 Anyone may connect, unless `--authenticate` asks for users and passwords. Without TLS it is meant
-for one machine. A broker for others gets its own configuration, with what amqtt has beside our plugin.
+for one machine; a broker for others gets its own configuration, with what amqtt has besides.
 """
 
 from __future__ import annotations
