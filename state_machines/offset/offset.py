@@ -362,8 +362,7 @@ class FetchOffsets:
 
         Invalid for a group with more than a page of them.
         """
-        group = db.get(rows.GROUPS, self.tenant, self.group)
-        if group is None or group.state != rows.LIVE:
+        if rows.shown(db, self.tenant, self.group) is None:
             return ()
         found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
         if after:

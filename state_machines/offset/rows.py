@@ -150,11 +150,17 @@ def check_generation(generation: int | None, field: str) -> None:
         raise Invalid(f"{field}: {generation}, the least is {NO_GENERATION}")
 
 
+def shown(db: Tables, tenant: str, name: str) -> Group | None:
+    """The group, None without one and for one that is being deleted: it has no offsets any more."""
+    group = db.get(GROUPS, tenant, name)
+    return group if group is not None and group.state == LIVE else None
+
+
 def live_group(db: Tables, tenant: str, name: str) -> Group:
     """The group. NotFound without one, Conflict for one that is being deleted."""
     group = db.get(GROUPS, tenant, name)
     if group is None:
-        raise NotFound(f"group: {name!r} has no offsets")
+        raise NotFound("group: there is no such group")
     check_live(group)
     return group
 
@@ -162,7 +168,7 @@ def live_group(db: Tables, tenant: str, name: str) -> Group:
 def check_live(group: Group) -> None:
     """Raise Conflict for a group that is being deleted."""
     if group.state != LIVE:
-        raise Conflict(f"group: {group.group!r} is being deleted")
+        raise Conflict("group: it is being deleted")
 
 
 def check_held(group: Group, expected: int | None) -> None:
