@@ -127,9 +127,18 @@ def delete_group(db: Tables, group: Group) -> None:
     _count(db, -group.fenced)
 
 
+def any_fenced(db: Tables) -> bool:
+    """Whether there is a fenced group at all: one lookup an entry."""
+    found: bool | None = db.memo.get(FENCES.name)
+    if found is None:
+        found = db.memo[FENCES.name] = db.store.get(FENCES.name, FENCES_KEY) is not None
+    return found
+
+
 def _count(db: Tables, more: int) -> None:
     if not more:
         return
+    db.memo.pop(FENCES.name, None)
     old = db.get(FENCES, *FENCES_KEY)
     groups = more + (old.groups if old is not None else 0)
     if groups:
