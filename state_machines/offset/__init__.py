@@ -6,10 +6,11 @@
     activity    when groups were heard of last, and the expiry of silent ones
     history     where a group stood a while ago
     reset       what an operator does: delete, reset, rewind
+    tenant_purge  all rows of a tenant go
 
 Importing this package registers them all.
 """
 
-from state_machines.offset import activity, group, history, offset, reset, rows
+from state_machines.offset import activity, group, history, offset, reset, rows, tenant_purge
 
-__all__ = ["activity", "group", "history", "offset", "reset", "rows"]
+__all__ = ["activity", "group", "history", "offset", "reset", "rows", "tenant_purge"]

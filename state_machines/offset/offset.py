@@ -15,7 +15,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self
 
-from state_machines import names, packing
+from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
 from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
@@ -335,9 +335,13 @@ class CommitOffsets:
         """Every commit counts, also when one batch names a partition twice.
 
         Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
-        objects a commit would double what one costs.
+        objects a commit would double what one costs. QuotaExceeded when the tenant commits too
+        often.
         """
         tenant, now_ms = self.tenant, at.now_ms
+        limits = quota.of(db, tenant)
+        if limits is not None:
+            quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
         table, revision, get, put = OFFSETS.name, db.revision, db.store.get, db.store.put
         unpack, pack = packing.unpack_values, db.pack
         swap = db.swap if db.in_part else None

@@ -34,7 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_offsets
+from tests.machine import plausible_offsets, plausible_tenants
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -123,9 +123,12 @@ def offset(luck: Random, index: int) -> list[Callable[[], Any]]:
 
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
-    if kind == "metadata":
-        return metadata(luck, index)
-    return mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck, index)
+    known = {
+        "metadata": lambda: metadata(luck, index),
+        "mqtt": lambda: mqtt(luck, index, epochs),
+        "offset": lambda: offset(luck, index),
+    }[kind]()
+    return known + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:
