@@ -1,4 +1,4 @@
-"""`metaray bench`."""
+"""`metaray bench`: measure this machine, on a cluster that is made for it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ import msgpack
 
 from actors.caller import Caller
 from actors.calls import LinkedGroups
-from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
+from metaray.join import join_cluster
+from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.offset import (
     CommitOffsets,
@@ -132,6 +133,7 @@ class Client:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     @overload
     async def call(
@@ -142,15 +144,31 @@ class Client:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     def call(
-        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+        self,
+        operation: Any,
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+        group: str = "",
     ) -> Coroutine[Any, Any, Any]:
-        """Carry out one command or query; the reply has the type the operation declares."""
+        """Carry out one command or query; the reply has the type the operation declares.
+
+        `group` names the Raft group to ask, whatever the slot map says: for operations that belong
+        to the groups of every kind, or to look at one of several.
+        """
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")
         return self._caller.call(
-            operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+            operation,
+            timeout_ms=timeout_ms,
+            stale=stale,
+            min_revision=min_revision,
+            group=group,
         )
 
     async def revision(self, group: str) -> int:
@@ -302,6 +320,7 @@ class BlockingClient:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     @overload
     def call(
@@ -312,14 +331,26 @@ class BlockingClient:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     def call(
-        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+        self,
+        operation: Any,
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+        group: str = "",
     ) -> Any:
-        """Carry out one command or query; the reply has the type the operation declares."""
+        """Carry out one command or query; `group` overrides the slot map."""
         return self._wait(
             self._client.call(
-                operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+                operation,
+                timeout_ms=timeout_ms,
+                stale=stale,
+                min_revision=min_revision,
+                group=group,
             )
         )
 

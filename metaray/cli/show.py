@@ -1,0 +1,145 @@
+"""Replies on the terminal: a table of a page's rows, the fields of one, JSON for other programs.
+
+A batch with an outcome for each item is a table of outcomes, and the command ends with status 2 if
+one was refused, as it does when the whole was. Rows that are too wide for the terminal are shown
+one below the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metaray.cli.app import cell, console, print_json
+from metaray.cli.values import to_json
+from metaray.contract import registry
+from metaray.contract.registry import Operation
+from state_machines.batch import Outcome
+from state_machines.errors import NotFound
+
+CELL_MAX: Final = 200  #: characters of one value
+TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time, not a duration
+TIMES_TO_MS: Final = 253_402_300_800_000  #: the year 10000
+
+
+def whole(asked: Any, page: Any, ask: Callable[[Any], Any], notes: Console) -> Any:
+    """All pages as one, asked for one after the other."""
+    rows = _rows_of(page)
+    parts = [*getattr(page, rows)]
+    with notes.status("") as status:
+        while page.next:
+            status.update(f"{len(parts):,} {rows} …")
+            page = ask(dataclasses.replace(asked, after=page.next))
+            parts += getattr(page, rows)
+    return dataclasses.replace(page, **{rows: tuple(parts)})
+
+
+def reply(operation: Operation, asked: Any, value: Any, *, as_json: bool) -> None:
+    """Show what a group answered. NotFound for a query that found nothing; exits 2 on a refusal."""
+    if value is None and operation.is_query:
+        raise NotFound(f"{operation.tag}: there is none")
+    if as_json:
+        print_json(to_json(value))
+    elif value is not None:
+        _show(operation, asked, value)
+    if any(not each.ok for each in _outcomes(value)):
+        raise typer.Exit(2)
+
+
+def _outcomes(value: Any) -> Iterable[Outcome]:
+    if isinstance(value, Outcome):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _outcomes(each)
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _outcomes(getattr(value, each.name))
+
+
+def _show(operation: Operation, asked: Any, value: Any) -> None:
+    if registry.is_paged(operation.cls):
+        _rows(getattr(value, _rows_of(value)))
+        if value.next:
+            console.print(f"[dim]and more: --all, or --after {value.next.hex()}[/]", soft_wrap=True)
+    elif isinstance(value, tuple):
+        many = getattr(operation.cls, "many", "")
+        items = getattr(asked, many) if many else ()
+        if any(dataclasses.is_dataclass(each) for each in value):
+            _rows(value, items if len(items) == len(value) else ())
+        else:
+            for each in value:
+                console.print(cell(text_of(each)), highlight=False, soft_wrap=True)
+    elif dataclasses.is_dataclass(value):
+        _record(value)
+    else:
+        console.print(cell(text_of(value)), highlight=False, soft_wrap=True)
+
+
+def _rows_of(page: Any) -> str:
+    """The name of a page's rows: what it has besides `next`."""
+    return next(each.name for each in dataclasses.fields(page) if each.name != "next")
+
+
+def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:
+    """A table, or records if it would be wider than the terminal."""
+    if not rows:
+        console.print("[dim]none[/]")
+        return
+    names = [each.name for each in dataclasses.fields(rows[0])]
+    cells = [[cell(text_of(getattr(row, name), name)) for name in names] for row in rows]
+    if items:
+        names = ["item", *names]
+        cells = [[cell(_label(item)), *row] for item, row in zip(items, cells, strict=True)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        number = isinstance(getattr(rows[0], name, ""), int)
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for line in cells:
+        table.add_row(*line)
+    if console.measure(table).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        _record(row)
+        console.print()
+
+
+def _record(row: Any) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in dataclasses.fields(row):
+        table.add_row(each.name, cell(text_of(getattr(row, each.name), each.name)))
+    console.print(table)
+
+
+def _label(item: Any) -> str:
+    """An item in a few words: its first field, if it has many."""
+    if not dataclasses.is_dataclass(item):
+        return text_of(item)
+    said = [getattr(item, each.name) for each in dataclasses.fields(item)]
+    return " ".join(text_of(each) for each in said if isinstance(each, str | int))[:CELL_MAX]
+
+
+def text_of(value: Any, name: str = "") -> str:
+    """One value in a cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("_ms") and TIMES_FROM_MS <= value < TIMES_TO_MS:
+            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return str(value)
+    said = value if isinstance(value, str) else to_json(value, name)
+    said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return said if len(said) <= CELL_MAX else f"{said[: CELL_MAX - 1]}…"
