@@ -92,7 +92,9 @@ def _named(node: ast.AST, globals_: dict[str, Any], cls: type) -> Iterator[Funct
             value = inspect.unwrap(value)
         if (
             isinstance(value, FunctionType)
-            and value.__module__.startswith("state_machines.")
+            and (
+                value.__module__.startswith("state_machines.") or value.__module__ == cls.__module__
+            )
             and value.__module__ not in PASSED_OVER
         ):
             yield value

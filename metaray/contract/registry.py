@@ -241,8 +241,10 @@ def dataclasses_in(hints: Iterable[Any]) -> list[type]:
 
 def spell(hint: Any) -> str:
     """An annotation in words: `str`, `int or none`, `list of Address`."""
+    if hint in (None, type(None)):
+        return "none"
     if isinstance(hint, type) and not typing.get_args(hint):
-        return "none" if hint is type(None) else hint.__name__
+        return hint.__name__
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is tuple:
         return f"list of {spell(arguments[0])}"
