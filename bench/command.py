@@ -1,4 +1,4 @@
-"""`metaray bench`: measure this machine, on a cluster that is made for it."""
+"""Measure this machine, on a cluster that is made for it: `metaray bench`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
@@ -44,20 +44,24 @@ UNSAID: Final = frozenset({op.REGISTER_TAG})  #: which a client cannot ask for
 @cache
 def branches() -> dict[str, Any]:
     """The tags as a tree of names, operations at its leaves."""
+    known = registry.operations()
+    return tree_of([(each.tag, each) for each in known if each.tag not in UNSAID])
+
+
+def tree_of(tagged: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A tree of the names in tags. What is `a.b` beside an `a.b.c` is found as `a b b`."""
     root: dict[str, Any] = {}
-    for each in registry.operations():
-        if each.tag in UNSAID:
-            continue
-        *path, last = each.tag.replace("_", "-").split(".")
+    for tag, leaf in tagged:
+        *path, last = tag.replace("_", "-").split(".")
         branch = root
         for name in path:
             held = branch.setdefault(name, {})
-            if isinstance(held, Operation):  # `a.b` beside `a.b.c`: it is found as `a b b`
+            if not isinstance(held, dict):
                 held = branch[name] = {name: held}
             branch = held
         if last in branch:
             branch = branch[last]
-        branch[last] = each
+        branch[last] = leaf
     return root
 
 

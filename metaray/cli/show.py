@@ -8,9 +8,7 @@ one below the other.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import typer
@@ -19,15 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from metaray.cli.app import cell, console, print_json
-from metaray.cli.values import to_json
+from metaray.cli.values import CELL_MAX, text_of, to_json
 from metaray.contract import registry
 from metaray.contract.registry import Operation
 from state_machines.batch import Outcome
 from state_machines.errors import NotFound
 
-CELL_MAX: Final = 200  #: characters of one value
-TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time, not a duration
-TIMES_TO_MS: Final = 253_402_300_800_000  #: the year 10000
+UNBOUNDED: Final = 1_000_000  #: columns: what a table would like to have
 
 
 def whole(asked: Any, page: Any, ask: Callable[[Any], Any], notes: Console) -> Any:
@@ -105,7 +101,8 @@ def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for line in cells:
         table.add_row(*line)
-    if console.measure(table).maximum <= console.width:
+    unbounded = console.options.update(width=UNBOUNDED)
+    if console.measure(table, options=unbounded).maximum <= console.width:
         console.print(table)
         return
     for row in rows:
@@ -128,18 +125,3 @@ def _label(item: Any) -> str:
         return text_of(item)
     said = [getattr(item, each.name) for each in dataclasses.fields(item)]
     return " ".join(text_of(each) for each in said if isinstance(each, str | int))[:CELL_MAX]
-
-
-def text_of(value: Any, name: str = "") -> str:
-    """One value in a cell."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        if name.endswith("_ms") and TIMES_FROM_MS <= value < TIMES_TO_MS:
-            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return str(value)
-    said = value if isinstance(value, str) else to_json(value, name)
-    said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-    return said if len(said) <= CELL_MAX else f"{said[: CELL_MAX - 1]}…"

@@ -19,6 +19,7 @@ import re
 import sys
 import types
 import typing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -30,6 +31,10 @@ TEXT: Final = "text:"
 FILE: Final = "@"
 DIGITS_MAX: Final = 20  #: of a number: 64 bits have 19, and a sign
 TOKENS: Final = ("after", "next")  #: where a page goes on: bytes that are always said in hex
+
+CELL_MAX: Final = 200  #: characters of one value in a table
+TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time, not a duration
+TIMES_TO_MS: Final = 253_402_300_800_000  #: the year 10000
 
 _NUMBER: Final = re.compile(rf"[+-]?\d{{1,{DIGITS_MAX}}}", re.ASCII)
 
@@ -142,6 +147,21 @@ def to_json(value: Any, name: str = "") -> Any:
             for each in dataclasses.fields(value)
         }
     return value
+
+
+def text_of(value: Any, name: str = "") -> str:
+    """One value in a cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("_ms") and TIMES_FROM_MS <= value < TIMES_TO_MS:
+            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return str(value)
+    said = value if isinstance(value, str) else to_json(value, name)
+    said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return said if len(said) <= CELL_MAX else f"{said[: CELL_MAX - 1]}…"
 
 
 class _Refused(ValueError):

@@ -11,8 +11,7 @@ import typer
 
 from metaray.cli.app import Address, Data, Json, app, console, explained, printable
 from metaray.cli.door import connect
-from metaray.cli.show import text_of
-from metaray.cli.values import to_json
+from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 from state_machines.tables import TABLES, Table
@@ -88,7 +87,7 @@ def _print(table: Table[Any], change: Any, *, as_json: bool) -> None:
     if row is None:
         what = "deleted"
     else:
-        what = " ".join(f"{name}={text_of(row[name])}" for name in row if name not in key)
+        what = " ".join(f"{name}={text_of(row[name], name)}" for name in row if name not in key)
     console.print(
         printable(f"{change.revision} {where} {what}"),
         markup=False,
