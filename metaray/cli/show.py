@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metaray.cli.app import cell, console, print_json
+from metaray.cli.app import cell, console, errors, print_json
 from metaray.cli.values import CELL_MAX, text_of, to_json
 from metaray.contract import registry
 from metaray.contract.registry import Operation
@@ -46,7 +46,9 @@ def reply(operation: Operation, asked: Any, value: Any, *, as_json: bool) -> Non
         print_json(to_json(value))
     elif value is not None:
         _show(operation, asked, value)
-    if any(not each.ok for each in _outcomes(value)):
+    outcomes = list(_outcomes(value))
+    if refused := sum(not each.ok for each in outcomes):
+        errors.print(f"[red]refused[/]: {refused} of {len(outcomes)}", highlight=False)
         raise typer.Exit(2)
 
 
@@ -81,8 +83,8 @@ def _show(operation: Operation, asked: Any, value: Any) -> None:
 
 
 def _rows_of(page: Any) -> str:
-    """The name of a page's rows: what it has besides `next`."""
-    return next(each.name for each in dataclasses.fields(page) if each.name != "next")
+    """The name of a page's rows: what it has first (`op.join_pages`)."""
+    return dataclasses.fields(page)[0].name
 
 
 def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:

@@ -122,10 +122,10 @@ def _given(field: Field) -> str:
 
 def _table(table: Table[Any]) -> Iterator[str]:
     key = ", ".join(f"`{each}`" for each in table.key)
-    says = _in_line(words(table.row))
-    yield f"**Table `{table.name}`**, rows `{table.row.__name__}` by {key}. {says}"
+    row: Any = table.row
+    yield f"**Table `{table.name}`**, rows `{row.__name__}` by {key}. {_in_line(words(row))}"
     yield ""
-    yield from _fields(fields_of(table.row))
+    yield from _fields(fields_of(row))
 
 
 def _fields(fields: Iterable[Field]) -> Iterator[str]:

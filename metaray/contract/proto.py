@@ -185,8 +185,8 @@ def _before(part: Part, before: dict[str, Message]) -> Message | None:
 
 def _written(part: Part, message: Message, spelling: _Spelling) -> str:
     lines = [*_comment(part.comment), f"message {message.name} {{"]
-    for each in part.stands_for:
-        option, _, value = each.partition(" ")
+    for what in part.stands_for:
+        option, _, value = what.partition(" ")
         lines.append(f'  option ({option}) = "{value}";')
     lines += message.reserved()
     for each in part.fields:

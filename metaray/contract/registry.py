@@ -21,7 +21,7 @@ from typing import Any, Final
 import state_machines.machine  # noqa: F401 - registers every entity
 from metaray.contract import source
 from metaray.contract.refusals import Refusal, refusals
-from state_machines import op
+from state_machines import op, packing
 from state_machines.batch import Outcome
 from state_machines.tables import TABLES, Table
 
@@ -228,7 +228,8 @@ def dataclasses_in(hints: Iterable[Any]) -> list[type]:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             if hint not in found:
                 found[hint] = None
-                for each in fields_of(hint):
+                row: Any = hint
+                for each in fields_of(row):
                     look(each.hint)
             return
         for each in typing.get_args(hint):
@@ -256,8 +257,9 @@ def is_paged(cls: Any) -> bool:
     """Whether it is a query for a page: it says after what, and its reply says what is next."""
     if not op.is_query(cls) or not {"after", "limit"} <= {each.name for each in fields_of(cls)}:
         return False
-    reply = op.reply_type(cls)
-    return dataclasses.is_dataclass(reply) and any(each.name == "next" for each in fields_of(reply))
+    if not dataclasses.is_dataclass(op.reply_type(cls)):
+        return False
+    return "next" in packing.field_names(op.reply_type(cls))
 
 
 def words(documented: Any) -> str:

@@ -117,7 +117,8 @@ def _explained(source: Source, body: list[ast.stmt]) -> dict[str, str]:
             continue
         words = source.behind.get(node.end_lineno or node.lineno, "")
         if not words:
-            above, line = [], node.lineno - 1
+            above: list[str] = []
+            line = node.lineno - 1
             while line in source.alone:
                 above.insert(0, source.alone[line])
                 line -= 1

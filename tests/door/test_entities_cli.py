@@ -348,14 +348,15 @@ class TestAgainstGroups:
             assert line.startswith("Invalid: "), line
             assert said in line
         assert memory.asked == []
-        for arguments_, said in (
+        checked: tuple[tuple[tuple[str, ...], str], ...] = (
             ((*put, "--value", "v", "--tenant", "t" * 1000), "Invalid: tenant: 1000 bytes"),
             ((*put, "--value", "v", "--expected-revision", str(2**63)), "beyond 64 bits"),
             (save, "Invalid: sessions: 0 items"),
             (("metadata", "kv", "range", "--limit", "0"), "Invalid: limit: 0"),
             ((*put, "--value", "v", "--expected-revision", "3"), "Conflict: expected_revision: 3"),
-        ):
-            assert said in refused(*arguments_)
+        )
+        for words, said in checked:
+            assert said in refused(*words)
         assert json.loads(shown("metadata", "kv", "range", "--json"))["entries"] == []
 
     def test_a_json_string_never_reads_a_file(self, memory: InMemory) -> None:
@@ -424,7 +425,8 @@ def test_outcomes_are_a_table_and_a_refusal_is_a_status(
         status = made.main([*words, *(["--json"] if as_json else [])], standalone_mode=False)
     assert client.asked.items == (Thing("first"), Thing("second", 3))
     assert (status or 0) == (2 if refusal else 0)
-    said = capsys.readouterr().out
+    said, noted = capsys.readouterr()
+    assert noted == ("refused: 1 of 2\n" if refusal else "")
     if as_json:
         assert [each["code"] for each in json.loads(said)] == ["OK", second.code]
     else:

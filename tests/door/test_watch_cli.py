@@ -13,7 +13,7 @@ from state_machines.mqtt.topic import Topic
 from tests.door.in_memory import Watching, instead
 
 KEY = ("default", "a/1")
-CHANGES = (
+CHANGES: tuple[Change[Topic], ...] = (
     Change(5, KEY, Topic("default", "a/1", 2, 1_700_000_000_000)),
     Change(6, ("other", "a/1"), Topic("other", "a/1", 3, 9)),
     Change(7, ("default", "b\n[red]"), Topic("default", "b\n[red]", 1, 9)),
