@@ -25,7 +25,7 @@ def watch(
     table: Annotated[str, typer.Argument(help="A table, as docs/entities.md names it.")],
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's rows.")] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", help="Only rows whose key ends with a name that begins so.")
+        str, typer.Option("--prefix", help="Only keys that begin so, behind the tenant.")
     ] = "",
     from_revision: Annotated[
         int | None,
@@ -47,7 +47,7 @@ def watch(
     if count < 0:
         raise Invalid(f"count: {count} is negative")
     watched = TABLES[table]
-    if tenant is not None and "tenant" not in watched.key:
+    if tenant is not None and watched.key[0] != "tenant":
         raise Invalid(f"tenant: rows of {table} have none")
     client = connect(address, data)
 
@@ -70,9 +70,11 @@ def watch(
 
 
 def _wanted(table: Table[Any], key: tuple[Any, ...], tenant: str | None, prefix: str) -> bool:
-    if tenant is not None and key[table.key.index("tenant")] != tenant:
-        return False
-    return not prefix or str(key[-1]).startswith(prefix)
+    """Whether a row is of the tenant, and its key goes on behind the tenant as it should."""
+    first, *rest = key
+    if table.key[0] == "tenant":
+        return tenant in (None, first) and str(rest[0] if rest else "").startswith(prefix)
+    return str(first).startswith(prefix)
 
 
 def _print(table: Table[Any], change: Any, *, as_json: bool) -> None:
