@@ -22,7 +22,7 @@ from tests.machine import operations
 ALL = {each.tag: each for each in registry.operations()}
 
 each_operation = pytest.mark.parametrize("tag", sorted(ALL))
-some = settings(max_examples=10, deadline=None)
+some = settings(max_examples=5, deadline=None)
 
 
 def test_the_file_is_what_the_registry_gives(request: pytest.FixtureRequest) -> None:
