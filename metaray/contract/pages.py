@@ -16,7 +16,7 @@ from metaray.contract.registry import EVERY, Entity, Field, Operation, fields_of
 from state_machines.tables import Table
 
 LIMITS: Final = "state_machines.limits"
-UNITS: Final = {"_ms": "ms", "_s": "s", "_bytes": "bytes"}
+UNITS: Final = {"_per_s": "a second", "_ms": "ms", "_s": "s", "_bytes": "bytes"}
 
 _HEAD: Final = """\
 # Entities
@@ -50,6 +50,10 @@ def generate() -> str:
             kind = entity.kind
             lines += [f"## {_title(kind)}", "", *_paragraphs(_package(kind)), ""]
         lines += _entity(entity, shown)
+    lines += ["## Types that several share", ""]
+    for cls in registry.parts():
+        if registry.home(cls) is None:
+            lines += _type(cls)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -92,11 +96,15 @@ def _entity(entity: Entity, shown: dict[str, Entity]) -> Iterator[str]:
     for table in entity.tables:
         yield from _table(table)
     for cls in entity.types:
-        yield f"**`{cls.__name__}`** {_in_line(words(cls))}"
-        yield ""
-        yield from _fields(fields_of(cls))
+        yield from _type(cls)
     for each in entity.modules:
         yield from _limits(each, f"Limits in `{each.replace('.', '/')}.py`:")
+
+
+def _type(cls: type) -> Iterator[str]:
+    yield f"**`{cls.__name__}`** {_in_line(words(cls))}"
+    yield ""
+    yield from _fields(fields_of(cls))
 
 
 def _operation(each: Operation) -> str:

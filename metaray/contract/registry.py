@@ -115,9 +115,12 @@ class Operation:
         """What its group is chosen by, as code; or which groups it goes to."""
         for name in ("slot_key", "slot_key_of", "slot_keys"):
             method = getattr(self.cls, name, None)
-            shown = _returned(method) if method is not None else ""
-            if shown and shown not in ("None", "[]"):
-                return f"by {shown}"
+            if method is None:
+                continue
+            shown = _returned(method)
+            if shown in ("", "None"):  # cluster-wide after all
+                break
+            return f"by `{textwrap.shorten(shown, 160, placeholder=' …')}`"
         if getattr(self.cls, "every_group", False):
             return "every group of the kind"
         return f"`{self.kind}-0`" if self.kind else "the group that is named"
@@ -141,12 +144,8 @@ class Entity:
 
     @property
     def types(self) -> list[type]:
-        """The dataclasses in its operations, but for the rows that are shown as tables."""
-        rows = {each.row for each in TABLES.values()}
-        hints: list[Any] = []
-        for each in self.operations:
-            hints += [*(part.hint for part in each.fields), each.reply]
-        return [each for each in dataclasses_in(hints) if each not in rows]
+        """The dataclasses that its files declare for operations or rows, but for the rows."""
+        return [each for each in parts() if home(each) is self]
 
 
 @cache
@@ -220,6 +219,23 @@ def fields_of(cls: Any) -> tuple[Field, ...]:
     )
 
 
+@cache
+def parts() -> tuple[type, ...]:
+    """The classes in operations and rows that are neither, by name."""
+    rows = {table.row for table in tables()}
+    hints: list[Any] = [*rows]
+    for each in operations():
+        hints += [*(part.hint for part in each.fields), each.reply]
+    found = set(dataclasses_in(hints)) - rows
+    return tuple(sorted(found, key=lambda cls: (cls.__name__, cls.__module__)))
+
+
+@cache
+def home(cls: type) -> Entity | None:
+    """The entity whose files declare a part; None of what several share."""
+    return next((each for each in entities() if cls.__module__ in each.modules), None)
+
+
 def dataclasses_in(hints: Iterable[Any]) -> list[type]:
     """The dataclasses that annotations name, and those in their fields, in the order met."""
     found: dict[type, None] = {}
@@ -278,18 +294,11 @@ def _returned(method: Any) -> str:
     returns = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
     if not returns:
         return ""
-    shown = ast.unparse(typing.cast(ast.expr, returns[-1].value)).replace("self.", "")
-    return f"`{textwrap.shorten(shown, 160, placeholder=' …')}`"
+    return ast.unparse(typing.cast(ast.expr, returns[-1].value)).replace("self.", "")
 
 
 def everything() -> Iterator[type]:
     """Every class of the contract: operations, then rows, then the types in both."""
-    rows = list(dict.fromkeys(table.row for table in tables()))
-    hints: list[Any] = [*rows]
-    for each in operations():
-        hints += [*(part.hint for part in each.fields), each.reply]
     yield from (each.cls for each in operations())
-    yield from rows
-    yield from sorted(
-        set(dataclasses_in(hints)) - set(rows), key=lambda cls: (cls.__name__, cls.__module__)
-    )
+    yield from dict.fromkeys(table.row for table in tables())
+    yield from parts()

@@ -167,8 +167,11 @@ def test_how_an_operation_travels(tag: str, traits: set[str], place: str) -> Non
     assert ALL[tag].place == place
 
 
-def test_a_batch_goes_by_its_items() -> None:
+def test_a_batch_goes_by_its_items_or_is_cluster_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.Operation("x", Part).place == "by `('t', item)`"
+    monkeypatch.delattr(Part, "slot_key_of")
+    monkeypatch.setattr(registry.Operation, "kind", "metadata")
+    assert registry.Operation("x", Part).place == "`metadata-0`"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,10 @@ def test_types_are_found_in_types() -> None:
     assert registry.dataclasses_in([kv.KvPage | None]) == [kv.KvPage, kv.KvEntry]
     (entity,) = (each for each in registry.entities() if each.name == "kv")
     assert entity.types == [kv.KvEntry, kv.KvPage]
+    homes = [cls for each in registry.entities() for cls in each.types]
+    shared = [cls for cls in registry.parts() if registry.home(cls) is None]
+    assert sorted(map(str, homes + shared)) == sorted(map(str, registry.parts()))
+    assert Outcome not in homes
 
 
 def test_a_generated_docstring_is_none() -> None:
