@@ -107,7 +107,9 @@ def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:
     if console.measure(table, options=unbounded).maximum <= console.width:
         console.print(table)
         return
-    for row in rows:
+    for place, row in enumerate(rows):
+        if items:
+            console.print(f"[bold]{cell(_label(items[place]))}[/]", soft_wrap=True)
         _record(row)
         console.print()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
@@ -447,6 +448,18 @@ def test_outcomes_are_a_table_and_a_refusal_is_a_status(
         assert "first" in first
         assert "second 3" in other
         assert ("in force is 2" in other) is refusal
+
+
+def test_a_long_refusal_stands_below_its_item(
+    batch: registry.Operation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = (Outcome("OK", "", 7), Outcome("FENCED", "epoch: " + "9" * 150, 0))
+    asked = batch.cls(items=(Thing("first"), Thing("[second]")))
+    with pytest.raises(typer.Exit):
+        show.reply(batch, asked, answer, as_json=False)
+    said = capsys.readouterr().out
+    assert said.index("first 0") < said.index("OK") < said.index("[second] 0")
+    assert "9" * 150 in re.sub(r"\s", "", said)
 
 
 # -- the tree -----------------------------------------------------------------------------------
