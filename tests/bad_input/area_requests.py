@@ -43,6 +43,7 @@ UNSAID: Final = (
     "alone",
     "level",
     "shared",
+    "neither",
     "not a group",
 )
 """Words of refusals that need no number: the limit is in the word."""
