@@ -195,8 +195,8 @@ async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client)
     groups = ("metadata-0", "mqtt-0", "metadata-0")
     leases = [await Lease.grant(client, group, owner="b1", ttl_ms=9_000) for group in groups]
     await leases[2].revoke()
+    await keep_alive(leases)  # from now on each group knows this client
     client.machines.asked.clear()
     outcomes = await keep_alive(leases)
     assert [each.code for each in outcomes] == ["OK", "OK", "NOT_FOUND"]
-    assert sorted(client.machines.asked)[-2:] == ["metadata-0", "mqtt-0"]
-    assert len(client.machines.asked) <= 4, "two, and a registration of each urgent lane"
+    assert sorted(client.machines.asked) == ["metadata-0", "mqtt-0"]
