@@ -92,7 +92,7 @@ def with_client(test: Callable[[Client], Awaitable[None]]) -> Callable[[], None]
 
         asyncio.run(within())
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest looks for its arguments there
+    del run.__wrapped__  # pytest looks for its arguments there
     return run
 
 

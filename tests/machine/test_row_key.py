@@ -71,7 +71,7 @@ def test_a_key_with_too_much_in_front_is_refused() -> None:
     table = Table("test.wide", Wide, key=("a", "b", "c", "d", "e", "f"))
     try:
         for size in (0, 70, 81, 82, 96, 300):
-            parts: list[Part] = ["x" * size] * 4 + [b"x" * size, 1]
+            parts: list[Part] = [*["x" * size] * 4, b"x" * size, 1]
             packed = row_key.pack(parts)
             try:
                 keys.encode(tuple(parts))
