@@ -230,10 +230,13 @@ class GrantLeases(Batch):
     def validate(self) -> None:
         """Owners and times within their limits."""
         names.items(self.items, "items")
-        for each in self.items:
-            names.name(each.owner, "owner")
+        for place, each in enumerate(self.items):
+            names.name(each.owner, f"items[{place}].owner")
             if not TTL_MS_MIN <= each.ttl_ms <= TTL_MS_MAX:
-                raise Invalid(f"ttl_ms: {each.ttl_ms}, the range is {TTL_MS_MIN} to {TTL_MS_MAX}")
+                raise Invalid(
+                    f"items[{place}].ttl_ms: {each.ttl_ms}, the range is "
+                    f"{TTL_MS_MIN} to {TTL_MS_MAX}"
+                )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[LeaseGrant, ...]:
         """Ids are never given twice."""

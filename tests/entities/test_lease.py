@@ -28,7 +28,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, NAME_BYTES_MAX
 from state_machines.machine import Machine
 from state_machines.metadata.kv import PutKv
 from tests.entities.group import Group, rows_but_books
-from tests.entities.leases import GRACE_S, TTL_S, Leased
+from tests.entities.leases import GRACE_S, TTL_S, Leased, beyond
 
 
 @pytest.fixture
@@ -344,10 +344,10 @@ def test_limits() -> None:
     for ttl_ms in (TTL_MS_MIN, TTL_MS_MAX):
         group.run(grant(ttl_ms=ttl_ms))
     for ttl_ms in (TTL_MS_MIN - 1, TTL_MS_MAX + 1):
-        group.beyond(grant(ttl_ms=ttl_ms), "ttl_ms")
+        beyond(group, grant(ttl_ms=ttl_ms), "items[0].ttl_ms")
     group.run(grant("x" * NAME_BYTES_MAX))
     for owner in ("", "x" * (NAME_BYTES_MAX + 1), "a\0"):
-        group.beyond(grant(owner), "owner")
+        beyond(group, grant(owner), "items[0].owner")
     group.beyond(GrantLeases(items=()), "items")
     group.beyond(KeepLeases(items=()), "items")
     group.beyond(RevokeLeases(items=()), "items")
