@@ -3,6 +3,6 @@
 One file an entity; importing this package registers them all.
 """
 
-from state_machines.offset import offset
+from state_machines.offset import offset, tenant_purge
 
-__all__ = ["offset"]
+__all__ = ["offset", "tenant_purge"]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
-from state_machines import names, packing
+from state_machines import names, packing, quota
 from state_machines.errors import Invalid
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 METADATA_BYTES_MAX: Final = 4_096
@@ -50,6 +51,19 @@ class Group:
 
 
 GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
+
+
+@remover(OFFSETS)
+def _remove(db: Tables, at: Stamp, row: Offset) -> None:
+    """The group has one partition fewer; it goes with its last one."""
+    db.delete(OFFSETS, *OFFSETS.key_of(row))
+    known = db.get(GROUPS, row.tenant, row.group)
+    if known is None:
+        return
+    if known.partitions > 1:
+        db.put(GROUPS, replace(known, partitions=known.partitions - 1))
+    else:
+        db.delete(GROUPS, row.tenant, row.group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +186,12 @@ class CommitOffsets:
         """Every commit counts, also when one batch names a partition twice.
 
         Rows are handled as plain values here (`Offset`'s fields in order): making two objects a
-        commit would double what one costs.
+        commit would double what one costs. QuotaExceeded when the tenant commits too often.
         """
         tenant, now_ms = self.tenant, at.now_ms
+        limits = quota.of(db, tenant)
+        if limits is not None:
+            quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
         table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)

@@ -20,7 +20,7 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import values
+from tests.bad_input import fitting_tenants, values
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
@@ -39,6 +39,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "then": [{"tag": "metadata.kv.get", "body": msgpack.packb({"key": "a"})}],
         "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
     },
+    **fitting_tenants.FITTING,
 }
 
 MISSING: Final = object()
