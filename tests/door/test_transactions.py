@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import metaray.client
 from actors.caller import Caller
 from metaray.transactions import Lease, LeasedRow, keep_alive, transact
 from state_machines.errors import Conflict, Invalid, NotFound
@@ -202,3 +203,17 @@ async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client)
     assert sorted(client.machines.asked) == ["metadata-0", "mqtt-0"]
     many = await keep_alive([leases[0]] * (KEEP_MAX + 1))
     assert [each.code for each in many] == ["OK"] * (KEEP_MAX + 1)
+
+
+@with_client
+async def test_the_client_has_both(client: Client) -> None:
+    door = metaray.client.Client()
+    with pytest.raises(RuntimeError, match="is not open"):
+        await door.call_in("metadata-0", GetKv(key="a"))
+    door._caller = client.caller
+    done = await door.transact(then=[PutKv(key="a", value=b"1"), GetKv(key="a")])
+    assert done.replies[1] == KvEntry("a", b"1", done.replies[0])
+    lease = await Lease.grant(door, "metadata-0", owner="b1", ttl_ms=9_000)
+    await lease.attach(LeasedRow.of(KV, "default", "a"))
+    await lease.revoke()
+    assert await door.call(GetKv(key="a")) is None
