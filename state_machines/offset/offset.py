@@ -1,69 +1,59 @@
 """Consumer offsets: the next message that a consumer group wants, by topic and partition.
 
 Commits come in batches of any groups, as columns rather than objects: this is the hottest command
-there is. The last write wins and may go back (that is a reset); a row counts its commits, so that
-what was acknowledged can be checked against what is there.
+there is. The last write wins and may go back; a row counts its commits, so that what was
+acknowledged can be checked against what is there. A commit that is refused (it expects another
+offset, its generation is not in force) changes nothing and keeps no other from happening: the reply
+names those that were refused, and only those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Self
 
 from state_machines import names, packing, quota
-from state_machines.errors import Invalid
+from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
+from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.offset import activity, rows
+from state_machines.offset.history import Keeper
+from state_machines.offset.rows import (
+    LEADER_EPOCH_MAX,
+    METADATA_BYTES_MAX,
+    NO_GENERATION,
+    NO_LEADER_EPOCH,
+    OFFSETS,
+    PARTITION_MAX,
+    Group,
+    Offset,
+)
 from state_machines.op import Stamp, command, query
-from state_machines.removal import remover
-from state_machines.tables import Table, Tables
+from state_machines.tables import Tables
 
-METADATA_BYTES_MAX: Final = 4_096
-PARTITION_MAX: Final = 2**31 - 1
+__all__ = [
+    "ABSENT",
+    "METADATA_BYTES_MAX",
+    "OFFSETS",
+    "PARTITION_MAX",
+    "CommitOffsets",
+    "CommitReply",
+    "FetchOffsets",
+    "ListOffsets",
+    "MoreColumns",
+    "Offset",
+    "OffsetCommit",
+    "OffsetPage",
+    "RefusedCommits",
+]
 
+ABSENT: Final = -1  #: what a commit expects where there is no offset yet
 
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """One group's position in one partition. Times are the group's, Unix milliseconds."""
-
-    tenant: str
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    metadata: str
-    commits: int
-    first_commit_ms: int
-    commit_ms: int
-
-
-OFFSETS: Final = Table("offset.offset", Offset, key=("tenant", "group", "topic", "partition"))
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A consumer group that has offsets: how many, and since when."""
-
-    tenant: str
-    group: str
-    partitions: int
-    created_ms: int
-
-
-GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
-
-
-@remover(OFFSETS)
-def _remove(db: Tables, at: Stamp, row: Offset) -> None:
-    """The group has one partition fewer; it goes with its last one."""
-    db.delete(OFFSETS, *OFFSETS.key_of(row))
-    known = db.get(GROUPS, row.tenant, row.group)
-    if known is None:
-        return
-    if known.partitions > 1:
-        db.put(GROUPS, replace(known, partitions=known.partitions - 1))
-    else:
-        db.delete(GROUPS, row.tenant, row.group)
+_OFFSET, _METADATA, _COMMITS = rows.OFFSET, rows.METADATA, rows.COMMITS
+_COMMIT_MS, _LEADER_EPOCH, _KEEP_MS = rows.COMMIT_MS, rows.LEADER_EPOCH, rows.KEEP_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +65,44 @@ class OffsetCommit:
     partition: int
     offset: int
     metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+    expected: int | None = None  #: the offset that must be there, `ABSENT` for none; None: any
+    generation: int = NO_GENERATION
+    member: str = ""
+
+    @property
+    def says_more(self) -> bool:
+        """Whether there is a value for one of `MoreColumns`."""
+        return (
+            self.expected is not None
+            or self.leader_epoch != NO_LEADER_EPOCH
+            or self.generation != NO_GENERATION
+            or self.member != ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCommits:
+    """Which commits of a batch were refused, and why: columns, in the order of the places."""
+
+    places: tuple[int, ...]
+    codes: tuple[str, ...]
+    details: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """How many were committed, at which time of the group."""
+    """How many were committed, at which time of the group; and which were refused, if any."""
 
     committed: int
     commit_ms: int
+    refused: RefusedCommits | None = None
+
+    def or_raise(self) -> Self:
+        """Itself, or the first refusal as the error that it stands for."""
+        if self.refused is not None:
+            raise BY_CODE[self.refused.codes[0]](self.refused.details[0])
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +113,140 @@ class OffsetPage:
     next: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPage:
-    """Consumer groups by name; `next` continues, empty at the end."""
-
-    groups: tuple[Group, ...]
-    next: bytes
-
-
-_PLACES: Final = packing.field_names(Offset)
-_OFFSET, _METADATA = _PLACES.index("offset"), _PLACES.index("metadata")
-_COMMITS, _COMMIT_MS = _PLACES.index("commits"), _PLACES.index("commit_ms")
-
-
-def _check_names(values: Sequence[str], field: str) -> None:
+def _check_names(values: Sequence[str], field: str, *, empty: bool = False) -> None:
     for each in dict.fromkeys(values):
-        names.name(each, field)
+        names.name(each, field, empty=empty)
+
+
+def _check_least(values: Sequence[int], least: int, field: str) -> None:
+    if values and min(values) < least:
+        raise Invalid(f"{field}: {min(values)}, the least is {least}")
+
+
+def _check_length(column: Sequence[Any], field: str, length: int) -> None:
+    if len(column) != length:
+        raise Invalid(f"{field}: {len(column)} items, groups has {length}")
+
+
+def _said(column: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
+    """The column, or nothing if it says what is so by default."""
+    return () if column.count(default) == len(column) else column
+
+
+_SAYS_MORE: Final = attrgetter("says_more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreColumns:
+    """What most batches do not say, so that these are as small as ever. Any column may be empty.
+
+    `expected` has the offset that must be there, `ABSENT` for none, None for whatever is.
+    `generations` and `members`: see `rows.py`.
+    """
+
+    leader_epochs: tuple[int, ...] = ()
+    expected: tuple[int | None, ...] = ()
+    generations: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, commits: Sequence[OffsetCommit]) -> Self | None:
+        """The columns of some commits; None if they say nothing."""
+        if not any(map(_SAYS_MORE, commits)):
+            return None
+        return cls(
+            leader_epochs=_said(tuple([each.leader_epoch for each in commits]), NO_LEADER_EPOCH),
+            expected=_said(tuple([each.expected for each in commits]), None),
+            generations=_said(tuple([each.generation for each in commits]), NO_GENERATION),
+            members=_said(tuple([each.member for each in commits]), ""),
+        )
+
+    def check(self, length: int) -> None:
+        """Raise Invalid unless the columns have this length and keep their limits."""
+        for field in packing.field_names(MoreColumns):
+            if column := getattr(self, field):
+                _check_length(column, field, length)
+        _check_least(self.leader_epochs, NO_LEADER_EPOCH, "leader_epochs")
+        if self.leader_epochs and max(self.leader_epochs) > LEADER_EPOCH_MAX:
+            raise Invalid(f"leader_epochs: the most is {LEADER_EPOCH_MAX}")
+        _check_least([each for each in self.expected if each is not None], ABSENT, "expected")
+        _check_least(self.generations, NO_GENERATION, "generations")
+        _check_names(self.members, "members", empty=True)
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The values at these places."""
+        return type(self)(
+            leader_epochs=_pick(self.leader_epochs, indexes),
+            expected=_pick(self.expected, indexes),
+            generations=_pick(self.generations, indexes),
+            members=_pick(self.members, indexes),
+        )
+
+
+_NOTHING_MORE: Final = MoreColumns()
+
+
+def _pick(column: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
+    return tuple([column[index] for index in indexes]) if column else ()
+
+
+class _Guard:
+    """Looks at the commits of a batch one by one, and notes which are refused."""
+
+    def __init__(self, asked: MoreColumns, fenced: Mapping[str, Group]) -> None:
+        self.accepted = 0
+        self._fenced = fenced  # the groups that are, by name
+        self._asked = zip(
+            asked.expected or repeat(None),
+            asked.generations or repeat(NO_GENERATION),
+            asked.members or repeat(""),
+            strict=False,
+        )
+        self._place = 0
+        self._refused: list[tuple[int, str, str]] = []
+
+    def refuses(self, group: str, offset: int) -> bool:
+        """Whether the next commit is refused, where `offset` is now."""
+        expected, generation, member = next(self._asked)
+        place, self._place = self._place, self._place + 1
+        error = self._error(group, offset, expected, generation, member)
+        if error is None:
+            self.accepted += 1
+            return False
+        self._refused.append((place, *error))
+        return True
+
+    def _error(
+        self, group: str, offset: int, expected: int | None, generation: int, member: str
+    ) -> tuple[str, str] | None:
+        in_force, holder = NO_GENERATION, ""
+        if (known := self._fenced.get(group)) is not None:
+            if known.state != rows.LIVE:
+                return Conflict.code, "group: it is being deleted"
+            in_force, holder = known.generation, known.member
+        if generation != in_force:
+            return Fenced.code, f"generation: {generation}, in force is {in_force}"
+        if holder and member != holder:
+            return Fenced.code, "member: another one holds the generation"
+        if expected is not None and expected != offset:
+            return Conflict.code, f"expected: {expected}, the offset is {offset}"
+        return None
+
+    @property
+    def refused(self) -> RefusedCommits | None:
+        """What was refused so far."""
+        if not self._refused:
+            return None
+        places, codes, details = zip(*self._refused, strict=True)
+        return RefusedCommits(places, codes, details)
 
 
 @command("offset.commit")
 class CommitOffsets:
-    """Commit offsets: five columns of the same length, one place a commit."""
+    """Commit offsets: columns of the same length, one place a commit.
+
+    `metadata` may be left out, and so may `more`.
+    """
 
     many: ClassVar[str] = "groups"
     tenant: str = names.DEFAULT_TENANT
@@ -122,32 +255,31 @@ class CommitOffsets:
     partitions: tuple[int, ...]
     offsets: tuple[int, ...]
     metadata: tuple[str, ...] = ()
+    more: MoreColumns | None = None
 
     @classmethod
     def of(cls, commits: Sequence[OffsetCommit], tenant: str = names.DEFAULT_TENANT) -> Self:
         """The columns of some commits."""
-        metadata = tuple([each.metadata for each in commits])
         return cls(
             tenant=tenant,
             groups=tuple([each.group for each in commits]),
             topics=tuple([each.topic for each in commits]),
             partitions=tuple([each.partition for each in commits]),
             offsets=tuple([each.offset for each in commits]),
-            metadata=metadata if any(metadata) else (),
+            metadata=_said(tuple([each.metadata for each in commits]), ""),
+            more=MoreColumns.of(commits),
         )
 
     def validate(self) -> None:
         """Columns of one length, names and numbers within their limits."""
         names.tenant(self.tenant)
         names.items(self.groups, "groups")
-        columns = [self.topics, self.partitions, self.offsets]
+        length = len(self.groups)
+        _check_length(self.topics, "topics", length)
+        _check_length(self.partitions, "partitions", length)
+        _check_length(self.offsets, "offsets", length)
         if self.metadata:
-            columns.append(self.metadata)
-        for column, field in zip(
-            columns, ("topics", "partitions", "offsets", "metadata"), strict=False
-        ):
-            if len(column) != len(self.groups):
-                raise Invalid(f"{field}: {len(column)} items, groups has {len(self.groups)}")
+            _check_length(self.metadata, "metadata", length)
         _check_names(self.groups, "groups")
         _check_names(self.topics, "topics")
         if min(self.partitions) < 0 or max(self.partitions) > PARTITION_MAX:
@@ -156,6 +288,8 @@ class CommitOffsets:
             raise Invalid("offsets: one is negative")
         for each in self.metadata:
             names.name(each, "metadata", METADATA_BYTES_MAX, empty=True)
+        if self.more is not None:
+            self.more.check(length)
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """Offsets of one consumer group stay together."""
@@ -163,83 +297,114 @@ class CommitOffsets:
 
     def select(self, indexes: Sequence[int]) -> Self:
         """The commits at these places."""
-
-        def pick(column: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple([column[index] for index in indexes])
-
         return type(self)(
             tenant=self.tenant,
-            groups=pick(self.groups),
-            topics=pick(self.topics),
-            partitions=pick(self.partitions),
-            offsets=pick(self.offsets),
-            metadata=pick(self.metadata) if self.metadata else (),
+            groups=_pick(self.groups, indexes),
+            topics=_pick(self.topics, indexes),
+            partitions=_pick(self.partitions, indexes),
+            offsets=_pick(self.offsets, indexes),
+            metadata=_pick(self.metadata, indexes),
+            more=self.more.select(indexes) if self.more is not None else None,
         )
 
     def join(self, parts: Sequence[Self], replies: Sequence[CommitReply]) -> CommitReply:
         """One reply for commits that went to several groups."""
+        refused: list[tuple[int, str, str]] = []
+        if any(each.refused for each in replies):
+            place_of = self._places(parts)
+            for part, reply in zip(place_of, replies, strict=True):
+                some = reply.refused
+                if some is not None:
+                    told = zip(some.places, some.codes, some.details, strict=True)
+                    refused += [(part[place], code, detail) for place, code, detail in told]
         return CommitReply(
-            sum(each.committed for each in replies), max(each.commit_ms for each in replies)
+            sum(each.committed for each in replies),
+            max(each.commit_ms for each in replies),
+            RefusedCommits(*zip(*sorted(refused), strict=True)) if refused else None,
         )
+
+    def _places(self, parts: Sequence[Self]) -> list[list[int]]:
+        """Where the commits of each part are in this batch: a consumer group is in one part."""
+        part_of = {group: number for number, part in enumerate(parts) for group in part.groups}
+        places: list[list[int]] = [[] for _ in parts]
+        for place, group in enumerate(self.groups):
+            places[part_of[group]].append(place)
+        return places
 
     def apply(self, db: Tables, at: Stamp) -> CommitReply:
         """Every commit counts, also when one batch names a partition twice.
 
-        Rows are handled as plain values here (`Offset`'s fields in order): making two objects a
-        commit would double what one costs. QuotaExceeded when the tenant commits too often.
+        Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
+        objects a commit would double what one costs. QuotaExceeded when the tenant commits too
+        often.
         """
         tenant, now_ms = self.tenant, at.now_ms
         limits = quota.of(db, tenant)
         if limits is not None:
             quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
-        table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
+        table, revision, get, put = OFFSETS.name, db.revision, db.store.get, db.store.put
         unpack, pack = packing.unpack_values, db.pack
+        swap = db.swap if db.in_part else None
+        done: list[tuple[str, tuple[Part, ...], bytes | None]] = []
         metadata = self.metadata or ("",) * len(self.groups)
+        more = self.more or _NOTHING_MORE
+        epochs = more.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
+        guard = self._guard(db, more)
+        keeper: Keeper | None = None
         new: dict[str, int] = {}
-        for group, topic, partition, offset, note in zip(
-            self.groups, self.topics, self.partitions, self.offsets, metadata, strict=True
+        late: dict[str, int] = {}  # groups with a partition that is new in this hour
+        hour_ms = now_ms - now_ms % rows.BUCKET_MS
+        for group, topic, partition, offset, note, epoch in zip(
+            self.groups, self.topics, self.partitions, self.offsets, metadata, epochs, strict=True
         ):
-            key = (tenant, group, topic, partition)
+            key: tuple[Part, ...] = (tenant, group, topic, partition)
             old = get(table, key)
             if old is None:
+                if guard is not None and guard.refuses(group, ABSENT):
+                    continue
                 new[group] = new.get(group, 0) + 1
-                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms]
+                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms, epoch, 0, 0, 0]
             else:
                 _, values = unpack(old)
+                if guard is not None and guard.refuses(group, values[_OFFSET]):
+                    continue
+                try:
+                    keep_ms = values[_KEEP_MS]
+                except IndexError:
+                    values += rows.OFFSET_LATER
+                    keep_ms = 0
+                if keep_ms <= now_ms:
+                    if values[_COMMIT_MS] < hour_ms:
+                        late[group] = 1
+                    keeper = keeper or Keeper(db, now_ms)
+                    keeper.keep(key, values)
                 values[_OFFSET] = offset
                 values[_METADATA] = note
                 values[_COMMITS] += 1
                 values[_COMMIT_MS] = now_ms
-            settle(table, key, pack((revision, values)))
-        for group, partitions in new.items():
-            known = db.get(GROUPS, tenant, group) or Group(tenant, group, 0, now_ms)
-            db.put(GROUPS, replace(known, partitions=known.partitions + partitions))
-        return CommitReply(len(self.groups), now_ms)
+                values[_LEADER_EPOCH] = epoch
+            value = pack((revision, values))
+            if swap is None:
+                put(table, key, value)
+                done.append((table, key, value))
+            else:
+                swap(table, key, old, value)
+        db.settled(done)
+        if new or late:
+            activity.heard(db, now_ms, tenant, late, new)
+        if guard is None:
+            return CommitReply(len(self.groups), now_ms)
+        return CommitReply(guard.accepted, now_ms, guard.refused)
 
-
-@command("offset.delete_group")
-class DeleteGroup:
-    """Forget a consumer group. The reply is how many offsets it had."""
-
-    tenant: str = names.DEFAULT_TENANT
-    group: str
-
-    def validate(self) -> None:
-        """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.group, "group")
-
-    def slot_key(self) -> tuple[str, ...]:
-        """Where its offsets are."""
-        return (self.tenant, self.group)
-
-    def apply(self, db: Tables, at: Stamp) -> int:
-        """Nothing to forget is no error: 0."""
-        rows = [row for _, row, _ in db.scan(OFFSETS, self.tenant, self.group)]
-        for row in rows:
-            db.delete(OFFSETS, *OFFSETS.key_of(row))
-        db.delete(GROUPS, self.tenant, self.group)
-        return len(rows)
+    def _guard(self, db: Tables, more: MoreColumns) -> _Guard | None:
+        """None if every commit happens: no group is fenced and nothing is expected."""
+        fenced: dict[str, Group] = {}
+        if rows.any_fenced(db):
+            for name in dict.fromkeys(self.groups):
+                group = db.get(rows.GROUPS, self.tenant, name)
+                if group is not None and group.fenced:
+                    fenced[name] = group
+        return _Guard(more, fenced) if fenced or more.expected or more.generations else None
 
 
 @query("offset.fetch")
@@ -251,19 +416,23 @@ class FetchOffsets:
 
     def validate(self) -> None:
         """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.group, "group")
+        rows.check_group(self.tenant, self.group)
 
     def slot_key(self) -> tuple[str, ...]:
         """Where its offsets are."""
         return (self.tenant, self.group)
 
     def read(self, db: Tables, at: Stamp) -> tuple[Offset, ...]:
-        """By topic and partition. Invalid for a group with more than a page of them."""
-        rows, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
+        """By topic and partition; none of a group that is being deleted.
+
+        Invalid for a group with more than a page of them.
+        """
+        if rows.shown(db, self.tenant, self.group) is None:
+            return ()
+        found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
         if after:
             raise Invalid(f"group: more than a page of offsets; use offset.list ({PAGE_ROWS_MAX})")
-        return tuple([row for row, _ in rows])
+        return tuple([row.told() for row, _ in found])
 
 
 @query("offset.list")
@@ -286,30 +455,7 @@ class ListOffsets:
         return (self.tenant, self.group) if self.group else None
 
     def read(self, db: Tables, at: Stamp) -> OffsetPage:
-        """By group, topic and partition."""
+        """By group, topic and partition, with those that are being deleted."""
         prefix = (self.tenant, self.group) if self.group else (self.tenant,)
-        rows, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
-        return OffsetPage(tuple([row for row, _ in rows]), after)
-
-
-@query("offset.groups")
-class ListGroups:
-    """The consumer groups of a tenant, a page at a time."""
-
-    every_group: ClassVar[bool] = True
-    tenant: str = names.DEFAULT_TENANT
-    starts: str = ""
-    limit: int = 1_000
-    after: bytes = b""
-
-    def validate(self) -> None:
-        """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.starts, "starts", empty=True)
-
-    def read(self, db: Tables, at: Stamp) -> GroupPage:
-        """Groups whose name begins with `starts`."""
-        rows, after = db.page(
-            GROUPS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
-        )
-        return GroupPage(tuple([row for row, _ in rows]), after)
+        found, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
+        return OffsetPage(tuple([row.told() for row, _ in found]), after)

@@ -17,7 +17,8 @@ from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
 from state_machines.metadata.node import ExpireNodes, GetNode, RegisterNode
 from state_machines.mqtt.session import CloseSession, DeleteSessions, GetSession, OpenSession
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
-from state_machines.offset.offset import CommitOffsets, DeleteGroup, FetchOffsets, OffsetCommit
+from state_machines.offset.group import DeleteGroup
+from state_machines.offset.offset import CommitOffsets, FetchOffsets, OffsetCommit
 from tests.history.operation import Value, refusal
 
 Steps = Generator[Any, Any, Value]
@@ -57,6 +58,15 @@ def request(model: str, kind: str, key: str, input: Value) -> Any:
                     for topic, partition, offset, note in input
                 ]
             )
+        case "offset", "swap":
+            return CommitOffsets.of(
+                [
+                    OffsetCommit(
+                        group=key, topic=topic, partition=partition, offset=offset, expected=there
+                    )
+                    for topic, partition, offset, there in input
+                ]
+            )
         case "offset", "delete_group":
             return DeleteGroup(group=key)
         case "offset", "fetch":
@@ -94,6 +104,8 @@ def told(model: str, kind: str, reply: Any) -> Value:
             return 0 if reply is None else reply.epoch
         case "offset", "commit":
             return reply.committed
+        case "offset", "swap":
+            return reply.refused.places if reply.refused is not None else ()
         case "offset", "fetch":
             return tuple([(x.topic, x.partition, x.offset, x.metadata, x.commits) for x in reply])
         case "session", "open":

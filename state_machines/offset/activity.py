@@ -1,0 +1,202 @@
+"""When consumer groups were heard of last, and the end of those that stay silent.
+
+`offset.activity` is an index by hour: a row's `bucket` is the hour of the group's last activity. It
+is moved by the first commit of an hour and left alone by the others: a partition that was committed
+in this hour says so itself, and then nobody looks at its group.
+`ExpireOffsets` looks at the hours that have been over for the whole retention and at nothing else;
+which groups that are is decided where it is applied, by the group's time, in the same log as the
+commits: one that came before it has kept its group alive, one that comes after it begins anew.
+
+A group that is too large for one command is `DYING` from the first one on: it takes no commits and
+shows no offsets any more, and is in bucket 0, where the next command finds it first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
+
+from state_machines.errors import Invalid
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.offset import history
+from state_machines.offset.rows import (
+    BUCKET_MS,
+    DYING,
+    GROUPS,
+    OFFSETS,
+    Group,
+    StoredOffset,
+    delete_group,
+    put_group,
+)
+from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
+from state_machines.tables import Table, Tables
+
+RETENTION_MS: Final = 7 * 86_400_000  #: Kafka's default, `offsets.retention.minutes`
+RETENTION_MS_MAX: Final = 3_650 * 86_400_000
+FORGET_MAX: Final = 10_000  #: offsets and groups that one command forgets at most
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A consumer group by the hour of its last activity, counted from 1970."""
+
+    bucket: int
+    tenant: str
+    group: str
+
+
+ACTIVITY: Final = Table("offset.activity", Activity, key=("bucket", "tenant", "group"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredGroups:
+    """How much was forgotten, and whether there is more to forget."""
+
+    groups: int
+    offsets: int
+    more: bool
+
+
+def heard(db: Tables, now_ms: int, tenant: str, late: Iterable[str], new: dict[str, int]) -> None:
+    """These groups have committed for the first time in this hour, those have `new` partitions."""
+    for name in {**dict.fromkeys(late, 0), **new}:
+        before = db.get(GROUPS, tenant, name)
+        group = before or Group(tenant, name, 0, now_ms)
+        group = replace(group, partitions=group.partitions + new.get(name, 0))
+        if before is None or group.last_commit_ms // BUCKET_MS < now_ms // BUCKET_MS:
+            touch(db, before, group, now_ms)
+        else:
+            put_group(db, before, group)
+
+
+def touch(db: Tables, before: Group | None, group: Group, now_ms: int) -> None:
+    """Put the group that was `before`: something was done to it just now."""
+    if before is not None:
+        _unlist(db, before)
+    db.put(ACTIVITY, Activity(now_ms // BUCKET_MS, group.tenant, group.group))
+    put_group(db, before, replace(group, last_commit_ms=now_ms))
+
+
+def _unlist(db: Tables, group: Group) -> None:
+    db.delete(ACTIVITY, group.last_commit_ms // BUCKET_MS, group.tenant, group.group)
+
+
+def forget(db: Tables, group: Group, limit: int) -> int:
+    """Delete up to `limit` offsets of a group: how many. The group goes too when those were all.
+
+    Fewer than `limit` says that it is gone.
+    """
+    found = itertools.islice(db.scan(OFFSETS, group.tenant, group.group), limit)
+    offsets = [row for _, row, _ in found]
+    for each in offsets:
+        drop(db, each)
+    _unlist(db, group)
+    if len(offsets) < limit:
+        delete_group(db, group)
+    else:
+        left = replace(group, partitions=group.partitions - len(offsets), last_commit_ms=0)
+        put_group(db, group, replace(left, state=DYING))
+        db.put(ACTIVITY, Activity(0, group.tenant, group.group))
+    return len(offsets)
+
+
+def drop(db: Tables, offset: StoredOffset) -> None:
+    """Delete an offset and its history."""
+    history.drop(db, offset)
+    db.delete(OFFSETS, *OFFSETS.key_of(offset))
+
+
+@remover(OFFSETS)
+def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
+    """Its group has one partition fewer, and stays until it is silent for long enough."""
+    drop(db, offset)
+    group = db.get(GROUPS, offset.tenant, offset.group)
+    if group is not None:
+        put_group(db, group, replace(group, partitions=group.partitions - 1))
+
+
+@remover(GROUPS)
+def _remove_group(db: Tables, at: Stamp, group: Group) -> None:
+    """Who may commit for it is forgotten. Its offsets, should it still have some, are not its own
+    any more: they are not shown, and the next commit begins a group without them."""
+    _unlist(db, group)
+    delete_group(db, group)
+
+
+def check_retention(retention_ms: int) -> None:
+    """Raise Invalid unless it is a time to wait for."""
+    if not 0 < retention_ms <= RETENTION_MS_MAX:
+        raise Invalid(f"retention_ms: {retention_ms}, the range is 1 to {RETENTION_MS_MAX}")
+
+
+def _last_silent(now_ms: int, retention_ms: int) -> int:
+    """The last hour that has been over for all of the retention."""
+    return (now_ms - retention_ms) // BUCKET_MS - 1
+
+
+@command("offset.expire")
+class ExpireOffsets:
+    """Forget the consumer groups that nobody has committed for throughout `retention_ms`.
+
+    At most `limit` offsets and groups; the reply says whether to ask again.
+    """
+
+    urgent: ClassVar[bool] = True
+    every_group: ClassVar[bool] = True
+    controller_epoch: int
+    retention_ms: int = RETENTION_MS
+    limit: int = 1_000
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        check_epoch(self.controller_epoch)
+        check_retention(self.retention_ms)
+        if not 0 < self.limit <= FORGET_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {FORGET_MAX}")
+
+    def apply(self, db: Tables, at: Stamp) -> ExpiredGroups:
+        """Fenced with an epoch below the highest one seen."""
+        pass_fence(db, self.controller_epoch)
+        last = _last_silent(at.now_ms, self.retention_ms)
+        silent = [row for _, row, _ in itertools.islice(db.scan(ACTIVITY, upto=last), self.limit)]
+        groups = offsets = 0
+        for each in silent:
+            left = self.limit - groups - offsets
+            if left <= 0:
+                break
+            group = db.get(GROUPS, each.tenant, each.group)
+            if group is None:
+                db.delete(ACTIVITY, *ACTIVITY.key_of(each))
+                continue
+            gone = forget(db, group, left)
+            offsets += gone
+            groups += gone < left
+        return ExpiredGroups(groups, offsets, _any_silent(db, last))
+
+
+def _any_silent(db: Tables, last: int) -> bool:
+    return next(db.scan(ACTIVITY, upto=last), None) is not None
+
+
+@query("offset.silent")
+class SilentGroups:
+    """Whether `offset.expire` with this retention would forget anything: a look at one row."""
+
+    every_group: ClassVar[bool] = True
+    retention_ms: int = RETENTION_MS
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        check_retention(self.retention_ms)
+
+    def join(self, parts: Sequence[Self], replies: Sequence[bool]) -> bool:
+        """Over all groups."""
+        return any(replies)
+
+    def read(self, db: Tables, at: Stamp) -> bool:
+        """By the group's time."""
+        return _any_silent(db, _last_silent(at.now_ms, self.retention_ms))
