@@ -44,8 +44,10 @@ UNSAID: Final = (
     "level",
     "shared",
     "neither",
+    "one of",
     "not a group",
     "neither",
+    "one of",
     "twice",
 )
 """Words of refusals that need no number: the limit is in the word."""
