@@ -43,8 +43,6 @@ UNSAID: Final = (
     "alone",
     "level",
     "shared",
-    "neither",
-    "one of",
     "not a group",
     "neither",
     "one of",
