@@ -43,8 +43,10 @@ UNSAID: Final = (
     "alone",
     "level",
     "shared",
-    "neither",
     "not a group",
+    "neither",
+    "one of",
+    "twice",
 )
 """Words of refusals that need no number: the limit is in the word."""
 
