@@ -6,7 +6,8 @@ as `ray_metaray_<name>` with tags `group` and `seat` on the metrics port of each
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ray.util.metrics import Gauge
 
@@ -39,6 +40,38 @@ _GAUGES = {
     "apply_seconds_total": "time spent applying entries",
     "applies_total": "apply rounds",
 }
+
+
+CACHE_TAGS = ("node",)
+
+_CACHE_GAUGES = {
+    "bytes": "rows and recent changes kept, about",
+    "rows": "rows kept",
+    "slices": "tables, of one tenant or of all, that are kept",
+    "streams": "watches at groups",
+    "watchers": "watches of this node's processes that wait here",
+    "hits": "reads answered at once",
+    "misses": "reads that had to wait for rows or for a revision",
+    "evicted": "slices let go for want of room",
+    "refused": "slices too large to be kept",
+    "reloads": "times that everything was read again, because what came between was compacted",
+}
+
+
+class CacheMetrics:
+    """The gauges of one node's cache: `metaray_cache_<name>`."""
+
+    def __init__(self, node: str) -> None:
+        self._tags = {"node": node}
+        self._gauges = {
+            name: Gauge(f"metaray_cache_{name}", description=text, tag_keys=CACHE_TAGS)
+            for name, text in _CACHE_GAUGES.items()
+        }
+
+    def set(self, status: Mapping[str, Any]) -> None:
+        """Copy the cache's numbers."""
+        for name, gauge in self._gauges.items():
+            gauge.set(status[name], tags=self._tags)
 
 
 class Metrics:

@@ -138,6 +138,12 @@ class Wanted:
         return tuple([(table, tenant) for table in tables for tenant in tenants])
 
 
+def of_kind(groups: Iterable[str], kind: str) -> list[str]:
+    """The groups of a kind, by number."""
+    found = [each for each in groups if each.rpartition("-")[0] == kind]
+    return sorted(found, key=lambda group: (len(group), group))
+
+
 def places_of(changed: Iterable[tuple[str, KeyPart]]) -> tuple[Place, ...]:
     """Where changes are looked up by, given the table and the first part of the key of each."""
     places: dict[Place, None] = {EVERYTHING: None}
