@@ -146,7 +146,7 @@ class Stream:
         self.group = group
         self.table = table
         self.shares: dict[str, Share] = {}  #: by tenant
-        self.history = History(0, RING)
+        self.history = History(0, RING, asyncio.get_running_loop().time())
         self.reloads = 0
         self.fault = ""
         self._source = source
@@ -294,8 +294,10 @@ class Stream:
 
     def _take(self, reply: api.Reply, turn: int) -> None:
         """Everything after our position: also of an answer that was asked from before it."""
+        self.fault = ""
         if turn != self._turn or reply.revision <= self.position:
             return
+        self.history.tick(asyncio.get_running_loop().time())
         for revision, together in groupby(reply.changes, lambda each: each.revision):
             if revision <= self.position:
                 continue
@@ -305,7 +307,6 @@ class Stream:
             ]
             self.history.add(revision, changes)
             self._share_out(revision, changes)
-        self.history.tick(asyncio.get_running_loop().time())
         self.history.applied(reply.revision)
         self._tell()
         if reply.changes:
