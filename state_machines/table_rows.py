@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from state_machines import names, op
-from state_machines.errors import Invalid, NotFound
+from state_machines.errors import Invalid
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.op import Stamp, query
 from state_machines.tables import TABLES, Table, Tables
@@ -40,7 +40,7 @@ class ReadRows:
         """A table that clients may know of, and a tenant only where rows have one."""
         names.name(self.table, "table")
         if self.table not in TABLES or self.table.partition(".")[0] in op.EVERY_KIND:
-            raise NotFound(f"table: there is none named {self.table[:80]!r}")
+            raise Invalid(f"table: there is none named {self.table[:80]!r}")
         names.name(self.tenant, "tenant", empty=True)
         if self.tenant and TABLES[self.table].key[0] != "tenant":
             raise Invalid(f"tenant: the rows of {self.table} belong to no tenant")

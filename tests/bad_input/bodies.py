@@ -42,6 +42,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
     },
     **fitting_tenants.FITTING,
+    "group.rows": {"table": "metadata.kv"},
 }
 
 FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**fitting_tenants.ITEMS, **SECURITY_ITEMS}
