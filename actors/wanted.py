@@ -13,20 +13,23 @@ everything. Whoever waits, waits at few places, and hears only of what touches t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Final, Self
 
 from state_machines import names, op
 from state_machines.errors import Invalid, NotFound
 from state_machines.keyvalue import Part as KeyPart
 from state_machines.limits import MQTT_STRING_BYTES_MAX
+from state_machines.machine import Change
 from state_machines.tables import TABLES
 from state_machines.wire import api_pb2 as api
 
 TABLES_MAX: Final = 64
 PARTS_MAX: Final = 64  #: tenants or prefixes in one watch
+PLACES_KEPT: Final = 65_536  #: tables and tenants whose places are remembered
 PLACES_MAX: Final = 256  #: beyond, a watch waits at its tables and looks for itself
 
 TENANT: Final = "tenant"  #: the first field of the key of whatever belongs to one
@@ -144,12 +147,27 @@ def of_kind(groups: Iterable[str], kind: str) -> list[str]:
     return sorted(found, key=lambda group: (len(group), group))
 
 
-def places_of(changed: Iterable[tuple[str, KeyPart]]) -> tuple[Place, ...]:
-    """Where changes are looked up by, given the table and the first part of the key of each."""
-    places: dict[Place, None] = {EVERYTHING: None}
-    for table, first in changed:
-        places[table, ""] = None
-        if has_tenant(table) and isinstance(first, str):
-            places[table, first] = None
-            places["", first] = None
-    return tuple(places)
+def places_of(changes: Sequence[Change]) -> tuple[Place, ...]:
+    """Where these are looked up by, in the order in which they touched it."""
+    table = changes[0][0]
+    if len(changes) == 1 or len(set(map(_TABLE, changes))) == 1:
+        if not has_tenant(table):
+            return _places(table, "")
+        tenants = dict.fromkeys(map(_FIRST, map(_KEY, changes)))
+        if len(tenants) == 1:
+            return _places(table, changes[0][1][0])
+        touched = [(table, tenant) for tenant in tenants]
+    else:
+        both = {(name, key[0] if has_tenant(name) else ""): None for name, key, _ in changes}
+        touched = list(both)
+    return tuple(dict.fromkeys([place for each in touched for place in _places(*each)]))
+
+
+_TABLE, _KEY, _FIRST = itemgetter(0), itemgetter(1), itemgetter(0)
+
+
+@lru_cache(maxsize=PLACES_KEPT)
+def _places(table: str, tenant: str) -> tuple[Place, ...]:
+    """The places of one change: made once, because there are many."""
+    everywhere = (EVERYTHING, (table, ""))
+    return (*everywhere, (table, tenant), ("", tenant)) if tenant else everywhere

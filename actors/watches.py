@@ -30,14 +30,14 @@ from state_machines.machine import Change
 from state_machines.wire import api_pb2 as api
 
 OVERHEAD_BYTES: Final = 200  #: what a change costs beside its row
-ENTRY_BYTES: Final = 300  #: what an entry costs beside its changes
-PLACE_BYTES: Final = 24  #: and for each place that it touches
+ENTRY_BYTES: Final = 200  #: what an entry costs beside its changes
+PLACE_BYTES: Final = 16  #: and for each place that it touches
 WATCHERS_MAX: Final = 10_000  #: waiting at one replica
 PAGE_MAX: Final = 10_000  #: changes in one reply, softly
 DEFAULTS: Final = RaftSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """What one entry of the group's log changed, and when it was heard of."""
 
@@ -119,7 +119,7 @@ class History:
         """An entry was applied."""
         if not changes:
             return
-        places = places_of({(table, key[0]): None for table, key, _ in changes})
+        places = places_of(changes)
         size = ENTRY_BYTES + PLACE_BYTES * len(places)
         size += sum([OVERHEAD_BYTES + len(row or b"") for _, _, row in changes])
         entry = Entry(revision, changes, places, size, self._now)
@@ -128,7 +128,8 @@ class History:
             if log is None:
                 log = self._logs[place] = _Log()
             log.append(entry)
-            self._touched.setdefault(place, revision)
+            if self._waiting:
+                self._touched.setdefault(place, revision)
         self.changes += len(changes)
         self.bytes += size
         self._shrink()

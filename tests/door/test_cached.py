@@ -1,4 +1,4 @@
-"""The cache of a node on real Ray: one actor for its processes, there when asked for, not missed."""
+"""The cache of a node on real Ray: one actor for all its processes, and not missed when it dies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_one_cache_serves_the_processes_of_a_node_and_is_not_missed_when_it_dies
             await asyncio.gather(listening, return_exceptions=True)
 
             async with asyncio.timeout(SECONDS):
-                while cache_name() not in calls.named_actors():  # noqa: ASYNC110 - nor does this
+                while cache_name() not in calls.named_actors():
                     await asyncio.sleep(0.2)
                     await rows.get("k")
             assert wait_for(lambda: ask(cache_name(), "process"), "it answers") != died
