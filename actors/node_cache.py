@@ -47,6 +47,7 @@ from state_machines.tables import TABLES
 from state_machines.wire import api_pb2 as api
 
 BYTES_MAX: Final = 256 << 20  #: of rows and recent changes, about
+IDLE_SECONDS: Final = 600.0  #: after which a slice that nobody asks for is let go of
 REFUSED_SECONDS: Final = 60.0  #: before a slice that was too large is tried again
 REFUSED_MAX: Final = 1_000  #: slices remembered as too large
 TIMEOUT_MS: Final = 30_000  #: of a request that names none, and at most
@@ -78,6 +79,7 @@ class _Slice:
 
     table: str
     tenant: str
+    asked: float = 0.0  #: when, last
     streams: dict[str, Stream] = field(default_factory=dict)
     gone: bool = False
 
@@ -242,6 +244,7 @@ class NodeCache:
             self._check_refused(name)
             found = _Slice(*name)
         self._slices[name] = found
+        found.asked = asyncio.get_running_loop().time()
         for group in groups:
             if group not in found.streams:
                 found.streams[group] = self._stream(group, table)
@@ -275,6 +278,14 @@ class NodeCache:
         while self._slices and self.size > self._bytes_max:
             self.counters.evicted += 1
             self._drop(next(iter(self._slices.values())))
+
+    def drop_idle(self) -> None:
+        """Let go of what nobody asks for any more; to be called now and then."""
+        before = asyncio.get_running_loop().time() - IDLE_SECONDS
+        for each in tuple(
+            itertools.takewhile(lambda each: each.asked < before, self._slices.values())
+        ):
+            self._drop(each)
 
     def _refuse(self, name: tuple[str, str]) -> None:
         self._refused.pop(name, None)

@@ -193,6 +193,7 @@ class CacheActor(NodeCache):
         return self._endpoint
 
     def _gauge(self) -> None:
+        self.drop_idle()
         self._metrics.set(self.status())
         asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 

@@ -130,6 +130,9 @@ class Door:
                 self._not_before = loop.time() + AGAIN_SECONDS
                 try:
                     self._node = await asyncio.wait_for(self._find(), FIND_SECONDS)
+                    own, self._own = self._own, None
+                    if own is not None:
+                        await own.close()
                 except Exception as error:  # noqa: BLE001 - the carrier's own
                     log.info("this node's cache is not there: %s", error)
             return self._node

@@ -12,6 +12,7 @@ import pytest
 
 from actors import cache_stream
 from actors.config import RaftSettings
+from actors.node_cache import IDLE_SECONDS
 from actors.wanted import Part, Wanted
 from state_machines.errors import (
     Compacted,
@@ -267,6 +268,23 @@ async def test_what_nobody_asked_for_the_longest_goes_first() -> None:
         assert group.pages == pages, "these are kept"
         await reader.all("t1")
         assert group.pages > pages
+
+
+@in_virtual_time
+async def test_what_nobody_asks_for_any_more_is_let_go_of() -> None:
+    group = Kept()
+    async with keeping(group) as reader:
+        await reader.all("t")
+        await asyncio.sleep(IDLE_SECONDS / 2)
+        listening = asyncio.create_task(reader.watch(Wanted.of_table(KV.name, "u"), group.index))
+        await asyncio.sleep(IDLE_SECONDS / 2 + 1)
+        reader.cache.drop_idle()
+        assert reader.cache.status()["slices"] == 1, "who listens has asked, too"
+        assert (await listening).revision == group.index
+        await asyncio.sleep(IDLE_SECONDS)
+        reader.cache.drop_idle()
+        await settled()
+        assert (reader.cache.size, group.under_way) == (0, 0)
 
 
 @in_virtual_time
