@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from state_machines import names, op
-from state_machines.errors import Invalid
+from state_machines.errors import Invalid, NotFound
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.op import Stamp, query
 from state_machines.tables import TABLES, Table, Tables
@@ -37,21 +37,26 @@ class ReadRows:
     after: bytes = b""
 
     def validate(self) -> None:
-        """A table that clients may know of, and a tenant only where rows have one."""
+        """Names and numbers within their limits."""
         names.name(self.table, "table")
-        if self.table not in TABLES or self.table.partition(".")[0] in op.EVERY_KIND:
-            raise Invalid(f"table: there is none named {self.table[:80]!r}")
         names.name(self.tenant, "tenant", empty=True)
-        if self.tenant and TABLES[self.table].key[0] != "tenant":
-            raise Invalid(f"tenant: the rows of {self.table} belong to no tenant")
         if not 0 < self.limit <= PAGE_ROWS_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {PAGE_ROWS_MAX}")
 
     def read(self, db: Tables, at: Stamp) -> StoredRows:
-        """In the order of their keys. A page also ends softly at `PAGE_BYTES_MAX`."""
+        """In the order of their keys. A page also ends softly at `PAGE_BYTES_MAX`.
+
+        NotFound for a table that there is not or that clients need not know of, Invalid for a
+        tenant where rows have none.
+        """
+        table = TABLES.get(self.table)
+        if table is None or self.table.partition(".")[0] in op.EVERY_KIND:
+            raise NotFound(f"table: there is none named {self.table[:80]!r}")
+        if self.tenant and table.key[0] != "tenant":
+            raise Invalid(f"tenant: the rows of {self.table} belong to no tenant")
         rows: list[bytes] = []
         size, last = 0, b""
-        for token, value in self._stored(db, TABLES[self.table]):
+        for token, value in self._stored(db, table):
             if len(rows) >= self.limit or (rows and size + len(value) > PAGE_BYTES_MAX):
                 return StoredRows(tuple(rows), at.index, last)
             rows.append(value)
