@@ -31,6 +31,7 @@ class Kept(alone.Group):
         self.asked: list[Wanted] = []
         self.under_way = 0
         self.pages = 0
+        self.hold_at = 0  # this page, and what comes behind it
         self.errors: list[Exception] = []  # what the next polls are answered with
         self.open = asyncio.Event()  # pages are given
         self.open.set()
@@ -86,6 +87,8 @@ class Kept(alone.Group):
         """See `cache_stream.Source`."""
         assert isinstance(operation, ReadRows)
         self.pages += 1
+        if self.pages == self.hold_at:
+            self.open.clear()
         await asyncio.sleep(0)
         await self.open.wait()
         assert self.index >= min_revision

@@ -159,21 +159,42 @@ def test_what_is_read_in_pages_while_it_changes_is_whole(
         group = Kept(RaftSettings(history_changes=8 if seed % 3 == 0 else 50_000))
         for _ in range(10):
             group.does(*changes())
+        was = {group.index: group.pairs()}
         async with keeping(group) as reader:
             reading = asyncio.create_task(reader.ask("t"))
             for _ in range(60):
                 for _ in range(luck.randrange(4)):
                     await asyncio.sleep(0)
                 group.does(*changes())
+                was[group.index] = group.pairs()
                 if reading.done():
                     reply = reading.result()
-                    told = {KV.decode(x.row)[0].key: x.revision for x in reply.changes}
-                    assert all(revision <= reply.revision for revision in told.values())
+                    rows = [KV.decode(each.row)[0] for each in reply.changes]
+                    assert {(x.tenant, x.key): x.value for x in rows} == was[reply.revision]
                     reading = asyncio.create_task(reader.ask("t"))
             await reading
             assert await reader.all("t", seen=group.index) == group.pairs()
 
     story()
+
+
+@in_virtual_time
+async def test_what_is_heard_while_it_is_read_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_stream, "PAGE_ROWS", 2)
+    group = Kept()
+    group.hold_at = 2
+    group.does(*[put(key) for key in "abcd"])
+    async with keeping(group) as reader:
+        reading = asyncio.create_task(reader.all("t"))
+        await settled()
+        assert (group.pages, reading.done()) == (2, False)
+        group.does(put("a", b"new"), DeleteKv(tenant="t", key="b"), put("aa"))
+        await settled()
+        assert not reading.done()
+        group.open.set()
+        assert await reading == group.pairs()
 
 
 @in_virtual_time

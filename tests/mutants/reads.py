@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 CORE: Final = "state_machines.raft.core"
 PENDING: Final = "actors.pending"
 WATCHES: Final = "actors.watches"
+STREAM: Final = "actors.cache_stream"
 
 READS: Final = (
     Mutant(
@@ -116,5 +117,35 @@ READS: Final = (
         WATCHES,
         "            self.floor = gone.revision\n",
         "",
+    ),
+    Mutant(
+        "a-waiter-is-refused-what-passed-while-it-waited",
+        "design 5.18",
+        WATCHES,
+        "            position = max(position, await self._news(places, mark, left))",
+        "            await self._news(places, mark, left)",
+    ),
+    Mutant(
+        "a-cache-forgets-what-it-hears-while-it-reads",
+        "design 5.18",
+        STREAM,
+        "        pending, self._pending = self._pending or [], None",
+        "        pending, self._pending = [], None",
+    ),
+    Mutant(
+        "a-cache-answers-before-its-pages-agree",
+        "design 5.18",
+        STREAM,
+        "                await self.reached(upto)\n",
+        "",
+    ),
+    Mutant(
+        "a-cache-goes-on-over-what-was-compacted",
+        "design 5.18",
+        STREAM,
+        "                self.reloads += 1\n                self._begun.clear()",
+        "                self.reloads += 1\n"
+        "                self.history.restart((await self._source.poll(\n"
+        "                    self.group, self._wanted(), None)).revision)",
     ),
 )
