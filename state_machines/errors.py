@@ -105,7 +105,7 @@ class Compacted(Rejected):
     code = "COMPACTED"
 
     def __init__(self, detail: str, group: str = "") -> None:
-        super().__init__(detail, group)
+        super().__init__(*((detail, group) if group else (detail,)))
         self.group = group
 
 
