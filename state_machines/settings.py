@@ -83,7 +83,10 @@ def known(name: str) -> Setting:
 def check(of: Setting, number: int | None, text: str | None) -> None:
     """Raise Invalid unless this is a value of the setting: a number or a choice, not both."""
     if of.choices:
-        if number is not None or text is None:
+        if number is not None:
+            wanted = ", ".join(of.choices)
+            raise Invalid(f"text: {of.name} is one of {wanted}; it has no number, so not {number}")
+        if text is None:
             raise Invalid(f"text: {of.name} is one of {', '.join(of.choices)}")
         names.name(text, "text", empty=True)
         if text not in of.choices:
