@@ -76,7 +76,8 @@ def known(name: str) -> Setting:
     names.name(name, "key")
     found = SETTINGS.get(name)
     if found is None:
-        raise Invalid(f"key: {name!r} is no setting; there are {', '.join(sorted(SETTINGS))}")
+        there = f"there are {len(SETTINGS)}: {', '.join(sorted(SETTINGS))}"
+        raise Invalid(f"key: {name!r} is no setting; {there}")
     return found
 
 
