@@ -45,6 +45,9 @@ UNSAID: Final = (
     "shared",
     "neither",
     "not a group",
+    "one of",
+    "twice",
+    "JSON",
 )
 """Words of refusals that need no number: the limit is in the word."""
 
