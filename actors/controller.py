@@ -5,8 +5,9 @@ epoch on every command; apply refuses an older one (law 20), so two live control
 and this one ends as soon as it is told `Fenced`. Each duty is a pure planner (`duties.py`) and a
 step that observes, plans and acts. It keeps no truth: rows and timers live in the groups.
 
-Duties: broker liveness, due timers of the `mqtt` groups (session expiry and delayed wills), and
-the repair of groups whose replica lost its disk.
+Duties: broker liveness, due timers of the `mqtt` groups (session expiry and delayed wills), the
+repair of groups whose replica lost its disk, and shared subscriptions whose broker or session is
+gone (`share_duty.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from actors import duties
 from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.share_duty import ShareDuty
 from state_machines.errors import Fenced
 from state_machines.metadata.node import ExpireNodes, ListNodes
 from state_machines.mqtt.pulse import NextDue, Pulse
@@ -87,10 +89,13 @@ class Controller:
         self._clock = clock
         self._node = node
         self._task: asyncio.Task[None] | None = None
+        shares = ShareDuty(caller, groups, epoch)
         self.duties = [
             Duty("liveness", settings.heartbeat_check_ms, self._liveness),
             Duty("timers", settings.timer_check_ms, self._timers),
             Duty("repair", settings.repair_check_ms, self._repair),
+            Duty("share_brokers", settings.heartbeat_check_ms, shares.gone),
+            Duty("share_members", settings.repair_check_ms, shares.sweep),
         ]
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
 from tests.bad_input import fitting_engine, fitting_tenants, values
+from tests.bad_input.fitting_security import FITTING_SECURITY, SECURITY_ITEMS
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
@@ -30,8 +31,12 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "expected_version": 0,
     },
     **fitting_engine.FITTING,
+    **FITTING_SECURITY,
     **fitting_tenants.FITTING,
 }
+
+FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**fitting_tenants.ITEMS, **SECURITY_ITEMS}
+"""The same of items of a list, by their class: a longer list has more of them."""
 
 MISSING: Final = object()
 NOT_TEXT: Final = tuple([msgpack.ExtType(1, each) for each in values.NOT_UTF8])
@@ -62,6 +67,8 @@ def plain(hint: Any) -> Any:
     hint = _optional(hint)
     if typing.get_origin(hint) is tuple:
         return [plain(typing.get_args(hint)[0])]
+    if hint in FITTING_ITEMS:
+        return FITTING_ITEMS[hint]
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return {each.name: plain(hints[each.name]) for each in dataclasses.fields(hint)}
@@ -103,7 +110,8 @@ def _placed(at: Any, path: tuple[str | int, ...], value: Any) -> Any:
     if rest:
         changed[first] = _placed(at[first], rest, value)
     elif value is MISSING:
-        del changed[first]
+        if not isinstance(at, dict) or first in at:  # a base may leave defaults out
+            del changed[first]
     else:
         changed[first] = value
     return changed

@@ -241,8 +241,10 @@ def test_every_table_with_rows_of_tenants_is_purged() -> None:
     assert tenants - timers <= covered
     assert "metadata.config" in covered
     indexes = {"metadata.segment_place", "mqtt.connector_check", "mqtt.connector_place"}
-    beside = {"mqtt.due", "offset.activity", *indexes}
-    assert timers <= beside, "they go with the rows that they belong to"
+    entries = {"mqtt.share_lead", "mqtt.share_of_broker"}
+    assert timers <= {"mqtt.due", "offset.activity"} | indexes | entries, (
+        "they go with the rows that they belong to"
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(PURGES))

@@ -35,6 +35,7 @@ from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import plausible_engine, plausible_offsets, plausible_tenants
+from tests.machine.plausible_security import security
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -96,6 +97,7 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
         lambda: Pulse(controller_epoch=1 + index // 50, limit=luck.randrange(1, 5)),
         lambda: ClaimOutbox(broker=luck.choice(("b1", "b2")), limit=2),
         lambda: AckOutbox(broker=luck.choice(("b1", "b2")), ids=(luck.randrange(1, 40),)),
+        *[lambda: luck.choice(security(luck, index, client))()] * 6,
     ]
 
 
