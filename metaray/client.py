@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -28,6 +28,7 @@ import msgpack
 from actors.caller import Caller
 from actors.calls import LinkedGroups
 from metaray.join import join_cluster
+from metaray.transactions import Compare, Transacted, transact
 from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
@@ -172,6 +173,16 @@ class Client:
             min_revision=min_revision,
             group=group,
         )
+
+    async def transact(
+        self,
+        *,
+        compare: Iterable[Compare] = (),
+        then: Iterable[Any] = (),
+        otherwise: Iterable[Any] = (),
+    ) -> Transacted:
+        """`then` if every compare holds, else `otherwise`: all or nothing (`transactions.py`)."""
+        return await transact(self, compare=compare, then=then, otherwise=otherwise)
 
     async def revision(self, group: str) -> int:
         """The group's latest revision: where a watch may begin, before the rows are read."""

@@ -13,7 +13,7 @@ Every row carries the revision (log index) at which it last changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -22,6 +22,7 @@ from state_machines import packing
 from state_machines.errors import Invalid, Rejected
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+from state_machines.op import EVERY_KIND
 
 R = TypeVar("R")
 
@@ -38,6 +39,10 @@ class Table(Generic[R]):
     name: str
     row: type[R]
     key: tuple[str, ...]
+    slot_fields: tuple[str, ...] | None = None  #: of the slot key; None: see `slot_key`
+    slot_rule: Callable[..., tuple[str, ...]] | None = None  #: of the key's parts; before all else
+    revision_field: str = ""  #: of rows that carry a revision of their own: what clients see
+    identity_field: str = ""  #: a number that no other row at this key has ever had (an epoch)
 
     def __post_init__(self) -> None:
         assert self.name not in TABLES, f"table declared twice: {self.name}"
@@ -50,6 +55,44 @@ class Table(Generic[R]):
     def decode(self, value: bytes) -> tuple[R, int]:
         """A stored row and its revision."""
         return packing.unpack_row(self.row, value)
+
+    @property
+    def kind(self) -> str:
+        """The kind of group that has it, empty for every kind."""
+        first = self.name.partition(".")[0]
+        return "" if first in EVERY_KIND else first
+
+    def slot_key(self, key: tuple[Part, ...]) -> tuple[str, ...] | None:
+        """What the group of the row at a key is chosen by; None for a cluster-wide row.
+
+        A table that says it neither by `slot_fields` nor by `slot_rule` has the tenant and what
+        follows it. Empty `slot_fields` are for rows that every group has of its own.
+        """
+        if self.slot_rule is not None:
+            return self.slot_rule(*key)
+        fields = self.slot_fields
+        if fields is None:
+            fields = self.key[:2] if self.key[0] == "tenant" and len(self.key) > 1 else ()
+        parts = dict(zip(self.key, key, strict=True))
+        return tuple([str(parts[name]) for name in fields]) or None
+
+    def revision_of(self, value: bytes) -> int:
+        """The revision of a stored row, as a client sees it."""
+        revision, values = packing.unpack_values(value)
+        if self.revision_field:
+            revision = values[self._place(self.revision_field)]
+        return revision
+
+    def identity_of(self, value: bytes) -> int:
+        """The number by which a stored row differs from others at its key; 0 if it has none."""
+        if not self.identity_field:
+            return 0
+        identity: int = packing.unpack_values(value)[1][self._place(self.identity_field)]
+        return identity
+
+    def _place(self, field: str) -> int:
+        row: Any = self.row
+        return packing.field_names(row).index(field)
 
 
 class Tables:

@@ -76,7 +76,12 @@ class BlacklistPage:
     next: bytes
 
 
-BLACKLIST: Final = Table("mqtt.blacklist", Barred, key=("tenant", "type", "resource"))
+BLACKLIST: Final = Table(
+    "mqtt.blacklist",
+    Barred,
+    key=("tenant", "type", "resource"),
+    slot_rule=lambda *key: _slot_key(*key),
+)
 
 
 # -- the decision ---------------------------------------------------------------------------------

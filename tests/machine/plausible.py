@@ -36,6 +36,7 @@ from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import plausible_engine, plausible_offsets, plausible_tenants
 from tests.machine.plausible_security import security
+from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -131,7 +132,9 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
         "offset": lambda: offset(luck, index),
     }[kind]()
     known += plausible_engine.more(kind, luck, index, epochs)
-    return known + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
+    more = [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
+    more += [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
+    return known + more
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:
