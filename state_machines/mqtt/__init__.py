@@ -1,5 +1,5 @@
 """What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers,
-and who may do what.
+connectors, and who may do what.
 
 One file an entity; importing this package registers them all. A session, its subscriptions and its
 will share a slot (tenant and client id), so whatever must change together is in one group.
@@ -9,6 +9,10 @@ from state_machines.mqtt import (
     acl,
     auto_subscribe,
     blacklist,
+    connector,
+    connector_duty,
+    connector_queries,
+    connectors,
     due,
     pulse,
     retained,
@@ -27,6 +31,10 @@ __all__ = [
     "acl",
     "auto_subscribe",
     "blacklist",
+    "connector",
+    "connector_duty",
+    "connector_queries",
+    "connectors",
     "due",
     "pulse",
     "retained",

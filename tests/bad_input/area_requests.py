@@ -47,6 +47,7 @@ UNSAID: Final = (
     "neither",
     "one of",
     "twice",
+    "JSON",
 )
 """Words of refusals that need no number: the limit is in the word."""
 

@@ -34,7 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_offsets, plausible_tenants
+from tests.machine import plausible_engine, plausible_offsets, plausible_tenants
 from tests.machine.plausible_security import security
 from tests.machine.plausible_transactions import transactions
 
@@ -131,6 +131,7 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
         "mqtt": lambda: mqtt(luck, index, epochs),
         "offset": lambda: offset(luck, index),
     }[kind]()
+    known += plausible_engine.more(kind, luck, index, epochs)
     more = [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
     more += [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
     return known + more
