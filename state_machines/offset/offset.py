@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import attrgetter
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
@@ -56,9 +55,8 @@ _OFFSET, _METADATA, _COMMITS = rows.OFFSET, rows.METADATA, rows.COMMITS
 _COMMIT_MS, _LEADER_EPOCH, _KEEP_MS = rows.COMMIT_MS, rows.LEADER_EPOCH, rows.KEEP_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommit:
-    """One commit, as a caller says it."""
+class OffsetCommit(NamedTuple):
+    """One commit, as a caller says it. A tuple: callers make one for each, thousands at a time."""
 
     group: str
     topic: str
@@ -69,16 +67,6 @@ class OffsetCommit:
     expected: int | None = None  #: the offset that must be there, `ABSENT` for none; None: any
     generation: int = NO_GENERATION
     member: str = ""
-
-    @property
-    def says_more(self) -> bool:
-        """Whether there is a value for one of `MoreColumns`."""
-        return (
-            self.expected is not None
-            or self.leader_epoch != NO_LEADER_EPOCH
-            or self.generation != NO_GENERATION
-            or self.member != ""
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +121,6 @@ def _said(column: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
     return () if column.count(default) == len(column) else column
 
 
-_SAYS_MORE: Final = attrgetter("says_more")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreColumns:
     """What most batches do not say, so that these are as small as ever. Any column may be empty.
@@ -150,16 +135,21 @@ class MoreColumns:
     members: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, commits: Sequence[OffsetCommit]) -> Self | None:
-        """The columns of some commits; None if they say nothing."""
-        if not any(map(_SAYS_MORE, commits)):
-            return None
-        return cls(
-            leader_epochs=_said(tuple([each.leader_epoch for each in commits]), NO_LEADER_EPOCH),
-            expected=_said(tuple([each.expected for each in commits]), None),
-            generations=_said(tuple([each.generation for each in commits]), NO_GENERATION),
-            members=_said(tuple([each.member for each in commits]), ""),
+    def of(
+        cls,
+        leader_epochs: tuple[int, ...],
+        expected: tuple[int | None, ...],
+        generations: tuple[int, ...],
+        members: tuple[str, ...],
+    ) -> Self | None:
+        """The columns without what is so by default; None if they say nothing."""
+        made = cls(
+            leader_epochs=_said(leader_epochs, NO_LEADER_EPOCH),
+            expected=_said(expected, None),
+            generations=_said(generations, NO_GENERATION),
+            members=_said(members, ""),
         )
+        return None if made == _NOTHING_MORE else made
 
     def check(self, length: int) -> None:
         """Raise Invalid unless the columns have this length and keep their limits."""
@@ -184,6 +174,7 @@ class MoreColumns:
 
 
 _NOTHING_MORE: Final = MoreColumns()
+_NO_COLUMNS: Final = ((),) * len(OffsetCommit._fields)
 
 
 def _pick(column: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
@@ -260,14 +251,16 @@ class CommitOffsets:
     @classmethod
     def of(cls, commits: Sequence[OffsetCommit], tenant: str = names.DEFAULT_TENANT) -> Self:
         """The columns of some commits."""
+        columns: tuple[Any, ...] = tuple(zip(*commits, strict=True)) or _NO_COLUMNS
+        groups, topics, partitions, offsets, metadata, *more = columns
         return cls(
             tenant=tenant,
-            groups=tuple([each.group for each in commits]),
-            topics=tuple([each.topic for each in commits]),
-            partitions=tuple([each.partition for each in commits]),
-            offsets=tuple([each.offset for each in commits]),
-            metadata=_said(tuple([each.metadata for each in commits]), ""),
-            more=MoreColumns.of(commits),
+            groups=groups,
+            topics=topics,
+            partitions=partitions,
+            offsets=offsets,
+            metadata=_said(metadata, ""),
+            more=MoreColumns.of(*more),
         )
 
     def validate(self) -> None:
