@@ -103,6 +103,9 @@ class RaftSettings:
     repair_check_ms: int = _setting(2_000, 10, 600_000, "ms", "controller")
     """How often the controller looks for seats that have lost their disk."""
 
+    order_check_ms: int = _setting(1_000, 10, 60_000, "ms", "controller")
+    """How often the controller reads which of its duties operators have paused."""
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, limits = getattr(self, each.name), each.metadata

@@ -17,7 +17,7 @@ import uvloop
 
 from actors import calls
 from actors.config import ClusterConfig
-from actors.controller import leader_of
+from actors.status import leader_of
 from bench import workloads
 from bench.rows import Load, Row
 from metaray import local

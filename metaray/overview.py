@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from actors import calls, placement, remote
-from actors.controller import leader_of
+from actors.status import leader_of
 from metaray.join import in_one_line
 
 CALL_SECONDS = 3.0  #: our own deadline; a seat that is slower is shown as silent

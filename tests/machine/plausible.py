@@ -33,6 +33,7 @@ from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.offset import CommitOffsets, DeleteGroup, OffsetCommit
 from state_machines.wire import api_pb2 as api
+from tests.machine import plausible_controller
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -49,6 +50,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: HeartbeatNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: UnregisterNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
+        *plausible_controller.controller(luck),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-DUTIES: Final = "actors.duties"
+REPAIR: Final = "actors.planners.repair"
 
 CONTROLLER: Final = (
     Mutant(
@@ -27,8 +27,50 @@ CONTROLLER: Final = (
         "a-fenced-controller-goes-on",
         "law 20",
         "actors.controller",
-        "                self.fenced = error.detail\n",
-        "                duty.last_error = error.detail\n",
+        "                self._end(error.detail)\n",
+        "                record.last_error = error.detail\n",
+    ),
+    Mutant(
+        "what-else-is-under-way-outlives-the-fence",
+        "law 20",
+        "actors.controller",
+        "                record.task.cancel()\n",
+        "                record.last_error = why\n",
+    ),
+    Mutant(
+        "the-fence-of-a-row-ends-the-controller",
+        "law 20",
+        "actors.controller",
+        "isinstance(error, Fenced) and is_of_controller(error)",
+        "isinstance(error, Fenced)",
+    ),
+    Mutant(
+        "a-duty-has-no-deadline",
+        "law 13",
+        "actors.controller",
+        "        deadline = asyncio.timeout(limit)\n",
+        "        deadline = asyncio.timeout(None)\n",
+    ),
+    Mutant(
+        "a-duty-runs-twice-at-a-time",
+        "design 5.7",
+        "actors.controller",
+        "        if self.fenced or record.task is not None:\n",
+        "        if self.fenced:\n",
+    ),
+    Mutant(
+        "a-new-controller-does-what-is-paused",
+        "design 5.7",
+        "actors.controller",
+        "        heard = self._orders.read and",
+        "        heard =",
+    ),
+    Mutant(
+        "a-pause-has-no-end",
+        "design 5.8",
+        "state_machines.metadata.duty",
+        "    return 0 < pause.until_ms <= now_ms\n",
+        "    return pause.until_ms < 0\n",
     ),
     Mutant(
         "an-older-slot-map-replaces-a-newer-one",
@@ -40,37 +82,37 @@ CONTROLLER: Final = (
     Mutant(
         "a-silent-replica-is-taken-for-lost",
         "law 1",
-        DUTIES,
+        REPAIR,
         "    lost = sorted(voters - holds) if complete else []\n",
         "    lost = sorted(voters - holds)\n",
     ),
     Mutant(
         "a-replica-is-added-while-a-change-is-under-way",
         "Raft 6",
-        DUTIES,
+        REPAIR,
         '    if leader["outgoing"]:\n',
         '    if leader["outgoing"] is None:\n',
     ),
     Mutant(
         "the-controller-promotes-a-learner-that-is-behind",
         "law 1",
-        DUTIES,
+        REPAIR,
         'if complete and leader["last_index"] - match <= CAUGHT_UP_ENTRIES:',
         "if complete:",
     ),
     Mutant(
         "the-controller-believes-an-older-leader",
         "law 20",
-        "actors.controller",
+        "actors.status",
         'return max(leaders, key=lambda each: int(each["term"])) if leaders else None',
         "return leaders[0] if leaders else None",
     ),
     Mutant(
         "a-call-of-the-controller-has-no-deadline",
         "law 13",
-        "actors.controller",
-        "return await asyncio.wait_for(self._calls.call(seat, method, *args), CALL_SECONDS)",
-        "return await self._calls.call(seat, method, *args)",
+        "actors.duties.duty",
+        "return await asyncio.wait_for(self.calls.call(seat, method, *args), CALL_SECONDS)",
+        "return await self.calls.call(seat, method, *args)",
     ),
     Mutant(
         "a-broker-that-comes-back-gets-an-old-epoch",

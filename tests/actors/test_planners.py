@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from actors import duties
-from actors.duties import (
+from actors.planners.liveness import ExpireNodes, plan_liveness
+from actors.planners.repair import (
     CAUGHT_UP_ENTRIES,
+    Action,
     Activate,
     ChangeMembership,
-    ExpireNodes,
-    Pulse,
     Reserve,
-    plan_liveness,
     plan_repair,
-    plan_timers,
 )
+from actors.planners.timers import Pulse, plan_timers
 from state_machines.errors import Conflict
 from state_machines.metadata.node import Node
 from state_machines.raft.confchange import Change, enter, leave
@@ -201,7 +199,7 @@ class Model:
             before.get(each, 0) < self.entries for each in self.configuration.learners
         )
 
-    def act(self, action: duties.Action) -> None:
+    def act(self, action: Action) -> None:
         match action:
             case Reserve(seat=seat):
                 self.next_id += 1

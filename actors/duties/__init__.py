@@ -1,0 +1,19 @@
+"""The controller's duties: one file each, which observes, plans and acts.
+
+What is to be done is decided by the pure planner of the same name in `actors/planners`; when a duty
+runs, and what becomes of its errors, is the business of `actors/controller.py`. A new duty is a
+file here and a line in `DUTIES`.
+"""
+
+from __future__ import annotations
+
+from actors.duties.duty import Context, Duty
+from actors.duties.liveness import Liveness
+from actors.duties.orders import Orders
+from actors.duties.repair import Repair
+from actors.duties.timers import Timers
+
+DUTIES: tuple[type[Duty], ...] = (Liveness, Timers, Repair)
+"""All there are, in the order in which they are shown."""
+
+__all__ = ["DUTIES", "Context", "Duty", "Orders"]
