@@ -34,7 +34,7 @@ from actors.controller import Controller
 from actors.direct.listener import Listener
 from actors.direct.secret import Endpoint
 from actors.garbage import Garbage
-from actors.metrics import Metrics
+from actors.metrics import DutyMetrics, Metrics
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
 from state_machines.errors import Stopped
@@ -143,7 +143,13 @@ class ControllerActor(Controller):
             clock=SystemClock(),
             node=ray.get_runtime_context().get_node_id(),
         )
+        self._metrics = DutyMetrics()
+        self._gauge()
         self.start()
+
+    def _gauge(self) -> None:
+        self._metrics.set(self.status()["duties"])
+        asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
 
 class ControllerKeeper:

@@ -69,7 +69,8 @@ class Context:
         rows: list[Any] = []
         while True:
             page = await self.caller.call(query, group=group)
-            rows.extend(getattr(page, packing.field_names(type(page))[0]))
+            kind: Any = type(page)
+            rows.extend(getattr(page, packing.field_names(kind)[0]))
             if not page.next or len(rows) >= ROWS_MAX:
                 return rows
             query = replace(query, after=page.next)

@@ -90,6 +90,6 @@ def _plain(value: Any) -> Any:
 
 
 # The commands register themselves.
-from metaray.cli import cluster, data, work  # noqa: E402
+from metaray.cli import cluster, controller, data, work  # noqa: E402
 
-__all__ = ["app", "cluster", "data", "work"]
+__all__ = ["app", "cluster", "controller", "data", "work"]
