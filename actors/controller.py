@@ -86,6 +86,7 @@ class Controller:
             self._begin()
             await self._idle()
         log.warning("%r: fenced, it does nothing more: %s", self, self.fenced)
+        # Whatever else is under way stops where it is.
         running = [each.task for each in self.records.values() if each.task is not None]
         for task in running:
             task.cancel()
@@ -135,7 +136,7 @@ class Controller:
             record.last_error = ""
         except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
             if isinstance(error, Fenced) and is_of_controller(error):
-                self._end(error.detail)
+                self.fenced = error.detail
                 # failpoint: controller.fenced
             elif deadline.expired():
                 record.last_error = f"TimeoutError: it was ended after {limit:.0f} s"
@@ -150,13 +151,6 @@ class Controller:
         record.next_at = self._clock.monotonic() + self._every_ms(record) / 1000
         record.task = None
         self._wake.set()
-
-    def _end(self, why: str) -> None:
-        """A newer controller is in force: whatever else is under way here stops where it is."""
-        self.fenced = why
-        for record in self.records.values():
-            if record.task is not None and record.task is not asyncio.current_task():
-                record.task.cancel()
 
     def _every_ms(self, record: Record) -> int:
         return int(getattr(self.context.settings, record.duty.interval))

@@ -27,15 +27,15 @@ CONTROLLER: Final = (
         "a-fenced-controller-goes-on",
         "law 20",
         "actors.controller",
-        "                self._end(error.detail)\n",
+        "                self.fenced = error.detail\n",
         "                record.last_error = error.detail\n",
     ),
     Mutant(
         "what-else-is-under-way-outlives-the-fence",
         "law 20",
         "actors.controller",
-        "                record.task.cancel()\n",
-        "                record.last_error = why\n",
+        "            task.cancel()\n",
+        "            task.done()\n",
     ),
     Mutant(
         "the-fence-of-a-row-ends-the-controller",
