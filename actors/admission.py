@@ -66,8 +66,9 @@ class Charge:
                 kind = each.kind
                 _count_run(counts, each)
             else:
-                tenant = getattr(each, "tenant", "")
-                counts[tenant] = counts.get(tenant, 0) + op.count(each)
+                for one in op.inside(each):
+                    tenant = getattr(one, "tenant", "")
+                    counts[tenant] = counts.get(tenant, 0) + op.count(one)
             urgent = urgent and op.urgent(kind)
         if len(counts) == 1:
             ((tenant, count),) = counts.items()

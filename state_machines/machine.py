@@ -20,9 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import state_machines.lease_rows
 import state_machines.metadata
 import state_machines.mqtt
-import state_machines.offset  # noqa: F401 - registers the entities
+import state_machines.offset
+import state_machines.transaction  # noqa: F401 - registers the entities
 from state_machines import clients, op, packing, runs, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
 from state_machines.keyvalue import KeyValue, Part
@@ -96,6 +98,8 @@ class Machine:
         """The operation or run of a command, if it belongs to groups of this kind. Or Invalid."""
         operation = runs.decode(registry, command)
         kind = op.kind(registry[command.tag])
+        if not kind and type(operation) is not runs.Run:
+            kind = op.home(operation)
         if kind not in ("", self.kind):
             raise Invalid(f"tag: {command.tag!r} does not belong to {self.group}")
         return operation

@@ -19,6 +19,10 @@ command that many items make long names their field as `many`; one that says `ur
 fleet alive (a broker's heartbeat, what the controller decides): it is small, rare, and enters the
 log before the rest. What it may do for many of its class at once is in `runs.py`. Without any of
 these it is cluster-wide and belongs to the kind's first group.
+
+One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
+slot keys of all it touches, None for what is cluster-wide. It is done whole, in one group. If it
+carries other operations, `inside()` says which.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -114,17 +118,33 @@ def count(operation: Any) -> int:
     return len(getattr(operation, many)) if many else 1
 
 
+def inside(operation: Any) -> Sequence[Any]:
+    """The operations that it carries (a transaction does): itself if it carries none."""
+    carried: Sequence[Any] = operation.inside() if hasattr(operation, "inside") else ()
+    return carried or (operation,)
+
+
+def home(operation: Any) -> str:
+    """The kind of group that this very operation belongs to, empty for every kind."""
+    if hasattr(operation, "home_kind"):
+        return str(operation.home_kind())
+    operation_type: Any = type(operation)
+    return kind(operation_type)
+
+
 def encode(operation: Any) -> bytes:
     """The body of an operation that `validate` has passed."""
     return packing.pack(operation)
 
 
-def decode(registry: dict[str, type], tag: str, body: bytes) -> Any:
+def decode(
+    registry: Mapping[str, type], tag: str, body: bytes, spent: packing.Spent | None = None
+) -> Any:
     """The operation that a tag and a body say, validated. Raises Invalid."""
     cls = registry.get(tag)
     if cls is None:
         raise Invalid(f"tag: {tag[:80]!r} is not known")
-    operation = packing.unpack(cls, body)
+    operation = packing.unpack(cls, body, spent=spent)
     _check_limits(operation)
     return operation
 

@@ -76,20 +76,37 @@ def field_names(kind: Any) -> tuple[str, ...]:
 # -- from msgpack -------------------------------------------------------------------------------
 
 
-def unpack(kind: Any, data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any:
+@dataclasses.dataclass(slots=True)
+class Spent:
+    """What bodies that came in one request have of its lists, maps and values."""
+
+    parts: int = 0
+    values: int = 0
+
+
+def unpack(
+    kind: Any,
+    data: bytes,
+    what: str = "body",
+    limit: int = REQUEST_BYTES_MAX,
+    spent: Spent | None = None,
+) -> Any:
     """The value of type `kind` in `data`. Raises Invalid naming the field that is wrong."""
-    return decoder(kind)(load(data, what, limit), what)
+    return decoder(kind)(load(data, what, limit, spent), what)
 
 
-def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any:
+def load(
+    data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX, spent: Spent | None = None
+) -> Any:
     """Plain values from msgpack, within limits that are checked before anything large is made.
 
     A value is a byte or two on the wire and up to sixty as an object, so values are counted too: a
-    body never takes more than twice its size limit, whatever is in it.
+    body never takes more than twice its size limit, whatever is in it. Bodies that share `spent`
+    share that limit.
     """
     if len(data) > limit:
         raise Invalid(f"{what}: {len(data)} bytes, the limit is {limit}")
-    parts = values = 0
+    parts, values = (spent.parts, spent.values) if spent is not None else (0, 0)
     values_max = VALUES_MAX * max(1, limit // REQUEST_BYTES_MAX)
 
     def some(items: list[Any], count: int = 0) -> list[Any]:
@@ -125,6 +142,8 @@ def load(data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX) -> Any
             f"{NAMES_MAX} names a map, {PARTS_MAX} lists and maps, {values_max} values, each name "
             f"once, text in UTF-8 of {TEXT_BYTES_MAX} bytes, data of {DATA_BYTES_MAX})"
         ) from None
+    if spent is not None:
+        spent.parts, spent.values = parts, values
     if _deeper(value, DEPTH_MAX):
         raise Invalid(f"{what}: nested deeper than {DEPTH_MAX}")
     return value

@@ -98,8 +98,25 @@ class Own:
         db.put(OWNED, new)
 
 
+def places(operation: Any) -> Sequence[tuple[str, ...] | None]:
+    """The slot keys of all that an operation touches, None for what is cluster-wide.
+
+    Empty for one that has no place of its own: it asks every group, or is for whichever is named.
+    """
+    if hasattr(operation, "places"):
+        found: Sequence[tuple[str, ...] | None] = operation.places()
+        return found
+    operation_type: Any = type(operation)
+    keys = slot_keys(operation)
+    if keys or getattr(operation, "every_group", False) or not op.kind(operation_type):
+        return keys
+    return (None,)
+
+
 def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
     """The slot keys of all that an operation touches; none for cluster-wide ones."""
+    if hasattr(operation, "places"):
+        return [key for key in operation.places() if key is not None]
     if hasattr(operation, "slot_keys"):
         keys: Sequence[tuple[str, ...]] = operation.slot_keys()
         return keys
@@ -157,10 +174,11 @@ class SlotMap:
 
         Raises Invalid for one that the caller has to name a group for.
         """
-        operation_type: Any = type(operation)
-        kind = op.kind(operation_type)
+        kind = op.home(operation)
         if not kind:
             raise Invalid(f"{op.tag(operation)}: name the group; it belongs to every kind")
+        if hasattr(operation, "places"):
+            return [(self._one_group(kind, operation), operation)]
         keys = slot_keys(operation)
         if not keys and getattr(operation, "every_group", False):
             return self._everywhere(kind, operation)
@@ -174,6 +192,14 @@ class SlotMap:
         return [
             (group, operation.select(parts[group])) for group in self.groups(kind) if group in parts
         ]
+
+    def _one_group(self, kind: str, operation: Any) -> str:
+        """The one group of an operation that is done whole. Invalid when it has places in more."""
+        found = sorted({self.group_of(kind, key) for key in operation.places()})
+        if len(found) > 1:
+            said = ", ".join(found)
+            raise Invalid(f"{op.tag(operation)}: one group is wanted, its rows lie in {said}")
+        return found[0] if found else self.group_of(kind, None)
 
     def _everywhere(self, kind: str, operation: Any) -> list[tuple[str, Any]]:
         groups = self.groups(kind)

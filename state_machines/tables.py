@@ -22,6 +22,7 @@ from state_machines import packing
 from state_machines.errors import Invalid, Rejected
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+from state_machines.op import EVERY_KIND
 
 R = TypeVar("R")
 
@@ -38,6 +39,9 @@ class Table(Generic[R]):
     name: str
     row: type[R]
     key: tuple[str, ...]
+    slot_fields: tuple[str, ...] | None = None  #: of the slot key; None: see `slot_key`
+    revision_field: str = ""  #: of rows that carry a revision of their own: what clients see
+    identity_field: str = ""  #: a number that no other row at this key has ever had (an epoch)
 
     def __post_init__(self) -> None:
         assert self.name not in TABLES, f"table declared twice: {self.name}"
@@ -50,6 +54,38 @@ class Table(Generic[R]):
     def decode(self, value: bytes) -> tuple[R, int]:
         """A stored row and its revision."""
         return packing.unpack_row(self.row, value)
+
+    @property
+    def kind(self) -> str:
+        """The kind of group that has it, empty for every kind."""
+        first = self.name.partition(".")[0]
+        return "" if first in EVERY_KIND else first
+
+    def slot_key(self, key: tuple[Part, ...]) -> tuple[str, ...] | None:
+        """What the group of the row at a key is chosen by; None for a cluster-wide row.
+
+        A table that does not say it by `slot_fields` has the rule: the tenant and what follows it.
+        """
+        fields = self.slot_fields
+        if fields is None:
+            fields = self.key[:2] if self.key[0] == "tenant" and len(self.key) > 1 else ()
+        parts = dict(zip(self.key, key, strict=True))
+        return tuple([str(parts[name]) for name in fields]) or None
+
+    def revision_of(self, value: bytes) -> int:
+        """The revision of a stored row, as a client sees it."""
+        revision, values = packing.unpack_values(value)
+        if self.revision_field:
+            revision = values[packing.field_names(self.row).index(self.revision_field)]
+        return revision
+
+    def identity_of(self, value: bytes) -> int:
+        """The number by which a stored row differs from others at its key; 0 if it has none."""
+        if not self.identity_field:
+            return 0
+        place = packing.field_names(self.row).index(self.identity_field)
+        identity: int = packing.unpack_values(value)[1][place]
+        return identity
 
 
 class Tables:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from state_machines import names, packing
 from state_machines.errors import Conflict, NotFound
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.runs import Run
 from state_machines.tables import Table, Tables
 
@@ -44,7 +45,7 @@ class KvFloor:
 
 
 FLOORS: Final = Table("metadata.kv_floor", KvFloor, key=("tenant", "key"))
-KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"))
+KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"), revision_field="revision")
 
 _KEY, _VALUE, _REVISION = map(packing.field_names(Kv).index, ("key", "value", "revision"))
 
@@ -79,6 +80,14 @@ def _drop_old_floors(db: Tables, at: Stamp) -> None:
     for floor in [row for _, row, _ in itertools.islice(db.scan(FLOORS), 2)]:
         if floor.revision < at.index:
             db.delete(FLOORS, floor.tenant, floor.key)
+
+
+@remover(KV)
+def _remove(db: Tables, at: Stamp, row: Kv) -> None:
+    if row.revision >= at.index:
+        _drop_old_floors(db, at)
+        db.put(FLOORS, KvFloor(row.tenant, row.key, row.revision))
+    db.delete(KV, row.tenant, row.key)
 
 
 def _check_key(tenant: str, key: str) -> None:
@@ -174,10 +183,7 @@ class DeleteKv:
         _expect(row.revision if row is not None else 0, self.expected_revision)
         if row is None:
             raise NotFound(f"key: {self.key!r} is not there")
-        if row.revision >= at.index:
-            _drop_old_floors(db, at)
-            db.put(FLOORS, KvFloor(self.tenant, self.key, row.revision))
-        db.delete(KV, self.tenant, self.key)
+        _remove(db, at, row)
 
 
 @query("metadata.kv.get")

@@ -17,6 +17,7 @@ from state_machines.errors import Fenced, Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 ADDRESSES_MAX: Final = 32
@@ -50,7 +51,7 @@ class NodeEpoch:
     epoch: int
 
 
-NODES: Final = Table("metadata.node", Node, key=("node_id",))
+NODES: Final = Table("metadata.node", Node, key=("node_id",), identity_field="epoch")
 EPOCHS: Final = Table("metadata.node_epoch", NodeEpoch, key=("node_id",))
 
 
@@ -60,6 +61,11 @@ class NodePage:
 
     nodes: tuple[Node, ...]
     next: bytes
+
+
+@remover(NODES)
+def _remove(db: Tables, at: Stamp, node: Node) -> None:
+    db.delete(NODES, node.node_id)
 
 
 def _held(db: Tables, node_id: str, epoch: int) -> Node:

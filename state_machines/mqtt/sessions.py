@@ -44,7 +44,9 @@ class SessionTally:
 
 
 TALLIES: Final = Table("mqtt.session_tally", SessionTally, key=("tenant",))
-SESSIONS: Final = Table("mqtt.session", Session, key=("tenant", "client_id"))
+SESSIONS: Final = Table(
+    "mqtt.session", Session, key=("tenant", "client_id"), identity_field="epoch"
+)
 
 
 def held(db: Tables, tenant: str, client_id: str, epoch: int) -> Session:

@@ -34,6 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.offset import CommitOffsets, DeleteGroup, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import plausible_controller
+from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -119,9 +120,10 @@ def offset(luck: Random) -> list[Callable[[], Any]]:
 
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
+    more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
     if kind == "metadata":
-        return metadata(luck, index)
-    return mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck)
+        return metadata(luck, index) + more
+    return (mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck)) + more
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:
