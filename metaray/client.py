@@ -29,14 +29,16 @@ from actors.caller import Caller
 from actors.calls import LinkedGroups
 from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
+from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
+from state_machines.offset.history import OffsetAt, OffsetsAt
 from state_machines.offset.offset import (
     CommitOffsets,
     CommitReply,
-    DeleteGroup,
     FetchOffsets,
     Offset,
     OffsetCommit,
 )
+from state_machines.offset.reset import RewindGroup, RewindReply
 from state_machines.op import Stamp
 from state_machines.tables import Table, Tables
 
@@ -229,7 +231,7 @@ class Client:
     async def commit_offsets(
         self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
     ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups."""
+        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply."""
         return await self.call(CommitOffsets.of(commits, tenant=tenant))
 
     async def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
@@ -238,7 +240,40 @@ class Client:
 
     async def delete_group(self, group: str, *, tenant: str = "default") -> int:
         """Forget a consumer group. Returns how many offsets it had."""
-        return await self.call(DeleteGroup(tenant=tenant, group=group))
+        gone = 0
+        while True:
+            gone += (some := await self.call(DeleteGroup(tenant=tenant, group=group)))
+            if some < DELETE_LIMIT:
+                return gone
+
+    async def offsets_at(
+        self, group: str, at_ms: int, *, tenant: str = "default"
+    ) -> tuple[OffsetAt, ...]:
+        """Where a consumer group stood at a moment (Unix ms). Compacted if it is too long ago."""
+        found: list[OffsetAt] = []
+        after = b""
+        while True:
+            asked = OffsetsAt(tenant=tenant, group=group, at_ms=at_ms, after=after)
+            page = await self.call(asked)
+            found += page.offsets
+            after = page.next
+            if not after:
+                return tuple(found)
+
+    async def rewind(
+        self,
+        group: str,
+        at_ms: int,
+        *,
+        expected_generation: int | None = None,
+        tenant: str = "default",
+    ) -> RewindReply:
+        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
+        return await self.call(
+            RewindGroup(
+                tenant=tenant, group=group, at_ms=at_ms, expected_generation=expected_generation
+            )
+        )
 
 
 class BlockingClient:
@@ -359,7 +394,7 @@ class BlockingClient:
     def commit_offsets(
         self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
     ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups."""
+        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply."""
         return self._wait(self._client.commit_offsets(commits, tenant=tenant))
 
     def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
@@ -369,6 +404,27 @@ class BlockingClient:
     def delete_group(self, group: str, *, tenant: str = "default") -> int:
         """Forget a consumer group. Returns how many offsets it had."""
         return self._wait(self._client.delete_group(group, tenant=tenant))
+
+    def offsets_at(
+        self, group: str, at_ms: int, *, tenant: str = "default"
+    ) -> tuple[OffsetAt, ...]:
+        """Where a consumer group stood at a moment (Unix ms). Compacted if it is too long ago."""
+        return self._wait(self._client.offsets_at(group, at_ms, tenant=tenant))
+
+    def rewind(
+        self,
+        group: str,
+        at_ms: int,
+        *,
+        expected_generation: int | None = None,
+        tenant: str = "default",
+    ) -> RewindReply:
+        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
+        return self._wait(
+            self._client.rewind(
+                group, at_ms, expected_generation=expected_generation, tenant=tenant
+            )
+        )
 
 
 def connect(

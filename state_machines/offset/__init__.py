@@ -1,8 +1,15 @@
-"""What an `offset` group keeps: how far consumer groups have read.
+"""What an `offset` group keeps: how far consumer groups have read, and how far they had.
 
-One file an entity; importing this package registers them all.
+    rows        an offset a partition, a group of them; the fields that others read
+    offset      the commit, and reading back what was committed
+    group       generations, lists and deletion of consumer groups
+    activity    when groups were heard of last, and the expiry of silent ones
+    history     where a group stood a while ago
+    reset       what an operator does: delete, reset, rewind
+
+Importing this package registers them all.
 """
 
-from state_machines.offset import offset
+from state_machines.offset import activity, group, history, offset, reset, rows
 
-__all__ = ["offset"]
+__all__ = ["activity", "group", "history", "offset", "reset", "rows"]

@@ -1,55 +1,56 @@
 """Consumer offsets: the next message that a consumer group wants, by topic and partition.
 
 Commits come in batches of any groups, as columns rather than objects: this is the hottest command
-there is. The last write wins and may go back (that is a reset); a row counts its commits, so that
-what was acknowledged can be checked against what is there.
+there is. The last write wins and may go back; a row counts its commits, so that what was
+acknowledged can be checked against what is there. A commit that is refused (it expects another
+offset, its generation is not in force) changes nothing and keeps no other from happening: the reply
+names those that were refused, and only those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, ClassVar, Final, Self
 
 from state_machines import names, packing
-from state_machines.errors import Invalid
+from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
 from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.offset import rows
+from state_machines.offset.activity import Standings
+from state_machines.offset.history import Keeper
+from state_machines.offset.rows import (
+    LEADER_EPOCH_MAX,
+    METADATA_BYTES_MAX,
+    NO_GENERATION,
+    NO_LEADER_EPOCH,
+    OFFSETS,
+    PARTITION_MAX,
+    Offset,
+)
 from state_machines.op import Stamp, command, query
-from state_machines.tables import Table, Tables
+from state_machines.tables import Tables
 
-METADATA_BYTES_MAX: Final = 4_096
-PARTITION_MAX: Final = 2**31 - 1
+__all__ = [
+    "ABSENT",
+    "METADATA_BYTES_MAX",
+    "OFFSETS",
+    "PARTITION_MAX",
+    "CommitOffsets",
+    "CommitReply",
+    "FetchOffsets",
+    "ListOffsets",
+    "Offset",
+    "OffsetCommit",
+    "OffsetPage",
+    "RefusedCommits",
+]
 
+ABSENT: Final = -1  #: what a commit expects where there is no offset yet
 
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """One group's position in one partition. Times are the group's, Unix milliseconds."""
-
-    tenant: str
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    metadata: str
-    commits: int
-    first_commit_ms: int
-    commit_ms: int
-
-
-OFFSETS: Final = Table("offset.offset", Offset, key=("tenant", "group", "topic", "partition"))
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A consumer group that has offsets: how many, and since when."""
-
-    tenant: str
-    group: str
-    partitions: int
-    created_ms: int
-
-
-GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
+_OFFSET, _METADATA, _COMMITS = rows.OFFSET, rows.METADATA, rows.COMMITS
+_COMMIT_MS, _LEADER_EPOCH, _KEEP_MS = rows.COMMIT_MS, rows.LEADER_EPOCH, rows.KEEP_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +62,34 @@ class OffsetCommit:
     partition: int
     offset: int
     metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+    expected: int | None = None  #: the offset that must be there, `ABSENT` for none; None: any
+    generation: int = NO_GENERATION
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCommits:
+    """Which commits of a batch were refused, and why: columns, in the order of the places."""
+
+    places: tuple[int, ...]
+    codes: tuple[str, ...]
+    details: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """How many were committed, at which time of the group."""
+    """How many were committed, at which time of the group; and which were refused, if any."""
 
     committed: int
     commit_ms: int
+    refused: RefusedCommits | None = None
+
+    def or_raise(self) -> Self:
+        """Itself, or the first refusal as the error that it stands for."""
+        if self.refused is not None:
+            raise BY_CODE[self.refused.codes[0]](self.refused.details[0])
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +100,80 @@ class OffsetPage:
     next: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPage:
-    """Consumer groups by name; `next` continues, empty at the end."""
-
-    groups: tuple[Group, ...]
-    next: bytes
-
-
-_PLACES: Final = packing.field_names(Offset)
-_OFFSET, _METADATA = _PLACES.index("offset"), _PLACES.index("metadata")
-_COMMITS, _COMMIT_MS = _PLACES.index("commits"), _PLACES.index("commit_ms")
-
-
-def _check_names(values: Sequence[str], field: str) -> None:
+def _check_names(values: Sequence[str], field: str, *, empty: bool = False) -> None:
     for each in dict.fromkeys(values):
-        names.name(each, field)
+        names.name(each, field, empty=empty)
+
+
+def _check_least(values: Sequence[int], least: int, field: str) -> None:
+    if values and min(values) < least:
+        raise Invalid(f"{field}: {min(values)}, the least is {least}")
+
+
+def _said(column: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
+    """The column, or nothing if it says what is so by default."""
+    return () if column.count(default) == len(column) else column
+
+
+class _Guard:
+    """Looks at the commits of a batch one by one, and notes which are refused."""
+
+    def __init__(self, asked: CommitOffsets, standings: Standings) -> None:
+        self.accepted: dict[str, int] = {}  #: groups, and how many of their commits happen
+        self._standings = standings
+        self._asked = zip(
+            asked.expected or repeat(None),
+            asked.generations or repeat(NO_GENERATION),
+            asked.members or repeat(""),
+            strict=False,
+        )
+        self._place = 0
+        self._refused: list[tuple[int, str, str]] = []
+
+    def refuses(self, group: str, offset: int) -> bool:
+        """Whether the next commit is refused, where `offset` is now."""
+        expected, generation, member = next(self._asked)
+        place, self._place = self._place, self._place + 1
+        error = self._error(group, offset, expected, generation, member)
+        if error is None:
+            self.accepted[group] = self.accepted.get(group, 0) + 1
+            return False
+        self._refused.append((place, *error))
+        return True
+
+    def _error(
+        self, group: str, offset: int, expected: int | None, generation: int, member: str
+    ) -> tuple[str, str] | None:
+        known = self._standings.rows.get(group)
+        in_force, holder = NO_GENERATION, ""
+        if known is not None:
+            if known[rows.STATE] != rows.LIVE:
+                return Conflict.code, "group: it is being deleted"
+            in_force, holder = known[rows.GENERATION], known[rows.MEMBER]
+        if generation != in_force:
+            return Fenced.code, f"generation: {generation}, in force is {in_force}"
+        if holder and member != holder:
+            return Fenced.code, "member: another one holds the generation"
+        if expected is not None and expected != offset:
+            return Conflict.code, f"expected: {expected}, the offset is {offset}"
+        return None
+
+    @property
+    def refused(self) -> RefusedCommits | None:
+        """What was refused so far."""
+        if not self._refused:
+            return None
+        places, codes, details = zip(*self._refused, strict=True)
+        return RefusedCommits(places, codes, details)
 
 
 @command("offset.commit")
 class CommitOffsets:
-    """Commit offsets: five columns of the same length, one place a commit."""
+    """Commit offsets: columns of the same length, one place a commit.
+
+    The columns from `metadata` on may be left out. `expected` has the offset that must be there,
+    `ABSENT` for none, None for whatever is. `generations` and `members`: see `rows.py`.
+    """
 
     many: ClassVar[str] = "groups"
     tenant: str = names.DEFAULT_TENANT
@@ -108,30 +182,44 @@ class CommitOffsets:
     partitions: tuple[int, ...]
     offsets: tuple[int, ...]
     metadata: tuple[str, ...] = ()
+    leader_epochs: tuple[int, ...] = ()
+    expected: tuple[int | None, ...] = ()
+    generations: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, commits: Sequence[OffsetCommit], tenant: str = names.DEFAULT_TENANT) -> Self:
         """The columns of some commits."""
-        metadata = tuple([each.metadata for each in commits])
         return cls(
             tenant=tenant,
             groups=tuple([each.group for each in commits]),
             topics=tuple([each.topic for each in commits]),
             partitions=tuple([each.partition for each in commits]),
             offsets=tuple([each.offset for each in commits]),
-            metadata=metadata if any(metadata) else (),
+            metadata=_said(tuple([each.metadata for each in commits]), ""),
+            leader_epochs=_said(tuple([each.leader_epoch for each in commits]), NO_LEADER_EPOCH),
+            expected=_said(tuple([each.expected for each in commits]), None),
+            generations=_said(tuple([each.generation for each in commits]), NO_GENERATION),
+            members=_said(tuple([each.member for each in commits]), ""),
         )
+
+    def _optional(self) -> dict[str, tuple[Any, ...]]:
+        """The columns that are there and need not be."""
+        some = {
+            "metadata": self.metadata,
+            "leader_epochs": self.leader_epochs,
+            "expected": self.expected,
+            "generations": self.generations,
+            "members": self.members,
+        }
+        return {field: column for field, column in some.items() if column}
 
     def validate(self) -> None:
         """Columns of one length, names and numbers within their limits."""
         names.tenant(self.tenant)
         names.items(self.groups, "groups")
-        columns = [self.topics, self.partitions, self.offsets]
-        if self.metadata:
-            columns.append(self.metadata)
-        for column, field in zip(
-            columns, ("topics", "partitions", "offsets", "metadata"), strict=False
-        ):
+        columns = {"topics": self.topics, "partitions": self.partitions, "offsets": self.offsets}
+        for field, column in {**columns, **self._optional()}.items():
             if len(column) != len(self.groups):
                 raise Invalid(f"{field}: {len(column)} items, groups has {len(self.groups)}")
         _check_names(self.groups, "groups")
@@ -142,6 +230,12 @@ class CommitOffsets:
             raise Invalid("offsets: one is negative")
         for each in self.metadata:
             names.name(each, "metadata", METADATA_BYTES_MAX, empty=True)
+        _check_least(self.leader_epochs, NO_LEADER_EPOCH, "leader_epochs")
+        if self.leader_epochs and max(self.leader_epochs) > LEADER_EPOCH_MAX:
+            raise Invalid(f"leader_epochs: the most is {LEADER_EPOCH_MAX}")
+        _check_least([each for each in self.expected if each is not None], ABSENT, "expected")
+        _check_least(self.generations, NO_GENERATION, "generations")
+        _check_names(self.members, "members", empty=True)
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """Offsets of one consumer group stay together."""
@@ -159,70 +253,82 @@ class CommitOffsets:
             topics=pick(self.topics),
             partitions=pick(self.partitions),
             offsets=pick(self.offsets),
-            metadata=pick(self.metadata) if self.metadata else (),
+            **{field: pick(column) for field, column in self._optional().items()},
         )
 
     def join(self, parts: Sequence[Self], replies: Sequence[CommitReply]) -> CommitReply:
         """One reply for commits that went to several groups."""
+        refused: list[tuple[int, str, str]] = []
+        if any(each.refused for each in replies):
+            place_of = self._places(parts)
+            for part, reply in zip(place_of, replies, strict=True):
+                some = reply.refused
+                if some is not None:
+                    told = zip(some.places, some.codes, some.details, strict=True)
+                    refused += [(part[place], code, detail) for place, code, detail in told]
         return CommitReply(
-            sum(each.committed for each in replies), max(each.commit_ms for each in replies)
+            sum(each.committed for each in replies),
+            max(each.commit_ms for each in replies),
+            RefusedCommits(*zip(*sorted(refused), strict=True)) if refused else None,
         )
+
+    def _places(self, parts: Sequence[Self]) -> list[list[int]]:
+        """Where the commits of each part are in this batch: a consumer group is in one part."""
+        part_of = {group: number for number, part in enumerate(parts) for group in part.groups}
+        places: list[list[int]] = [[] for _ in parts]
+        for place, group in enumerate(self.groups):
+            places[part_of[group]].append(place)
+        return places
 
     def apply(self, db: Tables, at: Stamp) -> CommitReply:
         """Every commit counts, also when one batch names a partition twice.
 
-        Rows are handled as plain values here (`Offset`'s fields in order): making two objects a
-        commit would double what one costs.
+        Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
+        objects a commit would double what one costs.
         """
         tenant, now_ms = self.tenant, at.now_ms
         table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)
+        epochs = self.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
+        standings = Standings(db, now_ms, tenant, self.groups)
+        plain = standings.free and not (self.expected or self.generations)
+        guard = None if plain else _Guard(self, standings)
+        keeper: Keeper | None = None
         new: dict[str, int] = {}
-        for group, topic, partition, offset, note in zip(
-            self.groups, self.topics, self.partitions, self.offsets, metadata, strict=True
+        for group, topic, partition, offset, note, epoch in zip(
+            self.groups, self.topics, self.partitions, self.offsets, metadata, epochs, strict=True
         ):
             key = (tenant, group, topic, partition)
             old = get(table, key)
             if old is None:
+                if guard is not None and guard.refuses(group, ABSENT):
+                    continue
                 new[group] = new.get(group, 0) + 1
-                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms]
+                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms, epoch, 0, 0, 0]
             else:
                 _, values = unpack(old)
+                if guard is not None and guard.refuses(group, values[_OFFSET]):
+                    continue
+                try:
+                    keep_ms = values[_KEEP_MS]
+                except IndexError:
+                    values += rows.OFFSET_LATER
+                    keep_ms = 0
+                if keep_ms <= now_ms:
+                    keeper = keeper or Keeper(db, now_ms)
+                    keeper.keep(key, values)
                 values[_OFFSET] = offset
                 values[_METADATA] = note
                 values[_COMMITS] += 1
                 values[_COMMIT_MS] = now_ms
+                values[_LEADER_EPOCH] = epoch
             settle(table, key, pack((revision, values)))
-        for group, partitions in new.items():
-            known = db.get(GROUPS, tenant, group) or Group(tenant, group, 0, now_ms)
-            db.put(GROUPS, replace(known, partitions=known.partitions + partitions))
-        return CommitReply(len(self.groups), now_ms)
-
-
-@command("offset.delete_group")
-class DeleteGroup:
-    """Forget a consumer group. The reply is how many offsets it had."""
-
-    tenant: str = names.DEFAULT_TENANT
-    group: str
-
-    def validate(self) -> None:
-        """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.group, "group")
-
-    def slot_key(self) -> tuple[str, ...]:
-        """Where its offsets are."""
-        return (self.tenant, self.group)
-
-    def apply(self, db: Tables, at: Stamp) -> int:
-        """Nothing to forget is no error: 0."""
-        rows = [row for _, row, _ in db.scan(OFFSETS, self.tenant, self.group)]
-        for row in rows:
-            db.delete(OFFSETS, *OFFSETS.key_of(row))
-        db.delete(GROUPS, self.tenant, self.group)
-        return len(rows)
+        if guard is None:
+            standings.heard(new, None)
+            return CommitReply(len(self.groups), now_ms)
+        standings.heard(new, guard.accepted)
+        return CommitReply(sum(guard.accepted.values()), now_ms, guard.refused)
 
 
 @query("offset.fetch")
@@ -234,19 +340,24 @@ class FetchOffsets:
 
     def validate(self) -> None:
         """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.group, "group")
+        rows.check_group(self.tenant, self.group)
 
     def slot_key(self) -> tuple[str, ...]:
         """Where its offsets are."""
         return (self.tenant, self.group)
 
     def read(self, db: Tables, at: Stamp) -> tuple[Offset, ...]:
-        """By topic and partition. Invalid for a group with more than a page of them."""
-        rows, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
+        """By topic and partition; none of a group that is being deleted.
+
+        Invalid for a group with more than a page of them.
+        """
+        group = db.get(rows.GROUPS, self.tenant, self.group)
+        if group is None or group.state != rows.LIVE:
+            return ()
+        found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
         if after:
             raise Invalid(f"group: more than a page of offsets; use offset.list ({PAGE_ROWS_MAX})")
-        return tuple([row for row, _ in rows])
+        return tuple([row.told() for row, _ in found])
 
 
 @query("offset.list")
@@ -269,30 +380,7 @@ class ListOffsets:
         return (self.tenant, self.group) if self.group else None
 
     def read(self, db: Tables, at: Stamp) -> OffsetPage:
-        """By group, topic and partition."""
+        """By group, topic and partition, with those that are being deleted."""
         prefix = (self.tenant, self.group) if self.group else (self.tenant,)
-        rows, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
-        return OffsetPage(tuple([row for row, _ in rows]), after)
-
-
-@query("offset.groups")
-class ListGroups:
-    """The consumer groups of a tenant, a page at a time."""
-
-    every_group: ClassVar[bool] = True
-    tenant: str = names.DEFAULT_TENANT
-    starts: str = ""
-    limit: int = 1_000
-    after: bytes = b""
-
-    def validate(self) -> None:
-        """Names within their limits."""
-        names.tenant(self.tenant)
-        names.name(self.starts, "starts", empty=True)
-
-    def read(self, db: Tables, at: Stamp) -> GroupPage:
-        """Groups whose name begins with `starts`."""
-        rows, after = db.page(
-            GROUPS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
-        )
-        return GroupPage(tuple([row for row, _ in rows]), after)
+        found, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
+        return OffsetPage(tuple([row.told() for row, _ in found]), after)

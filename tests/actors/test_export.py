@@ -12,7 +12,8 @@ from actors import columns, export
 from actors.export import CUTS_MAX, PAGE_ROWS_MAX
 from actors.seat import Seat
 from state_machines.errors import Invalid, NotFound, Overloaded, Stopped
-from state_machines.offset.offset import CommitOffsets, DeleteGroup
+from state_machines.offset.group import DeleteGroup
+from state_machines.offset.offset import CommitOffsets
 from tests.actors.wires import Group, in_loop, running
 
 TABLE = "offset.offset"

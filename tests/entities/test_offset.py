@@ -9,14 +9,13 @@ import pytest
 
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX, PAGE_ROWS_MAX
+from state_machines.offset.group import DeleteGroup, ListGroups
 from state_machines.offset.offset import (
     METADATA_BYTES_MAX,
     PARTITION_MAX,
     CommitOffsets,
     CommitReply,
-    DeleteGroup,
     FetchOffsets,
-    ListGroups,
     ListOffsets,
     Offset,
     OffsetCommit,

@@ -17,7 +17,8 @@ from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
 from state_machines.metadata.node import ExpireNodes, GetNode, RegisterNode
 from state_machines.mqtt.session import CloseSession, DeleteSessions, GetSession, OpenSession
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
-from state_machines.offset.offset import CommitOffsets, DeleteGroup, FetchOffsets, OffsetCommit
+from state_machines.offset.group import DeleteGroup
+from state_machines.offset.offset import CommitOffsets, FetchOffsets, OffsetCommit
 from tests.history.operation import Value, refusal
 
 Steps = Generator[Any, Any, Value]

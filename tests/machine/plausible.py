@@ -31,7 +31,8 @@ from state_machines.mqtt.session import (
 from state_machines.mqtt.subscription import DeleteSubscriptions, PutSubscriptions, TopicFilter
 from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
-from state_machines.offset.offset import CommitOffsets, DeleteGroup, OffsetCommit
+from state_machines.offset.group import DeleteGroup
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import plausible_controller
 from tests.machine.plausible_transactions import transactions

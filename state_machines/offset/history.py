@@ -1,0 +1,269 @@
+"""The time machine: where a consumer group stood a while ago.
+
+A commit that finds `keep_ms` behind it keeps the offset that it replaces as a row of
+`offset.history`, and moves `keep_ms` on by the step: so a partition keeps one row a step, however
+often it commits, and the commits in between cost one comparison. A kept row says from when
+(`commit_ms`) to when (`until_ms`) the offset was in force; what was in force in between two of them
+is not known, and the one before stands for it. Rows are numbered, so that keeping one, dropping the
+oldest and finding the one of a moment need no scan.
+
+A partition keeps as many rows as `HistorySettings` says, and drops those that ended longer ago than
+its age when it keeps a new one. Beyond them `OffsetsAt` answers `Compacted`. What the current
+offset alone can answer is never compacted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from state_machines.errors import Compacted, Invalid
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.keyvalue import Part
+from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.names import DEFAULT_TENANT, positive
+from state_machines.offset import rows
+from state_machines.offset.rows import OFFSETS, StoredOffset, check_group, live_group
+from state_machines.op import Stamp, command, query
+from state_machines.tables import Table, Tables
+
+HISTORY_STEP_MS: Final = 10_000
+HISTORY_ROWS: Final = 64
+HISTORY_AGE_MS: Final = 86_400_000
+
+STEP_MS_MIN: Final = 1_000
+STEP_MS_MAX: Final = 86_400_000
+ROWS_MAX: Final = 1_024
+AGE_MS_MAX: Final = 3_650 * 86_400_000
+TRIM_MAX: Final = 2  #: rows that one commit drops at most: one more than it keeps, to catch up
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An offset as it was from `commit_ms` until `until_ms`, which is not part of it."""
+
+    tenant: str
+    group: str
+    topic: str
+    partition: int
+    number: int
+    offset: int
+    metadata: str
+    leader_epoch: int
+    commit_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """What the partitions of this Raft group keep; `rows` 0 keeps nothing."""
+
+    name: str
+    step_ms: int
+    rows: int
+    age_ms: int
+
+
+HISTORY: Final = Table(
+    "offset.history", Kept, key=("tenant", "group", "topic", "partition", "number")
+)
+SETTINGS: Final = Table("offset.history_settings", HistorySettings, key=("name",))
+
+_NAME: Final = "history"
+_USUAL: Final = HistorySettings(_NAME, HISTORY_STEP_MS, HISTORY_ROWS, HISTORY_AGE_MS)
+
+
+def settings(db: Tables) -> HistorySettings:
+    """What is in force."""
+    return db.get(SETTINGS, _NAME) or _USUAL
+
+
+class Keeper:
+    """Keeps, within one command, the offsets that it replaces. Offsets are plain values here."""
+
+    def __init__(self, db: Tables, now_ms: int) -> None:
+        self._db = db
+        self._now_ms = now_ms
+        self._settings = settings(db)
+
+    def keep(self, key: tuple[Part, ...], values: list[Any]) -> None:
+        """Write down what `values` say, before they change, and that they have been.
+
+        Not what was in force for no time: of a batch that names a partition twice the last counts.
+        """
+        if values[rows.COMMIT_MS] >= self._now_ms:
+            return
+        values[rows.KEEP_MS] = self._now_ms + self._settings.step_ms
+        if not self._settings.rows:
+            return
+        db, number = self._db, values[rows.KEPT_NEXT]
+        kept = [
+            *key,
+            number,
+            values[rows.OFFSET],
+            values[rows.METADATA],
+            values[rows.LEADER_EPOCH],
+            values[rows.COMMIT_MS],
+            self._now_ms,
+        ]
+        db.swap(HISTORY.name, (*key, number), None, db.pack((db.revision, kept)))
+        values[rows.KEPT_NEXT] = number + 1
+        values[rows.KEPT_FIRST] = self._trim(key, values[rows.KEPT_FIRST], number)
+
+    def _trim(self, key: tuple[Part, ...], first: int, newest: int) -> int:
+        """Drop the oldest if they are too many or too old. The first that is left."""
+        since_ms = self._now_ms - self._settings.age_ms
+        for number in range(first, min(first + TRIM_MAX, newest)):
+            oldest = self._db.get(HISTORY, *key, number)
+            assert oldest is not None, f"numbers have no gaps: {key} {number}"
+            if newest - number < self._settings.rows and oldest.until_ms >= since_ms:
+                return number
+            self._db.delete(HISTORY, *key, number)
+            first = number + 1
+        return first
+
+
+def drop(db: Tables, offset: StoredOffset) -> None:
+    """Delete all that is kept of an offset."""
+    key = OFFSETS.key_of(offset)
+    for number in range(offset.kept_first, offset.kept_next):
+        db.delete(HISTORY, *key, number)
+
+
+# -- asking ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """The offset that was committed at `commit_ms` and, if `exact`, was in force at the moment.
+
+    Otherwise others came between that the history does not have: the moment's was a later one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+    leader_epoch: int
+    commit_ms: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAtPage:
+    """Offsets by topic and partition; `next` continues, empty at the end."""
+
+    offsets: tuple[OffsetAt, ...]
+    next: bytes
+
+
+def at_moment(db: Tables, offset: StoredOffset, at_ms: int) -> OffsetAt | None:
+    """The partition's offset at a moment, None when it had none yet. Compacted if not known."""
+    if at_ms >= offset.commit_ms:
+        return _told(offset, exact=True)
+    if at_ms < offset.first_commit_ms:
+        return None
+    key, before = OFFSETS.key_of(offset), None
+    first, end = offset.kept_first, offset.kept_next
+    while first < end:  # the last that was committed by then
+        middle = (first + end) // 2
+        found = db.get(HISTORY, *key, middle)
+        assert found is not None, f"numbers have no gaps: {key} {middle}"
+        if found.commit_ms <= at_ms:
+            before, first = found, middle + 1
+        else:
+            end = middle
+    if before is None:
+        raise Compacted(
+            f"at_ms: {at_ms}, {offset.topic!r} {offset.partition} is not kept back to then"
+        )
+    return _told(before, exact=at_ms < before.until_ms)
+
+
+def _told(found: StoredOffset | Kept, *, exact: bool) -> OffsetAt:
+    return OffsetAt(
+        found.topic,
+        found.partition,
+        found.offset,
+        found.metadata,
+        found.leader_epoch,
+        found.commit_ms,
+        exact,
+    )
+
+
+@query("offset.at")
+class OffsetsAt:
+    """Where a consumer group stood at a moment, Unix milliseconds of the group; in pages.
+
+    Partitions that it has offsets of now: what was deleted since has taken its history along.
+    """
+
+    tenant: str = DEFAULT_TENANT
+    group: str
+    at_ms: int
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        check_group(self.tenant, self.group)
+        positive(self.at_ms, "at_ms")
+        if not 0 < self.limit <= PAGE_ROWS_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {PAGE_ROWS_MAX}")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where its offsets are."""
+        return (self.tenant, self.group)
+
+    def read(self, db: Tables, at: Stamp) -> OffsetAtPage:
+        """NotFound without the group, Compacted if a partition's history does not go back so far.
+
+        A page may have fewer rows than its limit and still not be the last.
+        """
+        live_group(db, self.tenant, self.group)
+        found, after = db.page(OFFSETS, self.tenant, self.group, after=self.after, limit=self.limit)
+        told = [at_moment(db, row, self.at_ms) for row, _ in found]
+        return OffsetAtPage(tuple([each for each in told if each is not None]), after)
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+@command("offset.history.configure")
+class ConfigureHistory:
+    """Change what a Raft group keeps. A partition follows when it next keeps something."""
+
+    urgent: ClassVar[bool] = True
+    every_group: ClassVar[bool] = True
+    controller_epoch: int
+    step_ms: int = HISTORY_STEP_MS
+    rows: int = HISTORY_ROWS
+    age_ms: int = HISTORY_AGE_MS
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        check_epoch(self.controller_epoch)
+        for value, field, least, most in (
+            (self.step_ms, "step_ms", STEP_MS_MIN, STEP_MS_MAX),
+            (self.rows, "rows", 0, ROWS_MAX),
+            (self.age_ms, "age_ms", 1, AGE_MS_MAX),
+        ):
+            if not least <= value <= most:
+                raise Invalid(f"{field}: {value}, the range is {least} to {most}")
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced with an epoch below the highest one seen."""
+        pass_fence(db, self.controller_epoch)
+        db.put(SETTINGS, HistorySettings(_NAME, self.step_ms, self.rows, self.age_ms))
+
+
+@query("offset.history.settings")
+class GetHistorySettings:
+    """What a Raft group keeps."""
+
+    every_group: ClassVar[bool] = True
+
+    def read(self, db: Tables, at: Stamp) -> HistorySettings:
+        """The usual, if nobody has configured it."""
+        return settings(db)
