@@ -29,6 +29,19 @@ T = TypeVar("T")
 OK: Final = "OK"
 
 
+class Revision(int):
+    """What an item's row has now, returned by who sets it: see `next_revision`."""
+
+
+def next_revision(db: Tables, before: int) -> Revision:
+    """The revision of a row that had `before`: the entry's, or one more than the last.
+
+    Two commands of one entry may change the same row. Each change has its own revision, so that
+    nobody can replace what he has not seen.
+    """
+    return Revision(max(db.revision, before + 1))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one item: OK and the revision its row has now, or a refusal's code and why."""
@@ -50,16 +63,20 @@ class Outcome:
 
 
 def each(db: Tables, items: Iterable[T], act: Callable[[T], object]) -> tuple[Outcome, ...]:
-    """Do `act` for every item, in order. What it raises as `Rejected` takes that item back."""
+    """Do `act` for every item, in order. What it raises as `Rejected` takes that item back.
+
+    The revision in the outcome is the entry's, or the `Revision` that `act` returns.
+    """
     outcomes = []
     for item in items:
         try:
             with db.part():
-                act(item)
+                made = act(item)
         except Rejected as error:
             outcomes.append(Outcome(error.code, error.detail, 0))
         else:
-            outcomes.append(Outcome(OK, "", db.revision))
+            revision = int(made) if type(made) is Revision else db.revision
+            outcomes.append(Outcome(OK, "", revision))
     return tuple(outcomes)
 
 

@@ -25,7 +25,7 @@ import state_machines.metadata
 import state_machines.mqtt
 import state_machines.offset
 import state_machines.transaction  # noqa: F401 - registers the entities
-from state_machines import clients, op, packing, runs, slots
+from state_machines import clients, op, packing, quota, runs, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
@@ -226,6 +226,7 @@ class _Answers:
             slots.check_owned(db, self._machine.kind, operation)
             if self._reads:
                 return operation.read(db, self._at)
+            quota.check_open(db, operation)
             # failpoint: apply.before_command
             reply = operation.apply(db, self._at)
             # failpoint: apply.after_command
@@ -251,7 +252,7 @@ class _Answers:
     def _outcomes(self, run: runs.Run) -> Iterator[Any]:
         """A reply or a Rejected for each operation of the run, in order."""
         at_once = getattr(run.kind, "read_run" if self._reads else "apply_run", None)
-        if at_once is None or slots.owned_version(self._db, self._machine.kind):
+        if at_once is None or self._one_by_one():
             for each in run.operations():
                 try:
                     yield self._carried_out(each)
@@ -264,6 +265,12 @@ class _Answers:
             self._db.begin()
             yield from at_once(self._db, self._at, run)
             self.changes += self._db.written()
+
+    def _one_by_one(self) -> bool:
+        """Whether each operation of a run has to be asked for its slot or its tenant."""
+        return bool(slots.owned_version(self._db, self._machine.kind)) or (
+            not self._reads and quota.any_closed(self._db)
+        )
 
     def _check_size(self) -> None:
         if self._size > REPLY_BYTES_MAX:

@@ -95,6 +95,8 @@ class Tables:
         self.store = store
         self.revision = revision
         self.pack = packing.row_packer()
+        #: what the commands of this entry would read again and again; who changes it forgets it
+        self.memo: dict[str, Any] = {}
         self._given = 0
         self._parts = 0  # how deep in parts of a command that can be taken back alone
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
@@ -241,6 +243,7 @@ class Tables:
             self._journal = before
 
     def _undo(self) -> None:
+        self.memo.clear()
         for (table, key), value in self._journal.items():
             if value is None:
                 self.store.delete(table, key)

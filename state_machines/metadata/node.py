@@ -4,7 +4,8 @@ A broker registers under its node id and gets an epoch; each registration raises
 holds an older one is fenced. Epochs outlive the registration, so a broker that was unregistered and
 comes back still fences its own past. A broker that sends no heartbeat for the timeout is marked
 offline by the controller; its next heartbeat, if its epoch still holds, brings it back, so a blip
-never bars a broker for good.
+never bars a broker for good. That a node went silent or left is a row of its own besides
+(`node_event.py`), which others watch.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from state_machines import names
 from state_machines.errors import Fenced, Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.limits import BATCH_ITEMS_MAX
+from state_machines.metadata import node_event
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 ADDRESSES_MAX: Final = 32
+ROLES_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A registered broker. Times are the group's, Unix milliseconds."""
+    """A registered broker. Times are the group's, Unix milliseconds, but for `start_ms`."""
 
     node_id: str
     epoch: int
@@ -41,6 +44,8 @@ class Node:
     addresses: tuple[Address, ...]
     registered_ms: int
     heartbeat_ms: int
+    roles: tuple[str, ...] = ()  #: what it does: "broker", "engine", ...
+    start_ms: int = 0  #: when its process began, by its own clock; 0: not said
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class RegisterNode:
     urgent: ClassVar[bool] = True
     node_id: str
     addresses: tuple[Address, ...] = ()
+    roles: tuple[str, ...] = ()
+    start_ms: int = 0
 
     def validate(self) -> None:
         """Names within their limits."""
@@ -94,13 +101,27 @@ class RegisterNode:
         for each in self.addresses:
             names.name(each.protocol, "addresses.protocol")
             names.name(each.address, "addresses.address")
+        if len(self.roles) > ROLES_MAX:
+            raise Invalid(f"roles: {len(self.roles)}, the limit is {ROLES_MAX}")
+        for role in self.roles:
+            names.name(role, "roles")
+        names.positive(self.start_ms, "start_ms")
 
     def apply(self, db: Tables, at: Stamp) -> Node:
         """Raise the epoch and fence the former holder."""
         last = db.get(EPOCHS, self.node_id)
         epoch = last.epoch + 1 if last is not None else 1
         db.put(EPOCHS, NodeEpoch(self.node_id, epoch))
-        node = Node(self.node_id, epoch, True, self.addresses, at.now_ms, at.now_ms)
+        node = Node(
+            self.node_id,
+            epoch,
+            True,
+            self.addresses,
+            at.now_ms,
+            at.now_ms,
+            self.roles,
+            self.start_ms,
+        )
         db.put(NODES, node)
         return node
 
@@ -138,6 +159,7 @@ class UnregisterNode:
         """Fenced with an epoch that is not in force."""
         _held(db, self.node_id, self.epoch)
         db.delete(NODES, self.node_id)
+        node_event.record(db, at, self.node_id, self.epoch, node_event.UNREGISTERED)
 
 
 @command("metadata.node.expire")
@@ -164,6 +186,7 @@ class ExpireNodes:
         ][:BATCH_ITEMS_MAX]
         for node in silent:
             db.put(NODES, replace(node, online=False))
+            node_event.record(db, at, node.node_id, node.epoch, node_event.EXPIRED)
         return tuple([node.node_id for node in silent])
 
 

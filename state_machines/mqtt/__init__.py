@@ -11,6 +11,7 @@ from state_machines.mqtt import (
     session,
     session_columns,
     subscription,
+    tenant_purge,
     topic,
     will,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "session",
     "session_columns",
     "subscription",
+    "tenant_purge",
     "topic",
     "will",
 ]

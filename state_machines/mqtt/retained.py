@@ -9,6 +9,7 @@ from state_machines import names
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 MS: Final = 1_000
@@ -41,6 +42,11 @@ def remove(db: Tables, row: Retained) -> None:
     """The message and its timer go."""
     due.disarm(db, row.expires_ms, due.RETAINED, row.tenant, row.topic)
     db.delete(RETAINED, row.tenant, row.topic)
+
+
+@remover(RETAINED)
+def _remove(db: Tables, at: Stamp, row: Retained) -> None:
+    remove(db, row)
 
 
 @command("mqtt.retained.set")

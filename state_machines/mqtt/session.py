@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from state_machines import names, op, packing
-from state_machines.errors import Invalid
+from state_machines import names, op, packing, quota
+from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, subscription, will
+from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
     NEVER_S,
     SESSIONS,
@@ -28,6 +29,7 @@ from state_machines.mqtt.sessions import (
     put_session,
 )
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.runs import Run
 from state_machines.tables import Tables
 
@@ -183,6 +185,15 @@ def end(db: Tables, at: Stamp, session: Session) -> None:
     delete_session(db, session)
 
 
+@remover(SESSIONS)
+def _remove(db: Tables, at: Stamp, session: Session) -> None:
+    """As at its end, but nothing is said for it."""
+    pending = db.get(will.WILLS, session.tenant, session.client_id)
+    if pending is not None:
+        will.cancel(db, pending)
+    end(db, at, session)
+
+
 @command("mqtt.session.open")
 class OpenSession:
     """Take a client id over, as CONNECT does."""
@@ -211,14 +222,17 @@ class OpenSession:
         return (self.tenant, self.client_id)
 
     def apply(self, db: Tables, at: Stamp) -> OpenedSession:
-        """Always succeeds: the newest connection wins (MQTT 5, 3.1.4)."""
+        """The newest connection wins (MQTT 5, 3.1.4). QuotaExceeded beyond the tenant's."""
+        admit(db, at, self.tenant, (self.client_id,))
         item = (self.tenant, self.client_id, self.broker, self.expiry_s, self.clean_start)
         ((epoch, present),) = open_all(db, at, (item,))
         return OpenedSession(self.client_id, epoch, present)
 
     @classmethod
-    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> list[OpenedSession]:
+    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[OpenedSession | QuotaExceeded]:
         """The same of a run."""
+        if any(quota.of(db, each) is not None for each in dict.fromkeys(run.columns["tenant"])):
+            return [_opened(each, db, at) for each in run.operations()]
         opened = open_all(
             db, at, run.rows("tenant", "client_id", "broker", "expiry_s", "clean_start")
         )
@@ -226,6 +240,13 @@ class OpenSession:
             OpenedSession(client_id, *each)
             for client_id, each in zip(run.columns["client_id"], opened, strict=True)
         ]
+
+
+def _opened(operation: OpenSession, db: Tables, at: Stamp) -> OpenedSession | QuotaExceeded:
+    try:
+        return operation.apply(db, at)
+    except QuotaExceeded as error:
+        return error
 
 
 @command("mqtt.session.save")
@@ -266,7 +287,8 @@ class SaveSessions:
         )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
-        """One outcome for each, in order."""
+        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
+        admit(db, at, self.tenant, [each.client_id for each in self.sessions])
         rows = [
             (self.tenant, each.client_id, each.broker, each.expiry_s, each.clean_start)
             for each in self.sessions

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from state_machines import names, op
 from state_machines.errors import Invalid
 from state_machines.mqtt.session import SessionItem, check_columns, open_all
+from state_machines.mqtt.session_quota import admit
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
 
@@ -96,7 +97,8 @@ class OpenSessions:
         return SavedSessions(epochs, present)
 
     def apply(self, db: Tables, at: Stamp) -> SavedSessions:
-        """One outcome for each, in order."""
+        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
+        admit(db, at, self.tenant, self.client_ids)
         count = len(self.client_ids)
         rows = zip(
             (self.tenant,) * count,

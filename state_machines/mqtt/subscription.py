@@ -10,6 +10,7 @@ from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.mqtt.sessions import SESSIONS, held
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 SUBSCRIPTIONS_MAX: Final = 10_000  #: of one session: what ends with it in one command is bounded
@@ -52,6 +53,15 @@ class SubscriptionPage:
 SUBSCRIPTIONS: Final = Table(
     "mqtt.subscription", Subscription, key=("tenant", "client_id", "filter")
 )
+
+
+@remover(SUBSCRIPTIONS)
+def _remove(db: Tables, at: Stamp, row: Subscription) -> None:
+    """The session has one fewer."""
+    db.delete(SUBSCRIPTIONS, *SUBSCRIPTIONS.key_of(row))
+    session = db.get(SESSIONS, row.tenant, row.client_id)
+    if session is not None:
+        db.put(SESSIONS, replace(session, subscriptions=session.subscriptions - 1))
 
 
 def remove_all(db: Tables, tenant: str, client_id: str) -> None:

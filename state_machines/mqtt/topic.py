@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
-from state_machines import names, op
+from state_machines import names, op, quota
 from state_machines.errors import Invalid
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 PARTITIONS_MAX: Final = 10_000
@@ -34,6 +35,12 @@ class TopicPage:
 
 
 TOPICS: Final = Table("mqtt.topic", Topic, key=("tenant", "name"))
+
+
+@remover(TOPICS)
+def _remove(db: Tables, at: Stamp, topic: Topic) -> None:
+    db.delete(TOPICS, topic.tenant, topic.name)
+    quota.take_away(db, topic.tenant, quota.TOPICS, 1)
 
 
 @command("mqtt.topic.create")
@@ -78,13 +85,15 @@ class CreateTopics:
         )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[bool, ...]:
-        """One outcome for each, in order."""
+        """One outcome for each, in order. QuotaExceeded unless all new ones fit the quota."""
         outcomes = []
         for each in self.names:
             new = db.get(TOPICS, self.tenant, each) is None
             if new:
                 db.put(TOPICS, Topic(self.tenant, each, self.partitions, at.now_ms))
             outcomes.append(new)
+        if any(outcomes):
+            quota.add(db, self.tenant, quota.TOPICS, sum(outcomes))
         return tuple(outcomes)
 
 
@@ -118,7 +127,9 @@ class DeleteTopics:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """What does not exist is passed over."""
-        return sum(db.delete(TOPICS, self.tenant, each) for each in self.names)
+        gone = sum(db.delete(TOPICS, self.tenant, each) for each in self.names)
+        quota.take_away(db, self.tenant, quota.TOPICS, gone)
+        return gone
 
 
 @query("mqtt.topic.get")

@@ -20,6 +20,7 @@ from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt import due
 from state_machines.mqtt.sessions import held
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 CLAIM_MAX: Final = 1_000
@@ -89,6 +90,11 @@ def cancel(db: Tables, will: Will) -> None:
     """The will is void."""
     due.disarm(db, will.due_ms, due.WILL, will.tenant, will.client_id)
     db.delete(WILLS, will.tenant, will.client_id)
+
+
+@remover(WILLS)
+def _remove(db: Tables, at: Stamp, will: Will) -> None:
+    cancel(db, will)
 
 
 def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:

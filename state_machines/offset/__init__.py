@@ -10,6 +10,6 @@
 Importing this package registers them all.
 """
 
-from state_machines.offset import activity, group, history, offset, reset, rows
+from state_machines.offset import activity, group, history, offset, reset, rows, tenant_purge
 
-__all__ = ["activity", "group", "history", "offset", "reset", "rows"]
+__all__ = ["activity", "group", "history", "offset", "reset", "rows", "tenant_purge"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, ClassVar, Final, Self
 
-from state_machines import names, packing
+from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.offset import rows
@@ -284,9 +284,13 @@ class CommitOffsets:
         """Every commit counts, also when one batch names a partition twice.
 
         Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
-        objects a commit would double what one costs.
+        objects a commit would double what one costs. QuotaExceeded when the tenant
+        commits too often.
         """
         tenant, now_ms = self.tenant, at.now_ms
+        limits = quota.of(db, tenant)
+        if limits is not None:
+            quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
         table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)

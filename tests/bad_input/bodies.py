@@ -29,6 +29,14 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
         "expected_version": 0,
     },
+    "metadata.config.set": {"items": [{"scope": "cluster", "key": "rebalance", "text": "off"}]},
+    "metadata.config.delete": {"items": [{"scope": "tenant/a", "key": "a"}]},
+    "metadata.config.get": {"scope": "cluster"},
+    "metadata.config.list": {"scope": "cluster"},
+    "metadata.config.resolve": {"keys": ["rebalance"]},
+    "metadata.tenant.advance": {"step": "purging"},
+    "metadata.topic.create": {"items": [{"name": "a", "protocol": "kafka", "permissions": 6}]},
+    "metadata.topic.update": {"items": [{"name": "a", "permissions": 2}]},
 }
 
 MISSING: Final = object()

@@ -34,7 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_controller
+from tests.machine import plausible_controller, plausible_tenants
 from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
@@ -121,10 +121,13 @@ def offset(luck: Random) -> list[Callable[[], Any]]:
 
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
+    known = {
+        "metadata": lambda: metadata(luck, index),
+        "mqtt": lambda: mqtt(luck, index, epochs),
+        "offset": lambda: offset(luck),
+    }[kind]()
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
-    if kind == "metadata":
-        return metadata(luck, index) + more
-    return (mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck)) + more
+    return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:

@@ -1,0 +1,18 @@
+"""Purging a tenant's rows from `mqtt` groups: see `state_machines.purge`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from state_machines.op import command
+from state_machines.purge import Purge
+
+
+@command("mqtt.tenant.purge")
+class PurgeMqtt(Purge):
+    """The controller deletes a tenant: up to `limit` rows of it go from each `mqtt` group."""
+
+    of_kind: ClassVar[str] = "mqtt"
+    controller_epoch: int
+    tenant: str
+    limit: int = 1_000

@@ -1,0 +1,154 @@
+"""Purging: all rows of a tenant go, a bounded number a command, whatever tables there are.
+
+A row belongs to the tenant that is the first part of its table's key; a table that says it
+otherwise declares how with `belongs`. So an entity that comes later is purged from its first day.
+Each row goes in its own way (`removal.remove`): with its timer and its tally, and silently. Tables
+with longer keys go first, because what hangs on a row has the row's key and more: a session is then
+bare when its turn comes, and costs no more than another row. A table whose rows belong to others
+(a history) declares that it goes with them, a row that has an index of its own how it goes (`goes`).
+A row that is the tenant's as a whole (a tally) goes last, when there is nothing left that moves it.
+
+The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in
+nothing but their tag. Wills that had fired before are in the outbox under their own number, not
+under the tenant's; brokers still publish and acknowledge them, so they drain by themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from state_machines import names, quota
+from state_machines.errors import Conflict, Invalid
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.keyvalue import Part
+from state_machines.op import Stamp
+from state_machines.removal import Remover, remove
+from state_machines.tables import TABLES, Table, Tables
+
+PURGE_MAX: Final = 10_000  #: rows that one command may change
+
+Prefix = Callable[[str], tuple[Part, ...]]
+
+_BELONGS: Final[dict[str, Prefix]] = {}
+
+
+_WAYS: Final[dict[str, Remover]] = {}
+_WITH_OTHERS: Final[set[str]] = set()
+
+
+def goes(table: Table[Any]) -> Callable[[Remover], Remover]:
+    """Register how a row of this table goes with its tenant, when it has no way of its own."""
+
+    def register(function: Remover) -> Remover:
+        assert table.name not in _WAYS, f"declared twice: {table.name}"
+        _WAYS[table.name] = function
+        return function
+
+    return register
+
+
+def goes_with_others(table: Table[Any]) -> None:
+    """The rows of this table are removed with those of another, by its way."""
+    _WITH_OTHERS.add(table.name)
+
+
+def belongs(table: Table[Any], prefix: Prefix) -> None:
+    """A tenant's rows of this table stand under this prefix of its key."""
+    assert table.name not in _BELONGS, f"declared twice: {table.name}"
+    _BELONGS[table.name] = prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How many rows went, with all that hung on them, and whether there may be more."""
+
+    gone: int
+    left: bool
+
+
+def tables_of(kind: str) -> list[Table[Any]]:
+    """The tables of a kind that have rows of tenants, in the order in which they are purged."""
+    found = [
+        table
+        for name, table in TABLES.items()
+        if name.startswith(f"{kind}.")
+        and (table.key[0] == "tenant" or name in _BELONGS)
+        and name not in _WITH_OTHERS
+    ]
+    return sorted(found, key=lambda table: (-len(table.key), table.name))
+
+
+def purge(db: Tables, at: Stamp, kind: str, tenant: str, limit: int) -> Purged:
+    """Remove rows of a tenant until about `limit` have changed; the last one may pass it."""
+    start = len(db.written())
+    full = False
+    for table in tables_of(kind):
+        while not full:
+            keys = _some(db, table, tenant, limit - (len(db.written()) - start))
+            for key in keys:
+                _remove(db, at, table, key)
+                full = len(db.written()) - start >= limit
+                if full:
+                    break
+            if not keys:
+                break
+    return Purged(sum(value is None for _, _, value in db.written()[start:]), full)
+
+
+def _remove(db: Tables, at: Stamp, table: Table[Any], key: tuple[Part, ...]) -> None:
+    way = _WAYS.get(table.name)
+    if way is None:
+        remove(db, at, table, key)
+    else:
+        way(db, at, db.get(table, *key))
+
+
+def _some(db: Tables, table: Table[Any], tenant: str, count: int) -> list[tuple[Part, ...]]:
+    """The keys of up to so many of a tenant's rows."""
+    prefix = _BELONGS.get(table.name, _first)(tenant)
+    if len(prefix) == len(table.key):
+        return [prefix] if db.get(table, *prefix) is not None else []
+    rows = itertools.islice(db.scan(table, *prefix), count)
+    return [table.key_of(row) for _, row, _ in rows]
+
+
+def _first(tenant: str) -> tuple[Part, ...]:
+    return (tenant,)
+
+
+class Purge:
+    """What the kinds' commands share. Each declares the three fields below."""
+
+    __slots__ = ()
+
+    urgent: ClassVar[bool] = True
+    every_group: ClassVar[bool] = True
+    of_kind: ClassVar[str]
+    controller_epoch: int
+    tenant: str
+    limit: int
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        check_epoch(self.controller_epoch)
+        names.tenant(self.tenant)
+        if not 0 < self.limit <= PURGE_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {PURGE_MAX}")
+
+    def join(self, parts: Sequence[Self], replies: Sequence[Purged]) -> Purged:
+        """Over all groups of the kind."""
+        return Purged(sum(each.gone for each in replies), any(each.left for each in replies))
+
+    def apply(self, db: Tables, at: Stamp) -> Purged:
+        """Fenced with an epoch below the highest one seen. What is gone already is no error.
+
+        Conflict for a tenant that is not closed in this group: its rows would come back.
+        """
+        pass_fence(db, self.controller_epoch)
+        limits = quota.of(db, self.tenant)
+        if limits is None or not limits.closed:
+            raise Conflict(f"tenant: {self.tenant!r} is not closed in this group")
+        return purge(db, at, self.of_kind, self.tenant, self.limit)
