@@ -5,7 +5,7 @@ otherwise declares how with `belongs`. So an entity that comes later is purged f
 Each row goes in its own way (`removal.remove`): with its timer and its tally, and silently. Tables
 with longer keys go first, because what hangs on a row has the row's key and more: a session is then
 bare when its turn comes, and costs no more than another row. A table whose rows belong to others
-(a history) declares that it goes with them, a row that has an index of its own how it goes (`goes`).
+(a history) declares that it goes with them, one whose rows have an index of their own how (`goes`).
 A row that is the tenant's as a whole (a tally) goes last, when there is nothing left that moves it.
 
 The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in

@@ -17,7 +17,8 @@ from state_machines.lease_rows import AttachRows, DetachRows, LeasedRow
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, PutKv
 from state_machines.mqtt.retained import GetRetained, SetRetained
 from state_machines.mqtt.topic import TOPICS, CreateTopics
-from state_machines.offset.offset import GROUPS, CommitOffsets, FetchOffsets, OffsetCommit
+from state_machines.offset.offset import CommitOffsets, FetchOffsets, OffsetCommit
+from state_machines.offset.rows import GROUPS
 from state_machines.tables import UNIQUE_BITS
 from state_machines.transaction import EQUAL, GREATER, Compare, Transaction
 
