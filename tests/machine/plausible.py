@@ -34,6 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
+from tests.machine import plausible_offsets
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -98,7 +99,7 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
     ]
 
 
-def offset(luck: Random) -> list[Callable[[], Any]]:
+def offset(luck: Random, index: int) -> list[Callable[[], Any]]:
     def commit() -> CommitOffsets:
         return CommitOffsets.of(
             [
@@ -113,14 +114,18 @@ def offset(luck: Random) -> list[Callable[[], Any]]:
             ]
         )
 
-    return [commit, commit, commit, lambda: DeleteGroup(group=luck.choice(("g1", "g4")))]
+    return [
+        *[commit] * 12,
+        lambda: DeleteGroup(group=luck.choice(("g1", "g4"))),
+        *plausible_offsets.offsets(luck, index, NOW_MS + index * 900),
+    ]
 
 
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
     if kind == "metadata":
         return metadata(luck, index)
-    return mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck)
+    return mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck, index)
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:
