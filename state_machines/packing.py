@@ -357,10 +357,8 @@ def row_values(row: Any) -> list[Any]:
     return [_plain(getattr(row, name)) for name in field_names(kind)]
 
 
-def unpack_values(data: bytes) -> tuple[int, list[Any]]:
-    """A row's revision and plain values. The bytes are our own and were checked below."""
-    found: tuple[int, list[Any]] = msgpack.unpackb(data)
-    return found
+unpack_values: Final[Callable[[bytes], tuple[int, list[Any]]]] = msgpack.unpackb
+"""A row's revision and plain values. The bytes are our own and were checked below."""
 
 
 def unpack_row(kind: Any, data: bytes) -> tuple[Any, int]:

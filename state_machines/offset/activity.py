@@ -1,7 +1,8 @@
 """When consumer groups were heard of last, and the end of those that stay silent.
 
 `offset.activity` is an index by hour: a row's `bucket` is the hour of the group's last activity. It
-is moved by the first commit of an hour and left alone by the others, so it costs a commit nothing.
+is moved by the first commit of an hour and left alone by the others: a partition that was committed
+in this hour says so itself, and then nobody looks at its group.
 `ExpireOffsets` looks at the hours that have been over for the whole retention and at nothing else;
 which groups that are is decided where it is applied, by the group's time, in the same log as the
 commits: one that came before it has kept its group alive, one that comes after it begins anew.
@@ -15,17 +16,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
-from state_machines import packing
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
-from state_machines.offset import history, rows
-from state_machines.offset.rows import GROUPS, OFFSETS, Group, StoredOffset
+from state_machines.offset import history
+from state_machines.offset.rows import (
+    BUCKET_MS,
+    DYING,
+    GROUPS,
+    OFFSETS,
+    Group,
+    StoredOffset,
+    delete_group,
+    put_group,
+)
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
-BUCKET_MS: Final = 3_600_000  #: an hour: how much later than its retention a group goes, at most
 RETENTION_MS: Final = 7 * 86_400_000  #: Kafka's default, `offsets.retention.minutes`
 RETENTION_MS_MAX: Final = 3_650 * 86_400_000
 FORGET_MAX: Final = 10_000  #: offsets and groups that one command forgets at most
@@ -52,59 +60,28 @@ class ExpiredGroups:
     more: bool
 
 
-class Standings:
-    """The groups of one batch of commits, each looked up once, as plain values."""
-
-    def __init__(self, db: Tables, now_ms: int, tenant: str, groups: Iterable[str]) -> None:
-        self.rows: dict[str, list[Any]] = {}
-        self.free = True  #: whether every one of them takes commits from everyone
-        self._db = db
-        self._now_ms = now_ms
-        self._tenant = tenant
-        self._late: dict[str, int] = {}  # those whose last activity is not of this hour
-        get, unpack, table = db.store.get, packing.unpack_values, GROUPS.name
-        begun_ms = now_ms - now_ms % BUCKET_MS
-        for group in dict.fromkeys(groups):
-            value = get(table, (tenant, group))
-            if value is None:
-                self._late[group] = 0
-                continue
-            _, values = unpack(value)
-            if len(values) < rows.GROUP_WIDTH:
-                values += rows.GROUP_LATER
-            self.rows[group] = values
-            if values[rows.LAST_COMMIT_MS] < begun_ms:
-                self._late[group] = 0
-            if values[rows.GENERATION] != rows.NO_GENERATION or values[rows.STATE] != rows.LIVE:
-                self.free = False
-
-    def heard(self, new: dict[str, int], spoke: Iterable[str] | None) -> None:
-        """Groups have `new` partitions; those that `spoke` (None: all) have committed just now."""
-        late = self._late if spoke is None else {each: 0 for each in spoke if each in self._late}
-        for group in {**late, **new}:
-            values = self.rows.get(group)
-            if values is None:
-                values = [self._tenant, group, 0, self._now_ms, *rows.GROUP_LATER]
-            values[rows.PARTITIONS] += new.get(group, 0)
-            if group in late:
-                move(self._db, self._tenant, group, values[rows.LAST_COMMIT_MS], self._now_ms)
-                values[rows.LAST_COMMIT_MS] = self._now_ms
-            packed = self._db.pack((self._db.revision, values))
-            self._db.set(GROUPS.name, (self._tenant, group), packed)
+def heard(db: Tables, now_ms: int, tenant: str, late: Iterable[str], new: dict[str, int]) -> None:
+    """These groups have committed for the first time in this hour, those have `new` partitions."""
+    for name in {**dict.fromkeys(late, 0), **new}:
+        before = db.get(GROUPS, tenant, name)
+        group = before or Group(tenant, name, 0, now_ms)
+        group = replace(group, partitions=group.partitions + new.get(name, 0))
+        if before is None or group.last_commit_ms // BUCKET_MS < now_ms // BUCKET_MS:
+            touch(db, before, group, now_ms)
+        else:
+            put_group(db, before, group)
 
 
-def move(db: Tables, tenant: str, group: str, before_ms: int, now_ms: int) -> None:
-    """The group's activity is of another hour than before."""
-    db.delete(ACTIVITY, before_ms // BUCKET_MS, tenant, group)
-    db.put(ACTIVITY, Activity(now_ms // BUCKET_MS, tenant, group))
+def touch(db: Tables, before: Group | None, group: Group, now_ms: int) -> None:
+    """Put the group that was `before`: something was done to it just now."""
+    if before is not None:
+        _unlist(db, before)
+    db.put(ACTIVITY, Activity(now_ms // BUCKET_MS, group.tenant, group.group))
+    put_group(db, before, replace(group, last_commit_ms=now_ms))
 
 
-def touch(db: Tables, group: Group, now_ms: int) -> Group:
-    """The group as it is when something was done to it just now. Puts it, and its hour."""
-    move(db, group.tenant, group.group, group.last_commit_ms, now_ms)
-    touched = replace(group, last_commit_ms=now_ms)
-    db.put(GROUPS, touched)
-    return touched
+def _unlist(db: Tables, group: Group) -> None:
+    db.delete(ACTIVITY, group.last_commit_ms // BUCKET_MS, group.tenant, group.group)
 
 
 def forget(db: Tables, group: Group, limit: int) -> int:
@@ -116,12 +93,12 @@ def forget(db: Tables, group: Group, limit: int) -> int:
     offsets = [row for _, row, _ in found]
     for each in offsets:
         drop(db, each)
-    db.delete(ACTIVITY, group.last_commit_ms // BUCKET_MS, group.tenant, group.group)
+    _unlist(db, group)
     if len(offsets) < limit:
-        db.delete(GROUPS, group.tenant, group.group)
+        delete_group(db, group)
     else:
         left = replace(group, partitions=group.partitions - len(offsets), last_commit_ms=0)
-        db.put(GROUPS, replace(left, state=rows.DYING))
+        put_group(db, group, replace(left, state=DYING))
         db.put(ACTIVITY, Activity(0, group.tenant, group.group))
     return len(offsets)
 

@@ -23,6 +23,7 @@ from state_machines.offset.rows import (
     check_held,
     check_live,
     live_group,
+    put_group,
 )
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -63,14 +64,13 @@ class FenceGroup:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Fenced unless the generation is the expected one (-1: it has none; None: any)."""
-        group = db.get(GROUPS, self.tenant, self.group)
-        if group is None:
-            group = Group(self.tenant, self.group, 0, at.now_ms)
+        before = db.get(GROUPS, self.tenant, self.group)
+        group = before or Group(self.tenant, self.group, 0, at.now_ms)
         check_live(group)
         check_held(group, self.expected_generation)
         generation = db.unique()
         fenced = replace(group, generation=generation, member=self.member)
-        activity.touch(db, fenced, at.now_ms)
+        activity.touch(db, before, fenced, at.now_ms)
         return generation
 
 
@@ -95,7 +95,7 @@ class ReleaseGroup:
         """Fenced unless the generation is the expected one; NotFound without the group."""
         group = live_group(db, self.tenant, self.group)
         check_held(group, self.expected_generation)
-        db.put(GROUPS, replace(group, generation=NO_GENERATION, member=""))
+        put_group(db, group, replace(group, generation=NO_GENERATION, member=""))
 
 
 @command("offset.delete_group")

@@ -1,8 +1,9 @@
 """The time machine: where a consumer group stood a while ago.
 
 A commit that finds `keep_ms` behind it keeps the offset that it replaces as a row of
-`offset.history`, and moves `keep_ms` on by the step: so a partition keeps one row a step, however
-often it commits, and the commits in between cost one comparison. A kept row says from when
+`offset.history`, and moves `keep_ms` on by the step, or to the next hour if that is sooner (then
+`activity.py` wants to know): so a partition keeps one row a step, however often it commits, and the
+commits in between cost one comparison. A kept row says from when
 (`commit_ms`) to when (`until_ms`) the offset was in force; what was in force in between two of them
 is not known, and the one before stands for it. Rows are numbered, so that keeping one, dropping the
 oldest and finding the one of a moment need no scan.
@@ -23,7 +24,7 @@ from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.names import DEFAULT_TENANT, positive
 from state_machines.offset import rows
-from state_machines.offset.rows import OFFSETS, StoredOffset, check_group, live_group
+from state_machines.offset.rows import BUCKET_MS, OFFSETS, StoredOffset, check_group, live_group
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -85,6 +86,8 @@ class Keeper:
         self._db = db
         self._now_ms = now_ms
         self._settings = settings(db)
+        next_hour_ms = (now_ms // BUCKET_MS + 1) * BUCKET_MS
+        self._due_ms = min(now_ms + self._settings.step_ms, next_hour_ms)
 
     def keep(self, key: tuple[Part, ...], values: list[Any]) -> None:
         """Write down what `values` say, before they change, and that they have been.
@@ -93,7 +96,7 @@ class Keeper:
         """
         if values[rows.COMMIT_MS] >= self._now_ms:
             return
-        values[rows.KEEP_MS] = self._now_ms + self._settings.step_ms
+        values[rows.KEEP_MS] = self._due_ms
         if not self._settings.rows:
             return
         db, number = self._db, values[rows.KEPT_NEXT]

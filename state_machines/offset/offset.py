@@ -9,7 +9,7 @@ names those that were refused, and only those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, ClassVar, Final, Self
@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Final, Self
 from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
 from state_machines.limits import PAGE_ROWS_MAX
-from state_machines.offset import rows
-from state_machines.offset.activity import Standings
+from state_machines.offset import activity, rows
 from state_machines.offset.history import Keeper
 from state_machines.offset.rows import (
     LEADER_EPOCH_MAX,
@@ -27,6 +26,7 @@ from state_machines.offset.rows import (
     NO_LEADER_EPOCH,
     OFFSETS,
     PARTITION_MAX,
+    Group,
     Offset,
 )
 from state_machines.op import Stamp, command, query
@@ -118,9 +118,9 @@ def _said(column: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
 class _Guard:
     """Looks at the commits of a batch one by one, and notes which are refused."""
 
-    def __init__(self, asked: CommitOffsets, standings: Standings) -> None:
-        self.accepted: dict[str, int] = {}  #: groups, and how many of their commits happen
-        self._standings = standings
+    def __init__(self, asked: CommitOffsets, fenced: Mapping[str, Group]) -> None:
+        self.accepted = 0
+        self._fenced = fenced  # the groups that are, by name
         self._asked = zip(
             asked.expected or repeat(None),
             asked.generations or repeat(NO_GENERATION),
@@ -136,7 +136,7 @@ class _Guard:
         place, self._place = self._place, self._place + 1
         error = self._error(group, offset, expected, generation, member)
         if error is None:
-            self.accepted[group] = self.accepted.get(group, 0) + 1
+            self.accepted += 1
             return False
         self._refused.append((place, *error))
         return True
@@ -144,12 +144,11 @@ class _Guard:
     def _error(
         self, group: str, offset: int, expected: int | None, generation: int, member: str
     ) -> tuple[str, str] | None:
-        known = self._standings.rows.get(group)
         in_force, holder = NO_GENERATION, ""
-        if known is not None:
-            if known[rows.STATE] != rows.LIVE:
+        if (known := self._fenced.get(group)) is not None:
+            if known.state != rows.LIVE:
                 return Conflict.code, "group: it is being deleted"
-            in_force, holder = known[rows.GENERATION], known[rows.MEMBER]
+            in_force, holder = known.generation, known.member
         if generation != in_force:
             return Fenced.code, f"generation: {generation}, in force is {in_force}"
         if holder and member != holder:
@@ -295,11 +294,11 @@ class CommitOffsets:
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)
         epochs = self.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
-        standings = Standings(db, now_ms, tenant, self.groups)
-        plain = standings.free and not (self.expected or self.generations)
-        guard = None if plain else _Guard(self, standings)
+        guard = self._guard(db)
         keeper: Keeper | None = None
         new: dict[str, int] = {}
+        late: dict[str, int] = {}  # groups with a partition that is new in this hour
+        hour_ms = now_ms - now_ms % rows.BUCKET_MS
         for group, topic, partition, offset, note, epoch in zip(
             self.groups, self.topics, self.partitions, self.offsets, metadata, epochs, strict=True
         ):
@@ -320,6 +319,8 @@ class CommitOffsets:
                     values += rows.OFFSET_LATER
                     keep_ms = 0
                 if keep_ms <= now_ms:
+                    if values[_COMMIT_MS] < hour_ms:
+                        late[group] = 1
                     keeper = keeper or Keeper(db, now_ms)
                     keeper.keep(key, values)
                 values[_OFFSET] = offset
@@ -328,11 +329,21 @@ class CommitOffsets:
                 values[_COMMIT_MS] = now_ms
                 values[_LEADER_EPOCH] = epoch
             settle(table, key, pack((revision, values)))
+        if new or late:
+            activity.heard(db, now_ms, tenant, late, new)
         if guard is None:
-            standings.heard(new, None)
             return CommitReply(len(self.groups), now_ms)
-        standings.heard(new, guard.accepted)
-        return CommitReply(sum(guard.accepted.values()), now_ms, guard.refused)
+        return CommitReply(guard.accepted, now_ms, guard.refused)
+
+    def _guard(self, db: Tables) -> _Guard | None:
+        """None if every commit happens: no group is fenced and nothing is expected."""
+        fenced: dict[str, Group] = {}
+        if db.store.get(rows.FENCES.name, rows.FENCES_KEY) is not None:
+            for name in dict.fromkeys(self.groups):
+                group = db.get(rows.GROUPS, self.tenant, name)
+                if group is not None and group.fenced:
+                    fenced[name] = group
+        return _Guard(self, fenced) if fenced or self.expected or self.generations else None
 
 
 @query("offset.fetch")

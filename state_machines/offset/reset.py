@@ -16,7 +16,6 @@ from state_machines.batch import Batch, Outcome, each
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.offset import activity, history, rows
 from state_machines.offset.rows import (
-    GROUPS,
     LEADER_EPOCH_MAX,
     NO_LEADER_EPOCH,
     OFFSETS,
@@ -27,6 +26,7 @@ from state_machines.offset.rows import (
     check_group,
     check_held,
     live_group,
+    put_group,
 )
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
@@ -127,7 +127,7 @@ class _Setter:
             member="",
             partitions=self._group.partitions + self._new,
         )
-        activity.touch(self._db, group, self._now_ms)
+        activity.touch(self._db, self._group, group, self._now_ms)
         return generation
 
 
@@ -164,7 +164,7 @@ class DeleteOffsets(Batch):
         if item.expected is not None and item.expected != offset.offset:
             raise Conflict(f"expected: {item.expected}, the offset is {offset.offset}")
         activity.drop(db, offset)
-        db.put(GROUPS, replace(group, partitions=group.partitions - 1))
+        put_group(db, group, replace(group, partitions=group.partitions - 1))
 
 
 @command("offset.reset")

@@ -24,6 +24,7 @@ LEADER_EPOCH_MAX: Final = 2**31 - 1
 
 NO_GENERATION: Final = -1  #: of a group: everyone may commit. Of a commit: a simple consumer's
 NO_LEADER_EPOCH: Final = -1
+BUCKET_MS: Final = 3_600_000  #: an hour: how finely it is known when a group was heard of last
 LIVE: Final = "live"
 DYING: Final = "dying"  #: some of its offsets are deleted already, and all of them will be
 
@@ -78,18 +79,30 @@ class Group:
     created_ms: int
     generation: int = NO_GENERATION
     member: str = ""  #: who alone holds the generation; empty: whoever knows it
-    last_commit_ms: int = 0  #: coarse: the first commit since `activity.BUCKET_MS` began anew
+    last_commit_ms: int = 0  #: coarse: the first commit of its hour
     state: str = LIVE
+
+    @property
+    def fenced(self) -> bool:
+        """Whether some commits for it are refused."""
+        return self.generation != NO_GENERATION or self.state != LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """How many groups are `fenced`. Without this row none is, and a commit looks at no group."""
+
+    name: str
+    groups: int
 
 
 OFFSETS: Final = Table("offset.offset", StoredOffset, key=("tenant", "group", "topic", "partition"))
 GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
+FENCES: Final = Table("offset.fences", Fences, key=("name",))
+FENCES_KEY: Final = ("fenced",)
 
 OFFSET_LATER: Final = (NO_LEADER_EPOCH, 0, 0, 0)
 """What the end of `StoredOffset` is in a row that was written before it had one."""
-
-GROUP_LATER: Final = (NO_GENERATION, "", 0, LIVE)
-"""What the end of `Group` is in a row that was written before it had one."""
 
 _OFFSET_FIELDS: Final = packing.field_names(StoredOffset)
 OFFSET: Final = _OFFSET_FIELDS.index("offset")
@@ -101,13 +114,28 @@ KEEP_MS: Final = _OFFSET_FIELDS.index("keep_ms")
 KEPT_FIRST: Final = _OFFSET_FIELDS.index("kept_first")
 KEPT_NEXT: Final = _OFFSET_FIELDS.index("kept_next")
 
-_GROUP_FIELDS: Final = packing.field_names(Group)
-GROUP_WIDTH: Final = len(_GROUP_FIELDS)
-PARTITIONS: Final = _GROUP_FIELDS.index("partitions")
-GENERATION: Final = _GROUP_FIELDS.index("generation")
-MEMBER: Final = _GROUP_FIELDS.index("member")
-LAST_COMMIT_MS: Final = _GROUP_FIELDS.index("last_commit_ms")
-STATE: Final = _GROUP_FIELDS.index("state")
+
+def put_group(db: Tables, before: Group | None, group: Group) -> None:
+    """Set the group that was `before`, and count it if it is fenced."""
+    db.put(GROUPS, group)
+    _count(db, group.fenced - (before is not None and before.fenced))
+
+
+def delete_group(db: Tables, group: Group) -> None:
+    """Remove the group."""
+    db.delete(GROUPS, group.tenant, group.group)
+    _count(db, -group.fenced)
+
+
+def _count(db: Tables, more: int) -> None:
+    if not more:
+        return
+    old = db.get(FENCES, *FENCES_KEY)
+    groups = more + (old.groups if old is not None else 0)
+    if groups:
+        db.put(FENCES, Fences(*FENCES_KEY, groups))
+    else:
+        db.delete(FENCES, *FENCES_KEY)
 
 
 def check_group(tenant: str, group: str) -> None:

@@ -9,9 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from state_machines.offset.activity import ACTIVITY, BUCKET_MS, drop
+from state_machines.offset.activity import ACTIVITY, drop
 from state_machines.offset.history import HISTORY
-from state_machines.offset.rows import GROUPS, OFFSETS, Group, StoredOffset
+from state_machines.offset.rows import (
+    BUCKET_MS,
+    GROUPS,
+    OFFSETS,
+    Group,
+    StoredOffset,
+    delete_group,
+    put_group,
+)
 from state_machines.op import Stamp, command
 from state_machines.purge import Purge, goes, goes_with_others
 from state_machines.removal import remover
@@ -27,7 +35,7 @@ def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
     if group is None:
         return
     if group.partitions > 1:
-        db.put(GROUPS, replace(group, partitions=group.partitions - 1))
+        put_group(db, group, replace(group, partitions=group.partitions - 1))
     else:
         _remove_group(db, at, group)
 
@@ -35,7 +43,7 @@ def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
 @goes(GROUPS)
 def _remove_group(db: Tables, at: Stamp, group: Group) -> None:
     db.delete(ACTIVITY, group.last_commit_ms // BUCKET_MS, group.tenant, group.group)
-    db.delete(GROUPS, group.tenant, group.group)
+    delete_group(db, group)
 
 
 @command("offset.tenant.purge")

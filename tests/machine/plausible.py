@@ -34,7 +34,7 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_controller, plausible_tenants
+from tests.machine import plausible_controller, plausible_offsets, plausible_tenants
 from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
@@ -101,7 +101,7 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
     ]
 
 
-def offset(luck: Random) -> list[Callable[[], Any]]:
+def offset(luck: Random, index: int) -> list[Callable[[], Any]]:
     def commit() -> CommitOffsets:
         return CommitOffsets.of(
             [
@@ -116,7 +116,11 @@ def offset(luck: Random) -> list[Callable[[], Any]]:
             ]
         )
 
-    return [commit, commit, commit, lambda: DeleteGroup(group=luck.choice(("g1", "g4")))]
+    return [
+        *[commit] * 12,
+        lambda: DeleteGroup(group=luck.choice(("g1", "g4"))),
+        *plausible_offsets.offsets(luck, index, NOW_MS + index * 900),
+    ]
 
 
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
@@ -124,7 +128,7 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
     known = {
         "metadata": lambda: metadata(luck, index),
         "mqtt": lambda: mqtt(luck, index, epochs),
-        "offset": lambda: offset(luck),
+        "offset": lambda: offset(luck, index),
     }[kind]()
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
     return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
