@@ -9,6 +9,7 @@ import pytest
 from state_machines.errors import Fenced, Invalid, NotFound
 from state_machines.metadata.node import (
     ADDRESSES_MAX,
+    ROLES_MAX,
     Address,
     ExpireNodes,
     GetNode,
@@ -18,6 +19,7 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.metadata.node_event import EVENTS_MAX, ListNodeEvents, NodeEvent
 from tests.entities.group import Group
 from tests.machine.alone import NOW_MS
 
@@ -120,6 +122,50 @@ def test_the_list_is_by_id_in_pages(group: Group) -> None:
         group.ask(ListNodes(limit=0))
 
 
+def test_a_node_says_what_it_does_and_when_it_began(group: Group) -> None:
+    """Its own clock says when; when it registered is the group's to say."""
+    made = group.run(RegisterNode(node_id="b1", roles=("broker", "engine"), start_ms=17))
+    assert made == Node("b1", 1, True, (), NOW_MS, NOW_MS, ("broker", "engine"), 17)
+    group.later(1)
+    group.run(HeartbeatNode(node_id="b1", epoch=1))
+    found = node(group)
+    assert found is not None
+    assert (found.roles, found.start_ms, found.registered_ms) == (made.roles, 17, NOW_MS)
+
+
+def test_what_befalls_a_node_can_be_read_in_order(group: Group) -> None:
+    for node_id in ("b1", "b2", "b3"):
+        group.run(RegisterNode(node_id=node_id))
+    group.run(RegisterNode(node_id="b3"))
+    group.later(1)
+    group.run(UnregisterNode(node_id="b3", epoch=2))
+    group.later(59)
+    group.run(HeartbeatNode(node_id="b2", epoch=1))
+    group.run(ExpireNodes(controller_epoch=1, timeout_ms=1_000))
+    group.run(ExpireNodes(controller_epoch=1, timeout_ms=1_000))
+    expected = (
+        NodeEvent(1, "b3", 2, "unregistered", NOW_MS + 1_000),
+        NodeEvent(2, "b1", 1, "expired", NOW_MS + 60_000),
+    )
+    assert group.ask(ListNodeEvents()).events == expected
+    assert group.ask(ListNodeEvents(above=1)).events == expected[1:]
+    assert group.ask(ListNodeEvents(above=2)).events == ()
+    first = group.ask(ListNodeEvents(limit=1))
+    assert first.events == expected[:1]
+    assert group.ask(ListNodeEvents(limit=1, after=first.next)).events == expected[1:]
+
+
+def test_only_the_last_events_are_kept(group: Group) -> None:
+    """Whoever was away for longer sees by the numbers that some are missing."""
+    many = EVENTS_MAX + 7
+    group.together(*[RegisterNode(node_id=f"n{number:04}") for number in range(many)])
+    group.together(*[UnregisterNode(node_id=f"n{number:04}", epoch=1) for number in range(many)])
+    assert group.rows("metadata.node_event") == EVENTS_MAX
+    found = group.ask(ListNodeEvents(above=3)).events
+    assert [each.number for each in found] == list(range(8, many + 1))
+    assert found[-1].node_id == f"n{many - 1:04}"
+
+
 @pytest.mark.parametrize(
     ("operation", "field"),
     [
@@ -129,6 +175,10 @@ def test_the_list_is_by_id_in_pages(group: Group) -> None:
         (RegisterNode(node_id="b", addresses=(ADDRESS,) * (ADDRESSES_MAX + 1)), "addresses"),
         (RegisterNode(node_id="b", addresses=(Address("", "a"),)), "addresses.protocol"),
         (RegisterNode(node_id="b", addresses=(Address("p", "a" * 257),)), "addresses.address"),
+        (RegisterNode(node_id="b", roles=("r",) * (ROLES_MAX + 1)), "roles"),
+        (RegisterNode(node_id="b", roles=("",)), "roles"),
+        (RegisterNode(node_id="b", start_ms=-1), "start_ms"),
+        (ListNodeEvents(above=-1), "above"),
         (HeartbeatNode(node_id="", epoch=1), "node_id"),
         (UnregisterNode(node_id="n" * 257, epoch=1), "node_id"),
         (ExpireNodes(controller_epoch=0, timeout_ms=1), "controller_epoch"),
