@@ -1,14 +1,26 @@
-"""What a `metadata` group keeps: nodes, tenants, topics, settings, pairs, the slot map, pauses.
+"""What a `metadata` group keeps: nodes, tenants, topics, schemas, the shards of the storage engine
+with their segments, settings, pairs, the slot map, and pauses of the controller's duties.
 
-One file an entity; importing this package registers them all.
+One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
+importing this package registers them all.
 """
 
 from state_machines.metadata import (
     config,
     duty,
     kv,
+    leadership,
     node,
     node_event,
+    schema,
+    schema_queries,
+    schemas,
+    segment,
+    segment_queries,
+    segments,
+    shard,
+    shard_placement,
+    shards,
     slot_map,
     subscription_group,
     tenant,
@@ -20,8 +32,18 @@ __all__ = [
     "config",
     "duty",
     "kv",
+    "leadership",
     "node",
     "node_event",
+    "schema",
+    "schema_queries",
+    "schemas",
+    "segment",
+    "segment_queries",
+    "segments",
+    "shard",
+    "shard_placement",
+    "shards",
     "slot_map",
     "subscription_group",
     "tenant",

@@ -34,7 +34,12 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_controller, plausible_offsets, plausible_tenants
+from tests.machine import (
+    plausible_controller,
+    plausible_engine,
+    plausible_offsets,
+    plausible_tenants,
+)
 from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
@@ -126,8 +131,10 @@ def offset(luck: Random, index: int) -> list[Callable[[], Any]]:
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
     known = {
-        "metadata": lambda: metadata(luck, index),
-        "mqtt": lambda: mqtt(luck, index, epochs),
+        "metadata": lambda: metadata(luck, index) + plausible_engine.engine(luck, index, epochs),
+        "mqtt": lambda: (
+            mqtt(luck, index, epochs) + plausible_engine.connector_steps(luck, index, epochs)
+        ),
         "offset": lambda: offset(luck, index),
     }[kind]()
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
