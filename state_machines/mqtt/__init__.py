@@ -1,11 +1,14 @@
 """What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers,
-and connectors.
+connectors, users, and who may do what.
 
 One file an entity; importing this package registers them all. A session, its subscriptions and its
 will share a slot (tenant and client id), so whatever must change together is in one group.
 """
 
 from state_machines.mqtt import (
+    acl,
+    auto_subscribe,
+    blacklist,
     connector,
     connector_duty,
     connector_queries,
@@ -13,15 +16,21 @@ from state_machines.mqtt import (
     due,
     pulse,
     retained,
+    rewrite,
     session,
     session_columns,
+    share_group,
     subscription,
     tenant_purge,
     topic,
+    user,
     will,
 )
 
 __all__ = [
+    "acl",
+    "auto_subscribe",
+    "blacklist",
     "connector",
     "connector_duty",
     "connector_queries",
@@ -29,10 +38,13 @@ __all__ = [
     "due",
     "pulse",
     "retained",
+    "rewrite",
     "session",
     "session_columns",
+    "share_group",
     "subscription",
     "tenant_purge",
     "topic",
+    "user",
     "will",
 ]

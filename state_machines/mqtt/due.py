@@ -18,11 +18,12 @@ from state_machines.tables import Table, Tables
 WILL: Final = "will"
 SESSION: Final = "session"
 RETAINED: Final = "retained"
+BLACKLIST: Final = "blacklist"
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A timer: `name` is a client id, or the topic of a retained message."""
+    """A timer: `name` is a client id, the topic of a retained message, or what is barred."""
 
     due_ms: int
     kind: str

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Self
 
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
-from state_machines.mqtt import due, retained, session, will
+from state_machines.mqtt import blacklist, due, retained, session, will
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -25,6 +25,7 @@ class PulseReply:
     sessions: int
     retained: int
     next_due_ms: int
+    blacklist: int = 0
 
 
 @command("mqtt.pulse")
@@ -49,7 +50,7 @@ class Pulse:
     def apply(self, db: Tables, at: Stamp) -> PulseReply:
         """Fenced with an epoch below the highest one seen."""
         pass_fence(db, self.controller_epoch)
-        fired = dict.fromkeys((due.WILL, due.SESSION, due.RETAINED), 0)
+        fired = dict.fromkeys((due.WILL, due.SESSION, due.RETAINED, due.BLACKLIST), 0)
         left = self.limit
         for timer in list(itertools.islice(due.due(db, at.now_ms), self.limit)):
             if left <= 0:
@@ -59,7 +60,11 @@ class Pulse:
             fired[timer.kind] += cost > 0
             left -= max(cost, 1)
         return PulseReply(
-            fired[due.WILL], fired[due.SESSION], fired[due.RETAINED], due.next_due_ms(db)
+            wills=fired[due.WILL],
+            sessions=fired[due.SESSION],
+            retained=fired[due.RETAINED],
+            next_due_ms=due.next_due_ms(db),
+            blacklist=fired[due.BLACKLIST],
         )
 
 
@@ -83,6 +88,8 @@ def _fire(db: Tables, at: Stamp, timer: due.Due) -> int:
             if message is None or message.expires_ms != timer.due_ms:
                 return 0
             retained.remove(db, message)
+        case due.BLACKLIST:
+            return int(blacklist.expire(db, timer.tenant, timer.name, timer.due_ms))
         case _:
             raise AssertionError(f"no such timer: {timer}")
     return 1

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Self
 from state_machines import names, op, packing, quota
 from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.mqtt import due, subscription, will
+from state_machines.mqtt import due, share_group, subscription, will
 from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
     NEVER_S,
@@ -181,6 +181,7 @@ def end(db: Tables, at: Stamp, session: Session) -> None:
     if pending is not None:
         will.fire(db, at, pending, session.broker)
     subscription.remove_all(db, session.tenant, session.client_id)
+    share_group.leave_all(db, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
     delete_session(db, session)
 

@@ -21,6 +21,7 @@ from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
 from tests.bad_input import values
+from tests.bad_input.fitting_security import FITTING_SECURITY
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
@@ -37,6 +38,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     "metadata.tenant.advance": {"step": "purging"},
     "metadata.topic.create": {"items": [{"name": "a", "protocol": "kafka", "permissions": 6}]},
     "metadata.topic.update": {"items": [{"name": "a", "permissions": 2}]},
+    **FITTING_SECURITY,
 }
 
 MISSING: Final = object()

@@ -40,6 +40,7 @@ from tests.machine import (
     plausible_offsets,
     plausible_tenants,
 )
+from tests.machine.plausible_security import security
 from tests.machine.plausible_transactions import transactions
 
 NOW_MS = 1_700_000_000_000
@@ -103,6 +104,7 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
         lambda: Pulse(controller_epoch=1 + index // 50, limit=luck.randrange(1, 5)),
         lambda: ClaimOutbox(broker=luck.choice(("b1", "b2")), limit=2),
         lambda: AckOutbox(broker=luck.choice(("b1", "b2")), ids=(luck.randrange(1, 40),)),
+        *[lambda: luck.choice(security(luck, index, client))()] * 6,
     ]
 
 

@@ -1,0 +1,37 @@
+"""What the controller does for shared subscriptions: brokers that are gone, members left behind.
+
+Both observe in an order that makes what they find safe to act on. `plan_gone` is given brokers that
+were read *before* the nodes: a broker registers before its clients join, so one that joined later
+is in neither list. `plan_orphans` is given members that were read *before* their sessions: a
+session is opened before its client joins, so a member whose session was not there then has none,
+unless it joined anew since, and then apply sees another `member_id` and leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from state_machines.metadata.node import Node
+from state_machines.mqtt.share_group import ShareOrphan
+from state_machines.mqtt.share_rows import ShareMember
+
+
+def plan_gone(brokers: Iterable[str], nodes: Iterable[Node]) -> list[str]:
+    """The brokers with members or groups that are not online: gone, or never registered."""
+    online = {node.node_id for node in nodes if node.online}
+    return sorted(set(brokers) - online)
+
+
+def plan_orphans(members: Sequence[ShareMember], there: Sequence[bool]) -> list[ShareOrphan]:
+    """The members whose session is not there."""
+    return [
+        ShareOrphan(
+            tenant=member.tenant,
+            name=member.name,
+            client_id=member.client_id,
+            filter=member.filter,
+            member_id=member.member_id,
+        )
+        for member, found in zip(members, there, strict=True)
+        if not found
+    ]
