@@ -81,6 +81,9 @@ class RaftSettings:
     flush_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes")
     """Applied rows reach the disk once they fill this much memory."""
 
+    hot_bytes: int = _setting(16 << 20, 0, 1 << 40, "bytes")
+    """Rows that were read lately are kept in this much memory, of each replica. 0: none are."""
+
     log_keep_entries: int = _setting(2_000, 1, 1_000_000)
     """Entries kept behind the last flush, so that a replica that was away needs no snapshot. They
     are kept in memory; at times there are twice as many."""

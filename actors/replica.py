@@ -26,13 +26,14 @@ from random import Random
 from typing import Any, TypeVar
 
 from actors import pending
+from actors.answers import hand_reads
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
 from actors.status import Counters, status_of
-from actors.storage_jobs import Outcome, apply, hand_reads, haste_of_apply, haste_of_save, save
+from actors.storage_jobs import Outcome, apply, haste_of_apply, haste_of_save, save
 from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
 from actors.transport import Transport
@@ -430,8 +431,8 @@ class Replica:
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""
         if due := self.reads.due(self.applied.index):
-            now_ms = self._clock.now_ms
-            hand_reads(self.storage, self._machine, due, now_ms, self.storage_failed)
+            now_ms, state = self._clock.now_ms, self.stores.state
+            hand_reads(self.storage, self._machine, state, due, now_ms, self.storage_failed)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core

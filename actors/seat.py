@@ -185,6 +185,7 @@ class Seat:
             except StorageError as error:  # this process does not try it again (law 17)
                 self._fault = f"{type(error).__name__}: {error}"
                 raise
+            self._stores.state.hot.limit_bytes = settings.hot_bytes
         return self._stores
 
     def _resume(self, stores: Stores) -> None:

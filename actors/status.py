@@ -25,7 +25,7 @@ class Counters:
 def status_of(replica: Replica) -> dict[str, Any]:
     """What `metaray status` and the dashboards show of a replica. Plain values only."""
     core, configuration = replica.core, replica.core.configuration
-    counters, writes = replica.counters, replica.writes
+    counters, writes, hot = replica.counters, replica.writes, replica.stores.state.hot
     return {
         "group": replica.group,
         "seat": replica.seat,
@@ -56,6 +56,7 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "reads": len(replica.reads),
         "storage_queue": replica.storage.queued,
         "dirty_bytes": replica.stores.state.dirty_bytes,
+        "hot_bytes": hot.size,
         "counters": {
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,
@@ -67,6 +68,8 @@ def status_of(replica: Replica) -> dict[str, Any]:
             "save_seconds": counters.save_seconds,
             "applies": counters.applies,
             "apply_seconds": counters.apply_seconds,
+            "hot_hits": hot.hits,
+            "hot_misses": hot.misses,
             "phases": dict(writes.phases),
         },
     }

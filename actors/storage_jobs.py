@@ -1,17 +1,14 @@
-"""What a replica does on its storage thread: save, apply, answer. Plain functions, no event loop.
+"""What a replica does on its storage thread: save and apply. Plain functions, no event loop.
 
 Each is handed over as one job (`storage_thread.py`), so whatever is handed over later sees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from actors.pending import Read, refuse
-from actors.storage_thread import Haste, StorageThread
-from state_machines import op
-from state_machines.errors import Stopped
+from actors.storage_thread import Haste
 from state_machines.machine import Admitted, Applied, Change, Machine
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
@@ -20,7 +17,6 @@ from storage.stores import Stores
 
 SMALL_SAVE_BYTES: Final = 32 << 10  #: of entries
 SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries: a millisecond or two
-SINGLE_ROWS_MAX: Final = 500  #: the same
 
 Outcome = tuple[int, int, list[Applied], list[Change]]
 """Index and term of an applied entry, the reply of each of its proposals, what it changed."""
@@ -59,33 +55,6 @@ def apply(
     return outcomes
 
 
-def answer(machine: Machine, reads: Sequence[Read], now_ms: int) -> list[bytes]:
-    """The encoded reply to each read, from the state as it is."""
-    # failpoint: read.before_answer
-    return [machine.query(read.request.queries, now_ms).SerializeToString() for read in reads]
-
-
-def hand_reads(
-    storage: StorageThread,
-    machine: Machine,
-    due: Sequence[Read],
-    now_ms: Callable[[], int],
-    failed: Callable[[BaseException], None],
-) -> None:
-    """Hand these over to be answered. What goes wrong is told to `failed`, and to who asked."""
-
-    def done(replies: list[bytes]) -> None:
-        for read, reply in zip(due, replies, strict=True):
-            if not read.reply.done():
-                read.reply.set_result(reply)
-
-    def lost(error: BaseException) -> None:
-        failed(error)
-        refuse([read.reply for read in due], Stopped(f"{machine.group}: {error}"))
-
-    storage.hand(lambda: answer(machine, due, now_ms()), done, lost, haste=haste_of_reads(due))
-
-
 # -- how each is handed over --------------------------------------------------------------------
 
 
@@ -100,17 +69,6 @@ def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:
     """The loop may apply a little itself, if that cannot come to wait for a flush."""
     little = _bytes_of(entries) <= SMALL_APPLY_BYTES and not state.crowded
     return Haste.HERE if little else Haste.NONE
-
-
-def haste_of_reads(reads: Sequence[Read]) -> Haste:
-    """The loop may answer some reads of single rows itself."""
-    count = 0
-    for read in reads:
-        for query in read.request.queries:
-            if not getattr(op.QUERIES.get(query.tag), "single_row", False):
-                return Haste.NONE
-            count += query.count or 1
-    return Haste.HERE if count <= SINGLE_ROWS_MAX else Haste.NONE
 
 
 def _bytes_of(entries: Sequence[Entry]) -> int:

@@ -1,7 +1,8 @@
 """The one thread on which a replica's LMDB work runs, in the order it was handed over (law 15).
 
-Beside it is the flush thread, for the one kind of job that takes long: a flush, which waits for the
-disk while saves go on (`storage.flush`).
+Beside it are two for the jobs that take long, each in their own order: the flush thread, where a
+flush waits for the disk while saves go on (`storage.flush`), and the reader thread, where queries
+walk over rows while entries are applied (`storage.reading`).
 
 The event loop does not wait for the disk: it hands over a job and is called back on the loop with
 the result or the failure. A queue that only one thread empties is also what makes reads simple: a
@@ -43,6 +44,14 @@ class Haste(Enum):
     NONE = "none"
     SAVE = "save"
     HERE = "here"
+
+
+class On(Enum):
+    """The thread that a job is for."""
+
+    STORAGE = "storage"
+    FLUSH = "flush"
+    READER = "reader"
 
 
 class _Job:
@@ -92,8 +101,7 @@ class StorageThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._handing = threading.Lock()  # guards `_Job.waited` between loop and thread
-        self._jobs = self._queue(f"storage {name}")
-        self._aside = self._queue(f"flush {name}")
+        self._threads = {each: self._queue(f"{each.value} {name}") for each in On}
         #: jobs handed over and not yet called back
         self.queued = 0
         self._of_state = 0  # those of them that may touch the state
@@ -108,15 +116,14 @@ class StorageThread:
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
-        aside: bool = False,
+        on: On = On.STORAGE,
     ) -> None:
-        """Run `job` there, or `aside` on the flush thread; call `done` on the loop, or `failed`,
-        also for what `done` raises.
+        """Run `job` there; call `done` on the loop, or `failed`, also for what `done` raises.
 
-        `of_state`: whether it may touch the state, or else the log alone, or what was frozen of the
-        state. In haste, either may be called before this returns.
+        `of_state`: whether it may touch the state, or else the log alone, or what was frozen or
+        taken of the state. In haste, either may be called before this returns.
         """
-        made = _Job(job, done, failed, of_state, of_log=not of_state and not aside)
+        made = _Job(job, done, failed, of_state, of_log=not of_state and on is On.STORAGE)
         if haste is Haste.HERE and self._may_run_here():
             begun = time.monotonic()
             made.run()
@@ -133,7 +140,7 @@ class StorageThread:
         if made.of_log:
             self._save_since = time.monotonic()
         waited = made.waited
-        (self._aside if aside else self._jobs)[0].put(made)
+        self._threads[on][0].put(made)
         if waited is None:
             return
         if not waited.acquire(timeout=PATIENCE_SECONDS):
@@ -161,7 +168,7 @@ class StorageThread:
 
     def close(self) -> None:
         """Finish what was handed over, then end the threads."""
-        for jobs, thread in (self._jobs, self._aside):
+        for jobs, thread in self._threads.values():
             jobs.put(None)
             thread.join()
 

@@ -16,7 +16,7 @@ from functools import partial
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.inspection import Inspection
-from actors.storage_thread import StorageThread
+from actors.storage_thread import On, StorageThread
 from state_machines.raft import Raft
 from storage.errors import ViewLost
 from storage.flush import Flush
@@ -105,7 +105,7 @@ class Upkeep:
         elif self._closed is None:
             written = partial(self._finish, flush)
             self._storage.hand(
-                flush.write, lambda _: written(), self._fail, of_state=False, aside=True
+                flush.write, lambda _: written(), self._fail, of_state=False, on=On.FLUSH
             )
 
     def _finish(self, flush: Flush | None) -> None:

@@ -12,6 +12,7 @@ import typer
 from bench import compare, report
 from bench import storm as storms
 from bench.peers import PEERS, need
+from bench.profile import Profiles
 from bench.rows import ROWS
 from metaray.cli.app import app, console, explained
 from state_machines.errors import Invalid
@@ -37,6 +38,12 @@ def bench(
     phases: Annotated[
         bool, typer.Option("--phases", help="Where the time of writes went.")
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Run each row once more and sample it; stacks in OUT/profile."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Directory for bench.json, bench.png.")] = OUT,
 ) -> None:
@@ -55,6 +62,9 @@ def bench(
         raise Invalid(f"seconds: from 0.1 to {SECONDS_MAX:.0f}, not {seconds}")
     beside = [PEERS[name] for name in _among("peers", peers, list(PEERS))]
     need(beside)
+    profiles = Profiles(out) if profile else None
+    if profiles is not None:
+        profiles.check()
     with tempfile.TemporaryDirectory(prefix="metaray-bench-") as data:
         for result in compare.results(
             [row for row in ROWS if row.name in chosen],
@@ -63,12 +73,15 @@ def bench(
             peers=beside,
             data=Path(data),
             progress=lambda text: None if as_json else console.print(text, highlight=False),
+            profiles=profiles,
         ):
             values, picture = report.write(result, out)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return
     console.print(report.table(result, phases=phases))
+    if profiles is not None:
+        console.print(profiles.table())
     console.print(f"{values}, {picture}", highlight=False)
 
 

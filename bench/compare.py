@@ -21,6 +21,7 @@ from typing import Any, Final
 from bench import run
 from bench.failover import SETTLE_SECONDS
 from bench.peers import Servers, driver
+from bench.profile import Profiles
 from bench.rows import EVERYONE, Load, Row, failover_figures
 from bench.run import RUN_IN, RUN_IN_SECONDS, Figures, Progress
 
@@ -38,6 +39,7 @@ def results(
     peers: Sequence[type[Servers]],
     data: Path,
     progress: Progress,
+    profiles: Profiles | None = None,
 ) -> Iterator[dict[str, Any]]:
     """What is known after each round; without peers after all rounds, on one cluster."""
     described: dict[str, Any] = {
@@ -56,6 +58,7 @@ def results(
             data=folder,
             token=data / "token",
             progress=lambda text: progress(f"{OWN} {text}"),
+            profiles=profiles,
         )
 
     if not peers:

@@ -19,6 +19,7 @@ from actors import calls
 from actors.config import ClusterConfig
 from actors.status import leader_of
 from bench import workloads
+from bench.profile import Profiles, sampled
 from bench.rows import Load, Row
 from metaray import local
 from metaray.client import Client, connect, join_cluster
@@ -60,6 +61,7 @@ def measure(
     data: Path,
     token: Path,
     progress: Progress,
+    profiles: Profiles | None = None,
 ) -> Figures:
     """Measure every row so many times, one row after another, on a cluster made for it.
 
@@ -72,14 +74,22 @@ def measure(
         for name, took, leader in start_service(ClusterConfig()):
             progress(f"{name} {took:.1f} s, led by {leader}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_measure(rows, rounds, seconds, data, cluster.address, progress))
+            return runner.run(
+                _measure(rows, rounds, seconds, data, cluster.address, progress, profiles)
+            )
     finally:
         ray.shutdown()
         local.down(data)
 
 
 async def _measure(
-    rows: Sequence[Row], rounds: int, seconds: float, data: Path, address: str, progress: Progress
+    rows: Sequence[Row],
+    rounds: int,
+    seconds: float,
+    data: Path,
+    address: str,
+    progress: Progress,
+    profiles: Profiles | None,
 ) -> Figures:
     found: Figures = {row.name: [] for row in rows}
     async with connect(address, data=data) as client:
@@ -94,6 +104,10 @@ async def _measure(
                 figures |= _shares(before, after)
                 found[row.name].append(figures)
                 progress(f"{number + 1}/{rounds} {row.name}: {figures['figure']:,.1f} {row.unit}")
+        if profiles is not None:
+            for row in filter(sampled, rows):
+                progress(f"profile of {row.name}")
+                await profiles.take(row, client, seconds)
     return found
 
 

@@ -165,12 +165,15 @@ class Machine:
 
     # -- reads ------------------------------------------------------------------------------
 
-    def query(self, queries: Sequence[api.Command], now_ms: int) -> api.Reply:
-        """Answer queries from the state as it is. `now_ms` is the answering replica's clock.
+    def query(
+        self, queries: Sequence[api.Command], now_ms: int, store: KeyValue | None = None
+    ) -> api.Reply:
+        """Answer queries from the state as it is, or as it is in `store`. `now_ms` is the answering
+        replica's clock.
 
         The reply's revision is that of the last entry with commands.
         """
-        db = Tables(self._store, 0)
+        db = Tables(self._store if store is None else store, 0)
         clock = self._clock(db)
         at = Stamp(clock.index, max(now_ms, clock.now_ms))
         if (count := runs.count_of(queries)) > BATCH_ITEMS_MAX:

@@ -19,35 +19,55 @@ ABSENT: Final[Any] = object()
 class Layer:
     """Rows by key; None is a tombstone. Sorted only as far as a scan asks for it."""
 
-    __slots__ = ("fresh", "order", "rows")
+    __slots__ = ("fresh", "order", "rows", "shared")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
         self.order: list[bytes] = []  # sorted keys, without the fresh ones
         self.fresh: list[bytes] = []  # keys that came since the last scan
+        self.shared = False  # another thread may be reading `rows` and `order`
 
     def span(self, first: bytes, end: bytes | None) -> list[bytes]:
         """The keys in [first, end), in order."""
+        self._sort()
         order = self.order
-        if self.fresh:
-            if len(self.fresh) <= INSORT_KEYS:
-                for key in self.fresh:
-                    insort(order, key)
-            else:
-                order += self.fresh
-                order.sort()
-            self.fresh.clear()
         last = len(order) if end is None else bisect_left(order, end)
         return order[bisect_left(order, first) : last]
 
+    def share(self) -> Layer:
+        """This layer as it is, for another thread. Who writes to it next takes `own` first."""
+        self._sort()
+        self.shared = True
+        twin = Layer()  # `forget_order` is not for those who still read
+        twin.rows, twin.order = self.rows, self.order
+        return twin
+
+    def own(self) -> Layer:
+        """The same rows in a layer that nobody else reads."""
+        copy = Layer()
+        copy.rows, copy.order = dict(self.rows), list(self.order)
+        return copy
+
     def take(self, newer: Layer) -> None:
-        """Put the rows of a newer layer over these."""
+        """Put the rows of a newer layer over these, which nobody else reads."""
         self.fresh += [key for key in newer.rows if key not in self.rows]
         self.rows.update(newer.rows)
 
     def forget_order(self) -> None:
         """Nobody scans it any more."""
         self.order, self.fresh = [], []
+
+    def _sort(self) -> None:
+        if not self.fresh:
+            return
+        order = self.order
+        if len(self.fresh) <= INSORT_KEYS:
+            for key in self.fresh:
+                insort(order, key)
+        else:
+            order += self.fresh
+            order.sort()
+        self.fresh.clear()
 
 
 def merge(

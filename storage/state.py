@@ -15,9 +15,9 @@ that is written to, and the frozen one on its way to the disk. Never three: a la
 while the one before is under way waits for it.
 
 Reads look into the layer first, then into the frozen one (kept as a read cache once it is on the
-disk), then into the engine. A delete is a tombstone in the layer. A scan merges them in key order,
-lazily; a layer's keys are sorted only when a scan asks. Checksums are made at flush and checked at
-every read from the engine.
+disk), then among the rows that were read lately (`storage.hot_rows`), then into the engine. A
+delete is a tombstone in the layer. A scan merges them in key order, lazily; a layer's keys are
+sorted only when a scan asks. Checksums are made at flush and checked at every read from the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from storage import keys, records
 from storage.engine import Engine, unseal
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
+from storage.hot_rows import HotRows
 from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
+from storage.reading import Reading
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
 from storage.state_view import StateView, unsealed
@@ -52,6 +54,8 @@ class State:
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
+        #: rows that were read lately
+        self.hot = HotRows()
         #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
         self._start = SnapshotMeta(0, 0, founding or Configuration())
@@ -89,15 +93,24 @@ class State:
             found = layer.rows.get(encoded, ABSENT)
             if found is not ABSENT:
                 return found
+        known = self.hot.get(table, encoded)
+        if known is not None:
+            return known
         stored = self._engine.get(table, encoded)
-        return None if stored is None else unseal(self._engine.path, table, encoded, stored)
+        if stored is None:
+            return None
+        value = unseal(self._engine.path, table, encoded, stored)
+        self.hot.add(table, encoded, value)
+        return value
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""
         asked, encoded = self._asked
         if asked is not key:
             encoded = keys.encode(key)
-        layer = self._layers.get(table) or self._begin(table)
+        layer = self._layers.get(table)
+        if layer is None or layer.shared:
+            layer = self._begin(table)
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
@@ -110,7 +123,9 @@ class State:
     def delete(self, table: str, key: tuple[Part, ...]) -> None:
         """See `KeyValue`. Leaves a tombstone until the next flush."""
         encoded = keys.encode(key)
-        layer = self._layers.get(table) or self._begin(table)
+        layer = self._layers.get(table)
+        if layer is None or layer.shared:
+            layer = self._begin(table)
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
@@ -175,6 +190,8 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self.applied == self.flushed and not self._layers:
             return None
+        for table, layer in self._under.items():
+            self.hot.renew(table, layer.rows)  # it hid what is there until now
         self._under, self._layers = self._layers, {}
         self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
         self._bytes = 0
@@ -218,6 +235,16 @@ class State:
         """Flush, then the state at `applied`, for another thread to read."""
         self.flush()
         return self.durable()
+
+    def reading(self) -> Reading:
+        """The state at `applied`, without a flush, for one query on another thread.
+
+        Raises `ViewLost` when too many views are open.
+        """
+        layers = (self._layers, self._under if self._flush is not None else {})
+        view = self._engine.view()
+        shared = [{name: each.share() for name, each in some.items()} for some in layers]
+        return Reading(shared, view, self._engine.path)
 
     def durable(self) -> StateView:
         """The state at `flushed`, for another thread to read. Not while a flush is written."""
@@ -278,6 +305,7 @@ class State:
         """Start from what the engine holds."""
         self._engine = self._shelf.engine
         self._layers, self._under, self._flush = {}, {}, None
+        self.hot.clear()
         self._bytes, self._loose = 0, False
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
@@ -300,7 +328,9 @@ class State:
     def _begin(self, table: str) -> Layer:
         if not 0 < len(table) <= 64 or table.startswith("@"):
             raise BadKey(f"a table's name has 1 to 64 characters and no @ in front: {table!r}")
-        return self._layers.setdefault(table, Layer())
+        shared = self._layers.get(table)
+        layer = self._layers[table] = Layer() if shared is None else shared.own()
+        return layer
 
     def _thaw(self) -> None:
         """Take the frozen layer back, unless it is durable by now: then only say so."""
@@ -314,6 +344,8 @@ class State:
         thawed, newer = self._under, self._layers
         for table, layer in newer.items():
             if table in thawed:
+                if thawed[table].shared:
+                    thawed[table] = thawed[table].own()
                 thawed[table].take(layer)
             else:
                 thawed[table] = layer

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 
 from actors.config import RaftSettings
 from actors.replica import Replica
-from actors.storage_thread import Haste, StorageThread
+from actors.storage_thread import Haste, On, StorageThread
 from actors.transport import Transport
 from state_machines.machine import Machine
 from state_machines.raft import Configuration, Message, Raft, RaftConfig, SnapshotMeta
@@ -48,9 +48,9 @@ class Disk:
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
-        aside: bool = False,
+        on: On = On.STORAGE,
     ) -> None:
-        """See `StorageThread`. This disk knows no haste; what is done aside waits its turn."""
+        """See `StorageThread`. This disk knows no haste, and its one thread does everything."""
 
         def work() -> Callable[[], None]:
             try:

@@ -9,13 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from actors import storage_thread
-from actors.pending import Read
-from actors.storage_jobs import SMALL_SAVE_BYTES, haste_of_reads, haste_of_save
+from actors.storage_jobs import SMALL_SAVE_BYTES, haste_of_save
 from actors.storage_thread import Haste, StorageThread
-from state_machines import op
-from state_machines.metadata.kv import GetKv, RangeKv
 from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
-from state_machines.wire import api_pb2 as api
 from tests.actors.wires import in_loop
 
 LIMIT_SECONDS = 5.0
@@ -132,17 +128,3 @@ def test_a_leader_does_not_wait_with_messages_on_their_way() -> None:
     assert haste_of_save(ready(10)) is Haste.SAVE
     assert haste_of_save(ready(10, Heartbeat(1, 2, 1, 0))) is Haste.NONE
     assert haste_of_save(ready(SMALL_SAVE_BYTES + 1)) is Haste.NONE
-
-
-@in_loop
-async def test_only_single_rows_are_read_on_the_loop() -> None:
-    def read(*queries: api.Command) -> Read:
-        return Read(api.QueryRequest(queries=queries), asyncio.get_running_loop().create_future())
-
-    get = api.Command(tag=op.TAGS[GetKv], body=op.encode(GetKv(key="k")))
-    many = api.Command(tag=op.TAGS[GetKv], body=b"", count=10_000)
-    scan = api.Command(tag=op.TAGS[RangeKv], body=op.encode(RangeKv()))
-    assert haste_of_reads([read(get), read(get)]) is Haste.HERE
-    assert haste_of_reads([read(get), read(scan)]) is Haste.NONE
-    assert haste_of_reads([read(many)]) is Haste.NONE
-    assert haste_of_reads([read(api.Command(tag="no.such"))]) is Haste.NONE

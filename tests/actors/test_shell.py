@@ -13,7 +13,7 @@ import pytest
 from actors import storage_jobs
 from actors.config import RaftSettings
 from actors.replica import FAILED_COMMIT_EXIT
-from actors.storage_thread import StorageThread
+from actors.storage_thread import On, StorageThread
 from actors.upkeep import Upkeep
 from state_machines.metadata.kv import PutKv
 from state_machines.raft import (
@@ -240,8 +240,9 @@ def test_a_job_that_waits_holds_nobody_up() -> None:
     assert asyncio.run(run()) == [True]
 
 
-def test_what_is_done_aside_holds_no_other_job_up() -> None:
-    """A flush waits for the disk; saves go on."""
+@pytest.mark.parametrize("on", [On.FLUSH, On.READER])
+def test_what_takes_long_holds_no_other_job_up(on: On) -> None:
+    """A flush waits for the disk, a query walks over rows; saves go on."""
 
     async def run() -> list[str]:
         storage, happened = StorageThread("s"), threading.Event()
@@ -252,7 +253,7 @@ def test_what_is_done_aside_holds_no_other_job_up() -> None:
             assert happened.wait(1)
             found.append("flushed")
 
-        storage.hand(flush, flushed.set_result, flushed.set_exception, aside=True)
+        storage.hand(flush, flushed.set_result, flushed.set_exception, on=on)
         storage.hand(lambda: found.append("saved"), saved.set_result, saved.set_exception)
         await saved
         happened.set()

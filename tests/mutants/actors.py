@@ -98,8 +98,8 @@ ACTORS: Final = (
         "saves-wait-for-a-flush",
         "law 15",
         "actors.storage_thread",
-        "(self._aside if aside else self._jobs)[0].put(made)",
-        "self._jobs[0].put(made)",
+        "self._threads[on][0].put(made)",
+        "self._threads[On.STORAGE][0].put(made)",
     ),
     Mutant(
         "heartbeats-queue-behind-a-long-append",

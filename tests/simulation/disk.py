@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from actors.storage_thread import PATIENCE_SECONDS, Haste, StorageThread
+from actors.storage_thread import PATIENCE_SECONDS, Haste, On, StorageThread
 from state_machines.raft.messages import Configuration
 from storage import identity
 from storage.engine import Change
@@ -208,7 +208,7 @@ class SimulatedStorage(StorageThread):
         self._condition = condition
         self._ran = ran
         self._die = die
-        self._free_at = {False: 0.0, True: 0.0}  # of the storage thread, and of that beside it
+        self._free_at = dict.fromkeys(On, 0.0)
         self.queued = 0
         self._of_state = 0
 
@@ -241,7 +241,7 @@ class SimulatedStorage(StorageThread):
         *,
         haste: Haste = Haste.NONE,
         of_state: bool = True,
-        aside: bool = False,
+        on: On = On.STORAGE,
     ) -> None:
         """See `StorageThread`. What may be done here is, as long as the disk is quick; waiting for
         a save takes no time that another job would notice."""
@@ -262,8 +262,8 @@ class SimulatedStorage(StorageThread):
             return
         self.queued += 1
         self._of_state += of_state
-        begin = max(self._time.now, self._free_at[aside])
-        end = self._free_at[aside] = begin + took
+        begin = max(self._time.now, self._free_at[on])
+        end = self._free_at[on] = begin + took
 
         def work() -> None:
             later = self._time.call_at

@@ -1,0 +1,165 @@
+"""Where reads are answered: single rows in haste, long ones beside the storage thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from actors.answers import SINGLE_ROWS_MAX, hand_reads
+from actors.pending import Read
+from actors.storage_thread import Haste, On, StorageThread
+from state_machines import op
+from state_machines.machine import Machine
+from state_machines.metadata.kv import GetKv, KvPage, PutKv, RangeKv
+from state_machines.wire import api_pb2 as api
+from storage.errors import CorruptRecord, ViewLost
+from storage.reading import Reading
+from storage.shelf import MemoryShelf
+from storage.state import State
+from tests.machine.alone import Group, wire
+
+NOW_MS = 1_700_000_000_000
+
+
+@dataclass
+class Watched(StorageThread):
+    """A storage thread without threads, that takes note of where each job was to go."""
+
+    handed: list[tuple[On, Haste]] = field(default_factory=list)
+    before: dict[On, Callable[[], None]] = field(default_factory=dict)
+
+    def hand(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        *,
+        haste: Haste = Haste.NONE,
+        of_state: bool = True,
+        on: On = On.STORAGE,
+    ) -> None:
+        self.handed.append((on, haste))
+        self.before.get(on, lambda: None)()
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001 - as the thread hands it over
+            failed(error)
+        else:
+            done(result)
+
+
+class Answering:
+    """A group with ten pairs, and reads of it."""
+
+    def __init__(self) -> None:
+        self.state = State(MemoryShelf())
+        self.group = Group("metadata", self.state)  # type: ignore[arg-type]
+        for number in range(10):
+            self.group.run(PutKv(key=f"k{number}", value=b"1"))
+        self.storage = Watched()
+        self.failed: list[BaseException] = []
+
+    async def ask(self, *reads: tuple[api.Command, ...]) -> list[api.Reply]:
+        loop = asyncio.get_running_loop()
+        due = [Read(api.QueryRequest(queries=each), loop.create_future()) for each in reads]
+        machine: Machine = self.group.machine
+        hand_reads(self.storage, machine, self.state, due, lambda: NOW_MS, self.failed.append)
+        return [api.Reply.FromString(await each.reply) for each in due]
+
+    def page(self, reply: api.Reply) -> KvPage:
+        page: KvPage = op.decode_reply(RangeKv(), reply.results[0].body)
+        return page
+
+
+GET, RANGE = wire(GetKv(key="k1")), wire(RangeKv())
+ON_LOOP, IN_TURN = (On.STORAGE, Haste.HERE), (On.STORAGE, Haste.NONE)
+
+
+def test_single_rows_are_read_in_haste_and_long_reads_aside() -> None:
+    async def run() -> None:
+        answering = Answering()
+        many = api.Command(tag=GET.tag, count=SINGLE_ROWS_MAX + 1, body=b"\x80")
+        replies = await answering.ask((GET, GET), (RANGE,), (GET,))
+        assert [len(each.results) for each in replies] == [2, 1, 1]
+        assert answering.storage.handed == [ON_LOOP, IN_TURN, (On.READER, Haste.NONE)]
+        answering.storage.handed.clear()
+        await answering.ask((GET, RANGE))  # one of them is enough
+        assert answering.storage.handed == [IN_TURN, (On.READER, Haste.NONE)]
+        answering.storage.handed.clear()
+        await answering.ask((many,))
+        assert answering.storage.handed == [IN_TURN]
+        replies = await answering.ask((api.Command(tag="no.such"),))
+        assert replies[0].results[0].code == api.INVALID
+
+    asyncio.run(run())
+
+
+def test_a_long_read_sees_the_state_of_its_turn() -> None:
+    """Entries that are applied before the reader comes to it are not half of what it sees."""
+
+    async def run() -> None:
+        answering = Answering()
+
+        def meanwhile() -> None:
+            answering.group.run(PutKv(key="k0", value=b"2"))
+            answering.group.run(PutKv(key="k10", value=b"2"))
+
+        answering.storage.before[On.READER] = meanwhile
+        (reply,) = await answering.ask((RANGE,))
+        assert {each.value for each in answering.page(reply).entries} == {b"1"}
+        assert reply.revision == answering.group.index - 2
+        (reply,) = await answering.ask((RANGE,))
+        assert len(answering.page(reply).entries) == 11
+
+    asyncio.run(run())
+
+
+def test_a_long_read_whose_view_is_lost_is_answered_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        answering = Answering()
+        taken: list[Reading] = []
+        reading = State.reading
+
+        def note(state: State) -> Reading:
+            taken.append(reading(state))
+            return taken[-1]
+
+        monkeypatch.setattr(State, "reading", note)
+        answering.storage.before[On.READER] = lambda: taken[-1].close()
+        (reply,) = await answering.ask((RANGE,))
+        assert len(answering.page(reply).entries) == 10
+        assert answering.storage.handed == [IN_TURN, (On.READER, Haste.NONE), IN_TURN]
+        assert not answering.failed
+
+        def none_left(_: State) -> Reading:
+            raise ViewLost("too many views are open")
+
+        monkeypatch.setattr(State, "reading", none_left)
+        answering.storage.handed.clear()
+        (reply,) = await answering.ask((RANGE,))
+        assert len(answering.page(reply).entries) == 10
+        assert answering.storage.handed == [IN_TURN, IN_TURN]
+
+    asyncio.run(run())
+
+
+def test_damage_that_a_long_read_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        answering = Answering()
+
+        def damaged(*_: object, **__: object) -> None:
+            raise CorruptRecord("here", "metadata.kv", "k", "checksum")
+
+        monkeypatch.setattr(Reading, "scan", damaged)
+        (reply,) = await answering.ask((RANGE,))
+        assert reply.code == api.STOPPED
+        assert "checksum" in reply.detail
+        assert [type(each) for each in answering.failed] == [CorruptRecord]
+
+    asyncio.run(run())
