@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -28,6 +28,7 @@ import msgpack
 from actors.caller import Caller
 from actors.calls import LinkedGroups
 from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
+from metaray.transactions import Compare, Transacted, transact
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
 from state_machines.offset.history import OffsetAt, OffsetsAt
@@ -154,6 +155,22 @@ class Client:
         return self._caller.call(
             operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
         )
+
+    def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
+        """`call` in a group that the caller names: for what belongs to every kind (leases)."""
+        if self._caller is None:
+            raise RuntimeError(f"the client {self._word}")
+        return self._caller.call(operation, group=group)
+
+    async def transact(
+        self,
+        *,
+        compare: Iterable[Compare] = (),
+        then: Iterable[Any] = (),
+        otherwise: Iterable[Any] = (),
+    ) -> Transacted:
+        """`then` if every compare holds, else `otherwise`: all or nothing (`transactions.py`)."""
+        return await transact(self, compare=compare, then=then, otherwise=otherwise)
 
     async def revision(self, group: str) -> int:
         """The group's latest revision: where a watch may begin, before the rows are read."""

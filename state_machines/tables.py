@@ -76,16 +76,19 @@ class Table(Generic[R]):
         """The revision of a stored row, as a client sees it."""
         revision, values = packing.unpack_values(value)
         if self.revision_field:
-            revision = values[packing.field_names(self.row).index(self.revision_field)]
+            revision = values[self._place(self.revision_field)]
         return revision
 
     def identity_of(self, value: bytes) -> int:
         """The number by which a stored row differs from others at its key; 0 if it has none."""
         if not self.identity_field:
             return 0
-        place = packing.field_names(self.row).index(self.identity_field)
-        identity: int = packing.unpack_values(value)[1][place]
+        identity: int = packing.unpack_values(value)[1][self._place(self.identity_field)]
         return identity
+
+    def _place(self, field: str) -> int:
+        row: Any = self.row
+        return packing.field_names(row).index(field)
 
 
 class Tables:

@@ -58,9 +58,13 @@ class Leased(Group):
     def there(self, *keys: str) -> list[bool]:
         return [self.ask(GetKv(key=key)) is not None for key in keys]
 
-    def lease(self, lease: int) -> LeaseView | None:
-        found: LeaseView | None = self.ask(GetLease(lease_id=lease))
+    def lease(self, lease: int) -> LeaseView:
+        found = self.ask(GetLease(lease_id=lease))
+        assert isinstance(found, LeaseView), "it is there"
         return found
+
+    def gone(self, lease: int) -> bool:
+        return self.ask(GetLease(lease_id=lease)) is None
 
     def check(self) -> None:
         """Every lease is looked at in time, and counts the rows that say they are its."""

@@ -53,7 +53,7 @@ def test_leases_are_granted_together_and_have_ids_of_their_own(group: Leased) ->
     assert [each.owner for each in page.leases] == ["a"]
     rest = group.ask(ListLeases(after=page.next))
     assert ([each.owner for each in rest.leases], rest.next) == (["b"], b"")
-    assert group.lease(7) is None
+    assert group.gone(7)
 
 
 def test_a_grant_that_is_sent_again_is_the_same_lease(group: Leased) -> None:
@@ -75,7 +75,7 @@ def test_it_runs_out_when_its_time_is_over_and_not_before(group: Leased) -> None
     done = group.expire()
     assert (done.leases, done.rows, done.graced, done.next_due_ms) == (1, 1, 0, 0)
     assert group.there("a") == [False]
-    assert group.lease(lease) is None
+    assert group.gone(lease)
     group.check()
 
 
@@ -207,7 +207,7 @@ def test_a_new_leader_neither_resets_nor_ends_a_lease(group: Leased) -> None:
     assert group.expire().leases == 0
     group.later(1)
     assert group.expire().leases == 1
-    assert group.lease(lease) is None
+    assert group.gone(lease)
 
 
 def test_what_ran_out_while_nobody_was_heard_can_be_kept_alive(group: Leased) -> None:
@@ -241,7 +241,7 @@ def test_the_grace_is_given_once_however_often_controllers_change(group: Leased)
     assert graced == 1
     group.epoch += 1
     assert group.expire().leases == 1
-    assert group.lease(lease) is None
+    assert group.gone(lease)
 
 
 def test_the_same_controller_has_no_grace_to_give(group: Leased) -> None:
@@ -307,7 +307,7 @@ def test_none_is_lost_early_and_none_lives_much_longer(history: list[tuple[str, 
                 group.expire(number)
             case "controller":
                 group.epoch += 1
-            case "put" if some and group.lease(some) is not None:
+            case "put" if some and not group.gone(some):
                 if not group.lease(some).ending:
                     group.put(some, f"k{number}")
                     owned[f"k{number}"] = some
@@ -315,10 +315,9 @@ def test_none_is_lost_early_and_none_lives_much_longer(history: list[tuple[str, 
                 group.run(PutKv(key=f"k{number}", value=b"free"))
                 owned.pop(f"k{number}", None)
         for lease, deadline in deadlines.items():
-            view = group.lease(lease)
             if deadline > group.now_ms:
-                assert view is not None, "it was lost early"
-                assert not view.ending
+                assert not group.gone(lease), "it was lost early"
+                assert not group.lease(lease).ending
         for key, lease in owned.items():
             if deadlines.get(lease, 0) > group.now_ms:
                 assert group.there(key) == [True]

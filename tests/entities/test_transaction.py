@@ -164,7 +164,8 @@ def test_what_is_not_there_has_revision_0(group: Group) -> None:
 
 def test_only_tables_of_such_rows_name_a_revision_field() -> None:
     for table in TABLES.values():
-        names = packing.field_names(table.row)
+        row: Any = table.row
+        names = packing.field_names(row)
         for field in (table.revision_field, table.identity_field):
             assert not field or field in names, table.name
         assert set(table.slot_fields or ()) <= set(table.key), table.name

@@ -81,7 +81,7 @@ class Model:
 
     def run(self, index: int, steps: Sequence[Any]) -> tuple[Any, ...] | str:
         """The replies, or the step that is refused."""
-        rows, floors, replies = dict(self.rows), dict[str, int](), []
+        rows, floors, replies = dict(self.rows), dict[str, int](), list[Any]()
         for place, step in enumerate(steps):
             _, revision = rows.get(step.key, (b"", 0))
             expected = getattr(step, "expected_revision", None)

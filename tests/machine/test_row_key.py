@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import state_machines.machine  # noqa: F401 - registers every entity
 from state_machines import row_key
 from state_machines.errors import Invalid
+from state_machines.keyvalue import Part
 from state_machines.tables import TABLES, Table
 from storage import keys
+from storage.errors import BadKey
 
 ANY = st.recursive(
     st.none()
@@ -69,11 +71,11 @@ def test_a_key_with_too_much_in_front_is_refused() -> None:
     table = Table("test.wide", Wide, key=("a", "b", "c", "d", "e", "f"))
     try:
         for size in (0, 70, 81, 82, 96, 300):
-            parts = ["x" * size] * 4 + [b"x" * size, 1]
+            parts: list[Part] = [*["x" * size] * 4, b"x" * size, 1]
             packed = row_key.pack(parts)
             try:
                 keys.encode(tuple(parts))
-            except keys.BadKey:
+            except BadKey:
                 with pytest.raises(Invalid, match=r"^key: its leading parts"):
                     row_key.unpack(table, packed, "key")
             else:

@@ -1,0 +1,158 @@
+"""Transactions and leases for users: typed operations in, typed replies out.
+
+    done = await client.transact(
+        compare=[Compare.absent(KV, "default", "leader")],
+        then=[PutKv(key="leader", value=b"b1")],
+        otherwise=[GetKv(key="leader")],
+    )
+    done.succeeded, done.replies
+
+    lease = await Lease.grant(client, "metadata-0", owner="b1", ttl_ms=10_000)
+    await lease.put("brokers/b1", b"10.0.0.1:1883")     # gone when the lease is
+    await keep_alive([lease, *others])                  # a third of the time is a good interval
+
+A lease lives in one group, with the rows that are attached to it. Whoever writes a leased row anew
+attaches it again, as `Lease.put` and `Lease.transact` do (`state_machines/lease.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from state_machines.batch import Outcome
+from state_machines.lease import (
+    GetLease,
+    GrantLeases,
+    KeepLeases,
+    LeaseRequest,
+    LeaseView,
+    RevokeLeases,
+)
+from state_machines.lease_rows import AttachRows, DetachRows, LeasedRow
+from state_machines.metadata.kv import KV, PutKv
+from state_machines.transaction import Compare, Transacted, Transaction
+
+__all__ = ["Compare", "Lease", "LeasedRow", "Transacted", "Transaction", "keep_alive", "transact"]
+
+
+class Calls(Protocol):
+    """What is used of a client."""
+
+    def call(self, operation: Any, /) -> Coroutine[Any, Any, Any]:
+        """Carry out an operation."""
+        ...
+
+    def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
+        """The same in a group that the caller names."""
+        ...
+
+
+async def transact(
+    client: Calls,
+    *,
+    compare: Iterable[Compare] = (),
+    then: Iterable[Any] = (),
+    otherwise: Iterable[Any] = (),
+) -> Transacted:
+    """Do `then` if every compare holds, else `otherwise`: all of it or nothing.
+
+    Raises what a step is refused with, its place in front ("then[3]: ..."), and Invalid for rows
+    that lie in several groups.
+    """
+    made = Transaction.of(compare=compare, then=then, otherwise=otherwise)
+    return made.answers(await client.call(made))
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease that this process has, in the group where its rows are."""
+
+    client: Calls
+    group: str
+    lease_id: int
+    ttl_ms: int
+
+    @classmethod
+    async def grant(cls, client: Calls, group: str, *, owner: str, ttl_ms: int) -> Self:
+        """A new lease in a group; `owner` is for people to read."""
+        wanted = LeaseRequest(owner=owner, ttl_ms=ttl_ms)
+        (granted,) = await client.call_in(group, GrantLeases(items=(wanted,)))
+        return cls(client, group, granted.lease_id, ttl_ms)
+
+    async def keep(self) -> None:
+        """Have the whole time again. NotFound when it is over: its rows are gone."""
+        (outcome,) = await keep_alive([self])
+        outcome.or_raise()
+
+    async def revoke(self) -> None:
+        """End it now, with its rows. NotFound when it is over already."""
+        (outcome,) = await self.client.call_in(self.group, RevokeLeases(items=(self.lease_id,)))
+        outcome.or_raise()
+
+    async def look(self) -> LeaseView | None:
+        """How it stands; None when it is over."""
+        found: LeaseView | None = await self.client.call_in(
+            self.group, GetLease(lease_id=self.lease_id)
+        )
+        return found
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        tenant: str = "default",
+    ) -> int:
+        """Set a key that goes with the lease. Returns its revision; nothing happens if either the
+        key is not at `expected_revision` or the lease is over."""
+        put = PutKv(tenant=tenant, key=key, value=value, expected_revision=expected_revision)
+        done = await self.transact(then=[put], rows=[LeasedRow.of(KV, tenant, key)])
+        revision: int = done.replies[0]
+        return revision
+
+    async def transact(
+        self,
+        *,
+        compare: Iterable[Compare] = (),
+        then: Iterable[Any] = (),
+        rows: Sequence[LeasedRow],
+        otherwise: Iterable[Any] = (),
+    ) -> Transacted:
+        """`transact`, and the rows that `then` has written go with the lease."""
+        attach = AttachRows(lease_id=self.lease_id, rows=tuple(rows))
+        made = Transaction.of(compare=compare, then=[*then, attach], otherwise=otherwise)
+        return made.answers(await self.client.call_in(self.group, made))
+
+    async def attach(self, *rows: LeasedRow) -> int:
+        """Rows that are there go with the lease from now on. Returns how many it has."""
+        attach = AttachRows(lease_id=self.lease_id, rows=rows)
+        count: int = await self.client.call_in(self.group, attach)
+        return count
+
+    async def detach(self, *rows: LeasedRow) -> int:
+        """These rows stay when it ends. Returns how many it has."""
+        detach = DetachRows(lease_id=self.lease_id, rows=rows)
+        count: int = await self.client.call_in(self.group, detach)
+        return count
+
+
+async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
+    """Keep leases alive, in one command a group. An outcome for each, in order: NOT_FOUND says that
+    it is over."""
+    by_group: defaultdict[str, list[int]] = defaultdict(list)
+    for place, lease in enumerate(leases):
+        by_group[lease.group].append(place)
+    outcomes: dict[int, Outcome] = {}
+
+    async def keep(group: str, places: list[int]) -> None:
+        items = tuple([leases[place].lease_id for place in places])
+        answers = await leases[places[0]].client.call_in(group, KeepLeases(items=items))
+        outcomes.update(zip(places, answers, strict=True))
+
+    await asyncio.gather(*(keep(group, places) for group, places in by_group.items()))
+    return [outcomes[place] for place in range(len(leases))]
