@@ -32,6 +32,7 @@ from state_machines.offset.rows import (
     put_group,
 )
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 RETENTION_MS: Final = 7 * 86_400_000  #: Kafka's default, `offsets.retention.minutes`
@@ -109,6 +110,23 @@ def drop(db: Tables, offset: StoredOffset) -> None:
     db.delete(OFFSETS, *OFFSETS.key_of(offset))
 
 
+@remover(OFFSETS)
+def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
+    """Its group has one partition fewer, and stays until it is silent for long enough."""
+    drop(db, offset)
+    group = db.get(GROUPS, offset.tenant, offset.group)
+    if group is not None:
+        put_group(db, group, replace(group, partitions=group.partitions - 1))
+
+
+@remover(GROUPS)
+def _remove_group(db: Tables, at: Stamp, group: Group) -> None:
+    """Who may commit for it is forgotten. Its offsets, should it still have some, are not its own
+    any more: they are not shown, and the next commit begins a group without them."""
+    _unlist(db, group)
+    delete_group(db, group)
+
+
 def check_retention(retention_ms: int) -> None:
     """Raise Invalid unless it is a time to wait for."""
     if not 0 < retention_ms <= RETENTION_MS_MAX:
@@ -151,7 +169,9 @@ class ExpireOffsets:
             if left <= 0:
                 break
             group = db.get(GROUPS, each.tenant, each.group)
-            assert group is not None, f"the index and the groups agree: {each}"
+            if group is None:
+                db.delete(ACTIVITY, *ACTIVITY.key_of(each))
+                continue
             gone = forget(db, group, left)
             offsets += gone
             groups += gone < left
