@@ -7,6 +7,8 @@ with longer keys go first, because what hangs on a row has the row's key and mor
 bare when its turn comes, and costs no more than another row. A table whose rows belong to others
 (a history) declares that it goes with them, one whose rows have an index of their own how (`goes`).
 A row that is the tenant's as a whole (a tally) goes last, when there is nothing left that moves it.
+The group itself remembers that it found nothing left (`GroupQuota.clean`): a closed tenant takes no
+commands, so nothing comes back.
 
 The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in
 nothing but their tag. Wills that had fired before are in the outbox under their own number, not
@@ -151,4 +153,7 @@ class Purge:
         limits = quota.of(db, self.tenant)
         if limits is None or not limits.closed:
             raise Conflict(f"tenant: {self.tenant!r} is not closed in this group")
-        return purge(db, at, self.of_kind, self.tenant, self.limit)
+        done = purge(db, at, self.of_kind, self.tenant, self.limit)
+        if not done.left:
+            quota.found_clean(db, limits)
+        return done

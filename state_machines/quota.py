@@ -24,7 +24,7 @@ A tenant that is being deleted is closed: every command in it is NotFound, excep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from state_machines import names
@@ -51,6 +51,7 @@ class GroupQuota:
     """What a tenant may have in this group. A limit of 0 is none.
 
     `version` is the revision of the tenant's row that this follows from: an older one is refused.
+    `clean` says of a closed tenant that a purge has found nothing left (`purge.py`).
     """
 
     tenant: str
@@ -60,6 +61,7 @@ class GroupQuota:
     sessions: int = 0
     session_opens_per_s: int = 0
     offset_commits_per_s: int = 0
+    clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,13 @@ def take(db: Tables, at: Stamp, limits: GroupQuota | None, resource: str, tokens
     db.put(LEVELS, RateLevel(limits.tenant, resource, level - tokens * _M, at.now_ms))
 
 
+def found_clean(db: Tables, limits: GroupQuota) -> None:
+    """Nothing is left of a closed tenant in this group; and nothing can come."""
+    if not limits.clean:
+        db.put(QUOTAS, replace(limits, clean=True))
+        db.memo.clear()
+
+
 # -- the controller's commands -------------------------------------------------------------------
 
 
@@ -231,6 +240,8 @@ class SetQuotas(Batch):
             _check_version(item.version)
             for limit in LIMITS:
                 check_limit(getattr(item, limit), limit)
+            if item.clean:
+                raise Invalid("clean: a purge finds that out")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """Fenced with a version below the row's; the same again is fine."""
@@ -241,7 +252,8 @@ class SetQuotas(Batch):
     def _set(db: Tables, item: GroupQuota) -> None:
         old = db.get(QUOTAS, item.tenant)
         _not_older(old, item.version)
-        if old != item:
+        same = old is not None and replace(old, clean=False) == item
+        if not same:
             db.put(QUOTAS, item)
             _enter(db, old, item)
 

@@ -7,14 +7,14 @@ the row of a tenant that is gone, are put right by the same rule.
 
 `plan_tenant_deletion` is a saga of steps that may each be done again: mark (by whoever deletes) ->
 close in every group -> purge each group until nothing is left -> remove the row. After that the
-name is free, and `plan_quotas` takes the closed rows away. Whether a group is purged is not kept
-anywhere: a controller that takes over purges it once more, which finds nothing.
+name is free, and `plan_quotas` takes the closed rows away. Every step leaves a trace in a row, the
+tenant's or a group's, so that even controllers that live for one command each come to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from state_machines import quota
@@ -114,7 +114,7 @@ def plan_quotas(
         count = groups[kind_of(group)]
         want = {each.name: row for each in recorded if (row := wanted(each, count)) is not None}
         has = seen[group]
-        new = [row for name, row in sorted(want.items()) if has.get(name) != row]
+        new = [row for name, row in sorted(want.items()) if not _is(has.get(name), row)]
         gone = [QuotaVersion(name, has[name].version) for name in sorted(has) if name not in want]
         actions += [Set(group, tuple(part)) for part in _parts(new)]
         actions += [Drop(group, tuple(part)) for part in _parts(gone)]
@@ -125,13 +125,12 @@ def plan_tenant_deletion(
     tenant: Tenant,
     groups: Mapping[str, int],
     seen: Mapping[str, GroupQuota | None],
-    clean: frozenset[str] = frozenset(),
 ) -> list[Action]:
     """The next steps of a tenant's deletion; none for one that is not being deleted.
 
-    `seen` is the tenant's quota row in each group that answered; `clean` the groups whose last
-    purge found nothing left. A step waits for all groups, so one that is away holds it up: its rows
-    must go too. A group that is not closed (a new one) is closed first, at any step.
+    `seen` is the tenant's quota row in each group that answered. A step waits for all groups, so
+    one that is away holds it up: its rows must go too. A group that is not closed (a new one) is
+    closed first, at any step.
     """
     if tenant.state != tenants.DELETING:
         return []
@@ -147,7 +146,7 @@ def plan_tenant_deletion(
         return []
     if tenant.step != tenants.PURGING:
         return [Advance(tenant.name, tenant.revision, tenants.PURGING, tenant.purged)]
-    dirty = [group for group in sorted(seen) if group not in clean]
+    dirty = [group for group, row in sorted(seen.items()) if row is not None and not row.clean]
     if dirty:
         return [Purge(group, tenant.name, PURGE_LIMIT) for group in dirty]
     return [Remove(tenant.name, tenant.revision)]
@@ -182,6 +181,11 @@ def command_of(action: Action, controller_epoch: int) -> tuple[str, Any]:
             return HOME, RemoveTenant(
                 controller_epoch=controller_epoch, name=name, revision=revision
             )
+
+
+def _is(row: GroupQuota | None, want: GroupQuota) -> bool:
+    """Whether a group has what it should have, purged or not."""
+    return row is not None and replace(row, clean=False) == want
 
 
 def _parts(rows: Sequence[Any]) -> list[Sequence[Any]]:

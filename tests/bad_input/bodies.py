@@ -35,6 +35,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     "metadata.config.get": {"scope": "cluster"},
     "metadata.config.list": {"scope": "cluster"},
     "metadata.config.resolve": {"keys": ["rebalance"]},
+    "group.quota.set": {"items": [{"tenant": "a", "version": 1, "closed": True}]},
     "metadata.tenant.advance": {"step": "purging"},
     "metadata.topic.create": {"items": [{"name": "a", "protocol": "kafka", "permissions": 6}]},
     "metadata.topic.update": {"items": [{"name": "a", "permissions": 2}]},
