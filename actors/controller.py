@@ -44,7 +44,13 @@ class Record:
     last_error: str = ""
     begun_at: float = 0.0
     next_at: float = 0.0
+    woken: bool = False
     task: asyncio.Task[None] | None = None
+
+    @property
+    def due_at(self) -> float:
+        """When it is to run next, by the monotonic clock."""
+        return 0.0 if self.woken else self.next_at
 
 
 class Controller:
@@ -64,7 +70,7 @@ class Controller:
     ) -> None:
         self.epoch = epoch
         self.fenced = ""
-        self.context = Context(epoch, caller, groups, calls, settings, clock)
+        self.context = Context(epoch, caller, groups, calls, settings, clock, self._wake_duty)
         self._clock = clock
         self._node = node
         self._orders = Orders()
@@ -103,7 +109,8 @@ class Controller:
         begun = []
         for record in self.records.values():
             # failpoint: controller.duty
-            if self._may_run(record) and self._clock.monotonic() >= record.next_at:
+            if self._may_run(record) and self._clock.monotonic() >= record.due_at:
+                record.woken = False
                 record.begun_at = self._clock.monotonic()
                 record.task = asyncio.get_running_loop().create_task(self._work(record))
                 begun.append(record.task)
@@ -119,7 +126,7 @@ class Controller:
     async def _idle(self) -> None:
         """Wait until a duty is due, or one has ended."""
         self._wake.clear()
-        due = [each.next_at for each in self.records.values() if self._may_run(each)]
+        due = [each.due_at for each in self.records.values() if self._may_run(each)]
         left = min(due) - self._clock.monotonic() if due else None
         limit = None if left is None else max(WAIT_SECONDS_MIN, left)
         with contextlib.suppress(TimeoutError):
@@ -153,7 +160,13 @@ class Controller:
         self._wake.set()
 
     def _every_ms(self, record: Record) -> int:
-        return int(getattr(self.context.settings, record.duty.interval))
+        return self.context.number(record.duty.interval)
+
+    def _wake_duty(self, name: str) -> None:
+        """It is due at once; one that is under way runs again when it has ended."""
+        if name in self.records:
+            self.records[name].woken = True
+            self._wake.set()
 
     # -- the operator's face ----------------------------------------------------------------
 

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
 from state_machines import packing
+from state_machines.errors import Fenced
+from state_machines.metadata.node import ListNodes
+from state_machines.settings import SETTINGS, Value, fits
 
 CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
 DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begins anew
 PAGE = 1_000  #: rows asked for at once
 ROWS_MAX = 100_000  #: rows that one step looks at, at most
+
+
+def _nobody(_: str) -> None:
+    """There is no other duty to wake."""
 
 
 class SeatCalls(Protocol):
@@ -42,7 +49,7 @@ class AllGroups(Groups, Protocol):
 
 @dataclass(slots=True)
 class Context:
-    """What the duties of one controller share."""
+    """What the duties of one controller share: eyes and hands, and the settings in force."""
 
     epoch: int
     """The term of the metadata leader that made the controller: every command carries it."""
@@ -51,14 +58,58 @@ class Context:
     groups: AllGroups
     calls: SeatCalls
     settings: RaftSettings
+    """What the cluster was started with."""
+
     clock: Clock
+    wake: Callable[[str], None] = _nobody
+    """Let another duty run as soon as it can: something has happened that concerns it."""
+
+    configured: dict[str, Value] = field(default_factory=dict)
+    """What operators have set for the cluster since (`metadata.config`), as read last."""
 
     def __repr__(self) -> str:
         return f"controller-{self.epoch}"
 
+    def value(self, key: str) -> Value:
+        """A setting as it is in force: what was set since over what the cluster was started with,
+        and that over the default."""
+        declared = SETTINGS[key]
+        found = self.configured.get(key)
+        if found is not None and fits(declared, found):
+            return found
+        if declared.choices:
+            return declared.default_choice
+        begun: int = getattr(self.settings, key, declared.default)
+        return begun
+
+    def number(self, key: str) -> int:
+        """The same for one that is a number."""
+        found = self.value(key)
+        assert isinstance(found, int), f"{key} is a text"
+        return found
+
     def of_kind(self, kind: str) -> list[str]:
         """The groups of a kind, by name."""
         return [each for each in self.groups.groups() if each.startswith(f"{kind}-")]
+
+    async def in_each(
+        self, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]
+    ) -> int:
+        """Do something in every group at once. Returns how much was done in all.
+
+        A group that fails keeps no other from being done; the first failure is raised at the end.
+        """
+        done = await asyncio.gather(*map(act, groups), return_exceptions=True)
+        failed = [each for each in done if isinstance(each, BaseException)]
+        fenced = [each for each in failed if isinstance(each, Fenced)]
+        for error in (*fenced, *failed):
+            raise error
+        return sum(each for each in done if isinstance(each, int))
+
+    async def live_nodes(self) -> dict[str, int]:
+        """The brokers that are online, each with its epoch."""
+        nodes = await self.rows(ListNodes(limit=PAGE))
+        return {each.node_id: each.epoch for each in nodes if each.online}
 
     async def call_seat(self, seat: str, method: str, *args: Any) -> Any:
         """Call a method of a seat's actor. Raises TimeoutError after `CALL_SECONDS`."""
@@ -80,7 +131,7 @@ class Duty(ABC):
     """One periodic task of the controller."""
 
     name: ClassVar[str]
-    interval: ClassVar[str]  #: the setting that says how many milliseconds lie between two runs
+    interval: ClassVar[str]  #: the setting of how many milliseconds lie between two runs
     deadline_seconds: ClassVar[float] = DEADLINE_SECONDS
 
     @abstractmethod

@@ -19,17 +19,20 @@ class Timers(Duty):
     interval: ClassVar[str] = "timer_check_ms"
 
     async def step(self, context: Context) -> int:
-        """Group after group, pulses until nothing is due any more."""
-        done = 0
-        for group in context.of_kind("mqtt"):
-            for _ in range(PULSES_MAX):
-                due = await context.caller.call(NextDue(), group=group)
-                # failpoint: controller.before_pulse
-                actions = plan_timers(due, context.clock.now_ms())
-                if not actions:
-                    break
-                pulse = Pulse(controller_epoch=context.epoch, limit=PULSE_LIMIT)
-                await context.caller.call(pulse, group=group)
-                # failpoint: controller.after_pulse
-                done += 1
-        return done
+        """Pulses in every group until nothing is due any more."""
+        return await context.in_each(context.of_kind("mqtt"), lambda each: _pulse(context, each))
+
+
+async def _pulse(context: Context, group: str) -> int:
+    done = 0
+    for _ in range(PULSES_MAX):
+        due = await context.caller.call(NextDue(), group=group)
+        # failpoint: controller.before_pulse
+        actions = plan_timers(due, context.clock.now_ms())
+        if not actions:
+            break
+        pulse = Pulse(controller_epoch=context.epoch, limit=PULSE_LIMIT)
+        await context.caller.call(pulse, group=group)
+        # failpoint: controller.after_pulse
+        done += 1
+    return done

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import state_machines.intervals  # noqa: F401 - declares how often each duty is done
 from state_machines import names
 from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.op import Stamp, command, query

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,13 @@ from actors.caller import Caller
 from actors.config import RaftSettings
 from actors.controller import Controller, Record
 from actors.duties import DUTIES, Duty, Orders, timers
+from actors.duties.liveness import Liveness
+from actors.duties.repair import Repair
+from actors.duties.timers import Timers
 from actors.status import leader_of
+from state_machines import settings
 from state_machines.errors import Conflict, Fenced, NoQuorum
+from state_machines.metadata.config import CLUSTER, Config, ConfigPage, ListConfigs
 from state_machines.metadata.duty import ListPauses, Pause
 from state_machines.metadata.node import ExpireNodes, ListNodes, Node, NodePage
 from state_machines.mqtt.pulse import NextDue, Pulse
@@ -43,6 +47,7 @@ class Fakes:
     fail: dict[type, BaseException] = field(default_factory=dict)
     hang: set[type] = field(default_factory=set)
     pauses: list[Pause] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
     answer_seconds: float = 0.0
     closed: bool = False
 
@@ -58,6 +63,8 @@ class Fakes:
             raise self.fail[type(first)]
         if isinstance(first, ListPauses):
             return tuple(self.pauses)
+        if isinstance(first, ListConfigs):
+            return ConfigPage(tuple(self.configs), b"")
         self.called.append((group, first))
         match first:
             case ListNodes(after=after):
@@ -105,6 +112,7 @@ def made(fakes: Fakes, epoch: int = 4) -> Controller:
         settings=SETTINGS,
         clock=VirtualClock(),
         node="n1",
+        duties=(Liveness, Timers, Repair),
     )
 
 
@@ -440,11 +448,65 @@ async def test_its_status_is_plain() -> None:
     assert (timers_shown["setting"], timers_shown["every_ms"]) == ("timer_check_ms", 3_000)
 
 
+@in_virtual_time
+async def test_an_interval_that_is_set_while_it_runs_holds_from_then_on() -> None:
+    fakes = Fakes()
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(9.5)
+    assert runs(controller)["timers"] == 4
+    fakes.configs = [Config(CLUSTER, "timer_check_ms", 500, None, 1, 1)]
+    await asyncio.sleep(10)
+    assert runs(controller)["timers"] in range(18, 24)
+    assert shown(controller, "timers")["every_ms"] == 500
+    fakes.configs = []
+    await asyncio.sleep(4)
+    assert shown(controller, "timers")["every_ms"] == 3_000
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@in_virtual_time
+async def test_a_value_that_is_none_of_the_settings_is_passed_over() -> None:
+    """It may have been set by a version with other limits."""
+    fakes = Fakes()
+    fakes.configs = [
+        Config(CLUSTER, "timer_check_ms", 1, None, 1, 1),
+        Config(CLUSTER, "heartbeat_check_ms", None, "soon", 1, 1),
+        Config(CLUSTER, "a later version's", 5, None, 1, 1),
+    ]
+    controller = made(fakes)
+    await controller.step()
+    assert shown(controller, "timers")["every_ms"] == 3_000
+    assert shown(controller, "liveness")["every_ms"] == 1_000
+    assert controller.context.value("rebalance") == "on"
+
+
+@in_virtual_time
+async def test_one_duty_wakes_another_even_while_that_is_under_way() -> None:
+    fakes = Fakes(hang={NextDue}, due={"mqtt-0": []})
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(1.0)
+    controller.context.wake("repair")
+    controller.context.wake("timers")
+    controller.context.wake("nobody")
+    await asyncio.sleep(0.1)
+    assert runs(controller)["repair"] == 2, "five seconds early"
+    fakes.hang.clear()
+    await asyncio.sleep(29.0)
+    before = runs(controller)["timers"]
+    await asyncio.sleep(0.5)
+    assert (before, runs(controller)["timers"]) == (2, 2), "ended, and done again at once"
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
 def test_every_duty_says_what_it_does_and_has_an_interval_that_is_a_setting() -> None:
-    settings = {each.name for each in dataclasses.fields(RaftSettings)}
     duties: list[type[Duty]] = [Orders, *DUTIES]
     assert len({each.name for each in duties}) == len(duties)
     for each in duties:
-        assert each.interval in settings
+        assert not settings.SETTINGS[each.interval].choices
+        assert settings.SETTINGS[each.interval].unit == "ms"
         assert each.__doc__
         assert each.deadline_seconds > 0

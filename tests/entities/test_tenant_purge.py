@@ -23,7 +23,8 @@ from state_machines.mqtt.subscription import ListSubscriptions, PutSubscriptions
 from state_machines.mqtt.tenant_purge import PurgeMqtt
 from state_machines.mqtt.topic import CreateTopics
 from state_machines.mqtt.will import PendingOutbox, SetWill
-from state_machines.offset.offset import CommitOffsets, ListGroups, OffsetCommit
+from state_machines.offset.group import ListGroups
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.offset.tenant_purge import PurgeOffsets
 from state_machines.op import Stamp
 from state_machines.purge import PURGE_MAX, Purged, tables_of
