@@ -14,6 +14,7 @@ from actors.config import RaftSettings
 from actors.controller import Controller
 from actors.duties import Duty
 from state_machines import fence, op
+from state_machines.errors import NoQuorum
 from state_machines.tables import Tables
 from tests.actors.virtual_time import VirtualClock
 from tests.entities.group import Dump, Group, rows_but_books
@@ -37,7 +38,7 @@ class World:
         self.machines = {f"{kind}-0": Group(kind) for kind in KINDS}
         self.clock = WorldClock()
         self.commands: list[Any] = []
-        self.fail: dict[type, Exception] = {}
+        self.away: set[str] = set()  #: groups that do not answer
         self.closed = False
 
     def at(self, kind: str) -> Group:
@@ -103,9 +104,10 @@ class World:
         """`Caller.call`."""
         await asyncio.sleep(0)
         kind: Any = type(operation)
-        if kind in self.fail:
-            raise self.fail[kind]
-        machine = self.at(op.kind(kind) or group.rpartition("-")[0])
+        of = op.kind(kind) or group.rpartition("-")[0]
+        if f"{of}-0" in self.away:
+            raise NoQuorum(f"{of}-0: no answer before the deadline")
+        machine = self.at(of)
         if op.is_query(kind):
             return machine.ask(operation)
         self.commands.append(operation)
