@@ -1,7 +1,8 @@
 """Where a row's processor time goes: its leader, a follower and the client, sampled by py-spy.
 
 py-spy comes with Ray and looks at a process from outside, so what is sampled runs as it always
-does. It is a further run of the row, which no figure of the table comes from. Stacks go to
+does. It is a further run of the row, which no figure of the table comes from. A sample counts the
+thread that holds the interpreter's lock: what runs Python, not what waits. Stacks go to
 `profile/<row>-<who>.folded` (one line a stack, as flame graphs are drawn from); the functions that
 most samples ended in are printed.
 """
@@ -71,9 +72,9 @@ class Profiles:
         table = Table("workload", "process", "share", "function")
         for row, processes in self.found.items():
             for who, functions in processes.items():
-                shares = "\n".join(f"{share:.1%}" for _, share in functions)
-                named = "\n".join(escape(function) for function, _ in functions)
-                table.add_row(row, who, shares, named)
+                for number, (function, share) in enumerate(functions):
+                    where = (row, who) if not number else ("", "")
+                    table.add_row(*where, f"{share:.1%}", escape(function))
         return table
 
 
@@ -118,7 +119,7 @@ def _processes(seats: Sequence[str]) -> dict[str, int]:
 async def _sampled(pid: int, seconds: float, file: Path) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(_spy(), "record", "--pid", str(pid), "--duration", str(max(1, int(seconds)))),
-        *("--rate", str(RATE), "--format", "raw", "--nonblocking", "--output", str(file)),
+        *("--rate", str(RATE), "--format", "raw", "--nonblocking", "--gil", "--output", str(file)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -24,7 +24,7 @@ from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.names import DEFAULT_TENANT, positive
 from state_machines.offset import rows
-from state_machines.offset.rows import BUCKET_MS, OFFSETS, StoredOffset, check_group, live_group
+from state_machines.offset.rows import BUCKET_MS, OFFSETS, StoredOffset, check_group, shown
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -32,7 +32,7 @@ HISTORY_STEP_MS: Final = 10_000
 HISTORY_ROWS: Final = 64
 HISTORY_AGE_MS: Final = 86_400_000
 
-STEP_MS_MIN: Final = 1_000
+STEP_MS_MIN: Final = 1  #: keeps every commit
 STEP_MS_MAX: Final = 86_400_000
 ROWS_MAX: Final = 1_024
 AGE_MS_MAX: Final = 3_650 * 86_400_000
@@ -219,11 +219,13 @@ class OffsetsAt:
         return (self.tenant, self.group)
 
     def read(self, db: Tables, at: Stamp) -> OffsetAtPage:
-        """NotFound without the group, Compacted if a partition's history does not go back so far.
+        """Compacted if a partition's history does not go back so far.
 
-        A page may have fewer rows than its limit and still not be the last.
+        Nothing of a group that is not there. A page may have fewer rows than its limit and still
+        not be the last.
         """
-        live_group(db, self.tenant, self.group)
+        if shown(db, self.tenant, self.group) is None:
+            return OffsetAtPage((), b"")
         found, after = db.page(OFFSETS, self.tenant, self.group, after=self.after, limit=self.limit)
         told = [at_moment(db, row, self.at_ms) for row, _ in found]
         return OffsetAtPage(tuple([each for each in told if each is not None]), after)

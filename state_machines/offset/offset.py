@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Self
 
 from state_machines import names, packing, quota
@@ -41,6 +42,7 @@ __all__ = [
     "CommitReply",
     "FetchOffsets",
     "ListOffsets",
+    "MoreColumns",
     "Offset",
     "OffsetCommit",
     "OffsetPage",
@@ -66,6 +68,16 @@ class OffsetCommit:
     expected: int | None = None  #: the offset that must be there, `ABSENT` for none; None: any
     generation: int = NO_GENERATION
     member: str = ""
+
+    @property
+    def says_more(self) -> bool:
+        """Whether there is a value for one of `MoreColumns`."""
+        return (
+            self.expected is not None
+            or self.leader_epoch != NO_LEADER_EPOCH
+            or self.generation != NO_GENERATION
+            or self.member != ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +122,77 @@ def _check_least(values: Sequence[int], least: int, field: str) -> None:
         raise Invalid(f"{field}: {min(values)}, the least is {least}")
 
 
+def _check_length(column: Sequence[Any], field: str, length: int) -> None:
+    if len(column) != length:
+        raise Invalid(f"{field}: {len(column)} items, groups has {length}")
+
+
 def _said(column: tuple[Any, ...], default: Any) -> tuple[Any, ...]:
     """The column, or nothing if it says what is so by default."""
     return () if column.count(default) == len(column) else column
 
 
+_SAYS_MORE: Final = attrgetter("says_more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreColumns:
+    """What most batches do not say, so that these are as small as ever. Any column may be empty.
+
+    `expected` has the offset that must be there, `ABSENT` for none, None for whatever is.
+    `generations` and `members`: see `rows.py`.
+    """
+
+    leader_epochs: tuple[int, ...] = ()
+    expected: tuple[int | None, ...] = ()
+    generations: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, commits: Sequence[OffsetCommit]) -> Self | None:
+        """The columns of some commits; None if they say nothing."""
+        if not any(map(_SAYS_MORE, commits)):
+            return None
+        return cls(
+            leader_epochs=_said(tuple([each.leader_epoch for each in commits]), NO_LEADER_EPOCH),
+            expected=_said(tuple([each.expected for each in commits]), None),
+            generations=_said(tuple([each.generation for each in commits]), NO_GENERATION),
+            members=_said(tuple([each.member for each in commits]), ""),
+        )
+
+    def check(self, length: int) -> None:
+        """Raise Invalid unless the columns have this length and keep their limits."""
+        for field in packing.field_names(MoreColumns):
+            if column := getattr(self, field):
+                _check_length(column, field, length)
+        _check_least(self.leader_epochs, NO_LEADER_EPOCH, "leader_epochs")
+        if self.leader_epochs and max(self.leader_epochs) > LEADER_EPOCH_MAX:
+            raise Invalid(f"leader_epochs: the most is {LEADER_EPOCH_MAX}")
+        _check_least([each for each in self.expected if each is not None], ABSENT, "expected")
+        _check_least(self.generations, NO_GENERATION, "generations")
+        _check_names(self.members, "members", empty=True)
+
+    def select(self, indexes: Sequence[int]) -> Self:
+        """The values at these places."""
+        return type(self)(
+            leader_epochs=_pick(self.leader_epochs, indexes),
+            expected=_pick(self.expected, indexes),
+            generations=_pick(self.generations, indexes),
+            members=_pick(self.members, indexes),
+        )
+
+
+_NOTHING_MORE: Final = MoreColumns()
+
+
+def _pick(column: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
+    return tuple([column[index] for index in indexes]) if column else ()
+
+
 class _Guard:
     """Looks at the commits of a batch one by one, and notes which are refused."""
 
-    def __init__(self, asked: CommitOffsets, fenced: Mapping[str, Group]) -> None:
+    def __init__(self, asked: MoreColumns, fenced: Mapping[str, Group]) -> None:
         self.accepted = 0
         self._fenced = fenced  # the groups that are, by name
         self._asked = zip(
@@ -170,8 +244,7 @@ class _Guard:
 class CommitOffsets:
     """Commit offsets: columns of the same length, one place a commit.
 
-    The columns from `metadata` on may be left out. `expected` has the offset that must be there,
-    `ABSENT` for none, None for whatever is. `generations` and `members`: see `rows.py`.
+    `metadata` may be left out, and so may `more`.
     """
 
     many: ClassVar[str] = "groups"
@@ -181,10 +254,7 @@ class CommitOffsets:
     partitions: tuple[int, ...]
     offsets: tuple[int, ...]
     metadata: tuple[str, ...] = ()
-    leader_epochs: tuple[int, ...] = ()
-    expected: tuple[int | None, ...] = ()
-    generations: tuple[int, ...] = ()
-    members: tuple[str, ...] = ()
+    more: MoreColumns | None = None
 
     @classmethod
     def of(cls, commits: Sequence[OffsetCommit], tenant: str = names.DEFAULT_TENANT) -> Self:
@@ -196,31 +266,19 @@ class CommitOffsets:
             partitions=tuple([each.partition for each in commits]),
             offsets=tuple([each.offset for each in commits]),
             metadata=_said(tuple([each.metadata for each in commits]), ""),
-            leader_epochs=_said(tuple([each.leader_epoch for each in commits]), NO_LEADER_EPOCH),
-            expected=_said(tuple([each.expected for each in commits]), None),
-            generations=_said(tuple([each.generation for each in commits]), NO_GENERATION),
-            members=_said(tuple([each.member for each in commits]), ""),
+            more=MoreColumns.of(commits),
         )
-
-    def _optional(self) -> dict[str, tuple[Any, ...]]:
-        """The columns that are there and need not be."""
-        some = {
-            "metadata": self.metadata,
-            "leader_epochs": self.leader_epochs,
-            "expected": self.expected,
-            "generations": self.generations,
-            "members": self.members,
-        }
-        return {field: column for field, column in some.items() if column}
 
     def validate(self) -> None:
         """Columns of one length, names and numbers within their limits."""
         names.tenant(self.tenant)
         names.items(self.groups, "groups")
-        columns = {"topics": self.topics, "partitions": self.partitions, "offsets": self.offsets}
-        for field, column in {**columns, **self._optional()}.items():
-            if len(column) != len(self.groups):
-                raise Invalid(f"{field}: {len(column)} items, groups has {len(self.groups)}")
+        length = len(self.groups)
+        _check_length(self.topics, "topics", length)
+        _check_length(self.partitions, "partitions", length)
+        _check_length(self.offsets, "offsets", length)
+        if self.metadata:
+            _check_length(self.metadata, "metadata", length)
         _check_names(self.groups, "groups")
         _check_names(self.topics, "topics")
         if min(self.partitions) < 0 or max(self.partitions) > PARTITION_MAX:
@@ -229,12 +287,8 @@ class CommitOffsets:
             raise Invalid("offsets: one is negative")
         for each in self.metadata:
             names.name(each, "metadata", METADATA_BYTES_MAX, empty=True)
-        _check_least(self.leader_epochs, NO_LEADER_EPOCH, "leader_epochs")
-        if self.leader_epochs and max(self.leader_epochs) > LEADER_EPOCH_MAX:
-            raise Invalid(f"leader_epochs: the most is {LEADER_EPOCH_MAX}")
-        _check_least([each for each in self.expected if each is not None], ABSENT, "expected")
-        _check_least(self.generations, NO_GENERATION, "generations")
-        _check_names(self.members, "members", empty=True)
+        if self.more is not None:
+            self.more.check(length)
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """Offsets of one consumer group stay together."""
@@ -242,17 +296,14 @@ class CommitOffsets:
 
     def select(self, indexes: Sequence[int]) -> Self:
         """The commits at these places."""
-
-        def pick(column: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple([column[index] for index in indexes])
-
         return type(self)(
             tenant=self.tenant,
-            groups=pick(self.groups),
-            topics=pick(self.topics),
-            partitions=pick(self.partitions),
-            offsets=pick(self.offsets),
-            **{field: pick(column) for field, column in self._optional().items()},
+            groups=_pick(self.groups, indexes),
+            topics=_pick(self.topics, indexes),
+            partitions=_pick(self.partitions, indexes),
+            offsets=_pick(self.offsets, indexes),
+            metadata=_pick(self.metadata, indexes),
+            more=self.more.select(indexes) if self.more is not None else None,
         )
 
     def join(self, parts: Sequence[Self], replies: Sequence[CommitReply]) -> CommitReply:
@@ -283,8 +334,7 @@ class CommitOffsets:
         """Every commit counts, also when one batch names a partition twice.
 
         Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
-        objects a commit would double what one costs. QuotaExceeded when the tenant
-        commits too often.
+        objects a commit would double what one costs.
         """
         tenant, now_ms = self.tenant, at.now_ms
         limits = quota.of(db, tenant)
@@ -293,8 +343,9 @@ class CommitOffsets:
         table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
         unpack, pack = packing.unpack_values, db.pack
         metadata = self.metadata or ("",) * len(self.groups)
-        epochs = self.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
-        guard = self._guard(db)
+        more = self.more or _NOTHING_MORE
+        epochs = more.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
+        guard = self._guard(db, more)
         keeper: Keeper | None = None
         new: dict[str, int] = {}
         late: dict[str, int] = {}  # groups with a partition that is new in this hour
@@ -335,15 +386,15 @@ class CommitOffsets:
             return CommitReply(len(self.groups), now_ms)
         return CommitReply(guard.accepted, now_ms, guard.refused)
 
-    def _guard(self, db: Tables) -> _Guard | None:
+    def _guard(self, db: Tables, more: MoreColumns) -> _Guard | None:
         """None if every commit happens: no group is fenced and nothing is expected."""
         fenced: dict[str, Group] = {}
-        if db.store.get(rows.FENCES.name, rows.FENCES_KEY) is not None:
+        if rows.any_fenced(db):
             for name in dict.fromkeys(self.groups):
                 group = db.get(rows.GROUPS, self.tenant, name)
                 if group is not None and group.fenced:
                     fenced[name] = group
-        return _Guard(self, fenced) if fenced or self.expected or self.generations else None
+        return _Guard(more, fenced) if fenced or more.expected or more.generations else None
 
 
 @query("offset.fetch")
@@ -366,8 +417,7 @@ class FetchOffsets:
 
         Invalid for a group with more than a page of them.
         """
-        group = db.get(rows.GROUPS, self.tenant, self.group)
-        if group is None or group.state != rows.LIVE:
+        if rows.shown(db, self.tenant, self.group) is None:
             return ()
         found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
         if after:

@@ -160,7 +160,7 @@ class DeleteOffsets(Batch):
         group = live_group(db, self.tenant, item.group)
         offset = db.get(OFFSETS, self.tenant, item.group, item.topic, item.partition)
         if offset is None:
-            raise NotFound(f"partition: {item.topic!r} {item.partition} has no offset")
+            raise NotFound(f"partition: {item.partition} has no offset")
         if item.expected is not None and item.expected != offset.offset:
             raise Conflict(f"expected: {item.expected}, the offset is {offset.offset}")
         activity.drop(db, offset)

@@ -127,9 +127,18 @@ def delete_group(db: Tables, group: Group) -> None:
     _count(db, -group.fenced)
 
 
+def any_fenced(db: Tables) -> bool:
+    """Whether there is a fenced group at all: one lookup an entry."""
+    found: bool | None = db.memo.get(FENCES.name)
+    if found is None:
+        found = db.memo[FENCES.name] = db.store.get(FENCES.name, FENCES_KEY) is not None
+    return found
+
+
 def _count(db: Tables, more: int) -> None:
     if not more:
         return
+    db.memo.pop(FENCES.name, None)
     old = db.get(FENCES, *FENCES_KEY)
     groups = more + (old.groups if old is not None else 0)
     if groups:
@@ -150,11 +159,17 @@ def check_generation(generation: int | None, field: str) -> None:
         raise Invalid(f"{field}: {generation}, the least is {NO_GENERATION}")
 
 
+def shown(db: Tables, tenant: str, name: str) -> Group | None:
+    """The group, None without one and for one that is being deleted: it has no offsets any more."""
+    group = db.get(GROUPS, tenant, name)
+    return group if group is not None and group.state == LIVE else None
+
+
 def live_group(db: Tables, tenant: str, name: str) -> Group:
     """The group. NotFound without one, Conflict for one that is being deleted."""
     group = db.get(GROUPS, tenant, name)
     if group is None:
-        raise NotFound(f"group: {name!r} has no offsets")
+        raise NotFound("group: there is no such group")
     check_live(group)
     return group
 
@@ -162,7 +177,7 @@ def live_group(db: Tables, tenant: str, name: str) -> Group:
 def check_live(group: Group) -> None:
     """Raise Conflict for a group that is being deleted."""
     if group.state != LIVE:
-        raise Conflict(f"group: {group.group!r} is being deleted")
+        raise Conflict("group: it is being deleted")
 
 
 def check_held(group: Group, expected: int | None) -> None:

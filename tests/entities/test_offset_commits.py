@@ -15,6 +15,7 @@ from state_machines.offset.offset import (
     CommitOffsets,
     CommitReply,
     FetchOffsets,
+    MoreColumns,
     OffsetCommit,
     RefusedCommits,
 )
@@ -208,6 +209,16 @@ def test_commits_look_at_groups_only_while_one_is_fenced(group: Group) -> None:
     assert group.rows("offset.fences") == 0
 
 
+def test_a_fence_holds_from_the_next_command_on(group: Group) -> None:
+    """Also within its entry, and when a command between them is refused."""
+    plain = CommitOffsets.of([commit(offset=1)])
+    refused = FenceGroup(group="g", expected_generation=5)
+    first, _, _, _, second, _, third = group.together(
+        plain, refused, FenceGroup(group="g"), refused, plain, ReleaseGroup(group="g"), plain
+    )
+    assert (first.committed, second.committed, third.committed) == (1, 0, 1)
+
+
 # -- over several groups --------------------------------------------------------------------------
 
 
@@ -215,8 +226,7 @@ def test_refusals_are_named_by_their_places_in_the_whole_batch() -> None:
     whole = CommitOffsets.of([commit(name, expected=1, member="m") for name in "abacb"])
     parts = [whole.select([0, 2, 3]), whole.select([1, 4])]
     assert [each.groups for each in parts] == [("a", "a", "c"), ("b", "b")]
-    assert parts[1].expected == (1, 1)
-    assert parts[1].members == ("m", "m")
+    assert parts[1].more == MoreColumns(expected=(1, 1), members=("m", "m"))
     assert parts[1].metadata == ()
     replies = [
         CommitReply(1, 5, RefusedCommits((1, 2), ("FENCED", "CONFLICT"), ("x", "y"))),
@@ -282,7 +292,8 @@ GOOD = CommitOffsets.of([commit(expected=3, generation=1, member="m", leader_epo
     ],
 )
 def test_limits_of_a_guarded_commit(group: Group, change: dict[str, Any], field: str) -> None:
-    group.beyond(replace(GOOD, **change), field)
+    assert GOOD.more is not None
+    group.beyond(replace(GOOD, more=replace(GOOD.more, **change)), field)
 
 
 @pytest.mark.parametrize(
@@ -306,4 +317,4 @@ def test_limits_of_groups(group: Group, operation: Any, field: str) -> None:
 
 def test_an_expected_offset_is_a_number_or_nothing(group: Group) -> None:
     with pytest.raises(Invalid, match=r"^expected: "):
-        op.validate(replace(GOOD, expected=("5", None)))  # type: ignore[arg-type]
+        op.validate(replace(GOOD, more=MoreColumns(expected=("5", None))))  # type: ignore[arg-type]

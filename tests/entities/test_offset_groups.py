@@ -97,6 +97,7 @@ def test_a_large_group_is_deleted_in_parts_and_is_nowhere_in_between(group: Grou
     send(group, count=5)
     assert group.run(DeleteGroup(group="g", limit=3)) == 3, "as many as the limit: ask again"
     assert group.ask(FetchOffsets(group="g")) == ()
+    assert group.ask(OffsetsAt(group="g", at_ms=group.now_ms)).offsets == ()
     assert group.ask(GetGroup(group="g")).state == DYING
     reply = group.run(
         CommitOffsets.of(
@@ -110,7 +111,7 @@ def test_a_large_group_is_deleted_in_parts_and_is_nowhere_in_between(group: Grou
         ResetOffsets(group="g", resets=(OffsetReset(topic="t", partition=0, offset=1),)),
         RewindGroup(group="g", at_ms=1),
     ):
-        with group.refuses(Conflict, "^group: 'g' is being deleted"):
+        with group.refuses(Conflict, "^group: it is being deleted"):
             group.run(operation)
     (outcome,) = group.run(DeleteOffsets(items=(OffsetName("g", "t", 4),)))
     assert outcome.code == "CONFLICT"

@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import columns
+from jobs import progress, sessions
 from state_machines.errors import Invalid
+from state_machines.mqtt.sessions import Session
+from state_machines.offset.rows import StoredOffset
 
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
@@ -232,3 +235,12 @@ class WithRevision:
 def test_a_class_without_columns_is_a_mistake_in_the_program(kind: type, field: str) -> None:
     with pytest.raises(TypeError, match=field):
         columns.schema_of(kind)
+
+
+@pytest.mark.parametrize(
+    ("asked", "row"), [(progress.OFFSETS, StoredOffset), (sessions.SESSIONS, Session)]
+)
+def test_rows_have_the_columns_that_jobs_ask_for(asked: Any, row: type) -> None:
+    """Whatever else they have by now."""
+    kept = columns.schema_of(row)
+    assert [kept.field(each.name) for each in asked] == list(asked)

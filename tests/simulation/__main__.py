@@ -2,6 +2,7 @@
 
 python -m tests.simulation run --seeds 20000    # resumable; violations are minimised
 python -m tests.simulation replay 4711 --only 0,3
+python -m tests.simulation wills --stories 1000  # resumable
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 from tests.proof.record import Record
 from tests.simulation.plan import KINDS, draw
 from tests.simulation.run import Result, minimise, run, struck
+from tests.simulation.wills import play, stories
 
 BATCH = 25  #: seeds between two savings of the record
 FAILURES_MAX = 5  #: after so many violations there is enough to do
@@ -62,6 +64,32 @@ def run_seeds(
     if unseen and seeds >= 1_000:
         console.print(f"[red]faults that were never seen: {', '.join(unseen)}")
     if figures.get("violations") or (unseen and seeds >= 1_000):
+        raise typer.Exit(1)
+    record.finish()
+
+
+@app.command()
+def wills(
+    count: int = typer.Option(1_000, "--stories", help="Lives of wills, each with one kill."),
+) -> None:
+    """Kill the leader at any step of a will's life. Goes on where it was stopped."""
+    record = Record("wills", tests="tests/simulation", stories=count)
+    figures = record.figures
+    for seed, kill_at, controller in stories(count, record.done):
+        try:
+            story = play(seed, kill_at, controller=controller)
+        except AssertionError as error:
+            console.print(f"[red]play({seed}, {kill_at}, controller={controller}): {error}")
+            figures.setdefault("violations", []).append([seed, kill_at, controller])
+        else:
+            figures["kills"] = figures.get("kills", 0) + len(story.killed)
+            figures["published"] = figures.get("published", 0) + len(story.published)
+        record.advance(1)
+        if record.done % BATCH == 0:
+            console.print(f"{record.done} of {count} lives", highlight=False)
+    record.save()
+    _show(record)
+    if figures.get("violations"):
         raise typer.Exit(1)
     record.finish()
 
@@ -163,7 +191,7 @@ def _show(record: Record) -> None:
     for name, value in figures.items():
         if name not in ("faults", "violations"):
             table.add_row(name, f"{value:,}" if isinstance(value, int) else f"{value:,.2f}")
-    table.add_row("violations", str(len(figures["violations"])))
+    table.add_row("violations", str(len(figures.get("violations", []))))
     console.print(table)
 
 
