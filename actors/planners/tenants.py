@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from state_machines import quota
 from state_machines.metadata import tenant as tenants
-from state_machines.metadata.tenant import AdvanceTenant, RemoveTenant, Tenant
+from state_machines.metadata.tenant import AdvanceTenant, RemoveTenant, Tenant, TenantQuotas
 from state_machines.metadata.tenant_purge import PurgeMetadata
 from state_machines.mqtt.tenant_purge import PurgeMqtt
 from state_machines.offset.tenant_purge import PurgeOffsets
@@ -89,12 +89,19 @@ def kind_of(group: str) -> str:
 
 def wanted(tenant: Tenant, groups: int) -> GroupQuota | None:
     """The row that a tenant should have in each of so many groups of a kind; None: no row."""
-    limits = {name: getattr(tenant.quotas, name) for name in quota.LIMITS}
     closed = tenant.state == tenants.DELETING
-    if not closed and not any(limits.values()):
+    if not closed and tenant.quotas == TenantQuotas():
         return None
-    shares = {name: quota.share(limit, groups) for name, limit in limits.items()}
-    return GroupQuota(tenant=tenant.name, version=tenant.revision, closed=closed, **shares)
+    limits = tenant.quotas
+    return GroupQuota(
+        tenant=tenant.name,
+        version=tenant.revision,
+        closed=closed,
+        topics=quota.share(limits.topics, groups),
+        sessions=quota.share(limits.sessions, groups),
+        session_opens_per_s=quota.share(limits.session_opens_per_s, groups),
+        offset_commits_per_s=quota.share(limits.offset_commits_per_s, groups),
+    )
 
 
 def plan_quotas(

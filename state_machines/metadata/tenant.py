@@ -61,7 +61,7 @@ class Tenant:
     created_ms: int
     updated_ms: int
     step: str = ""
-    purged: int = 0  #: rows that its deletion has removed
+    purged: int = 0  #: rows that its deletion has removed, at least
 
 
 @dataclass(frozen=True, slots=True)

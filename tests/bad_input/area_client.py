@@ -109,6 +109,9 @@ def instance(kind: Any, plain: dict[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
 
     def made(hint: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        hint = bodies._optional(hint)
         if typing.get_origin(hint) is tuple:
             item = typing.get_args(hint)[0]
             return tuple(made(item, each) for each in value)

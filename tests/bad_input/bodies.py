@@ -20,7 +20,7 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import values
+from tests.bad_input import fitting_tenants, values
 from tests.bad_input.fitting_security import FITTING_SECURITY
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
@@ -30,15 +30,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
         "expected_version": 0,
     },
-    "metadata.config.set": {"items": [{"scope": "cluster", "key": "rebalance", "text": "off"}]},
-    "metadata.config.delete": {"items": [{"scope": "tenant/a", "key": "a"}]},
-    "metadata.config.get": {"scope": "cluster"},
-    "metadata.config.list": {"scope": "cluster"},
-    "metadata.config.resolve": {"keys": ["rebalance"]},
-    "group.quota.set": {"items": [{"tenant": "a", "version": 1, "closed": True}]},
-    "metadata.tenant.advance": {"step": "purging"},
-    "metadata.topic.create": {"items": [{"name": "a", "protocol": "kafka", "permissions": 6}]},
-    "metadata.topic.update": {"items": [{"name": "a", "permissions": 2}]},
+    **fitting_tenants.FITTING,
     **FITTING_SECURITY,
 }
 

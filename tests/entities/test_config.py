@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,22 @@ def test_every_setting_has_a_unit_a_range_and_a_default_within_it(group: Group) 
             assert (each.unit not in ("ms", "s")) or each.name.endswith(f"_{each.unit}")
     assert SETTINGS["connector_timeout_ms"].default == 30_000
     assert len(group.ask(ResolveConfigs())) == len(SETTINGS)
+
+
+def test_the_docs_have_every_setting_as_it_is(request: pytest.FixtureRequest) -> None:
+    """Their table ends the page; `pytest --rewrite` writes it down."""
+    docs = Path(__file__).parents[2] / "docs" / "tenants.md"
+    rows = []
+    for name, each in sorted(SETTINGS.items()):
+        limits = ", ".join(each.choices) or f"{each.low} to {each.high}"
+        default = each.default_choice or each.default
+        tenant = "yes" if each.per_tenant else "no"
+        rows.append(f"| `{name}` | {default} | {limits} | {tenant} | {each.description} |\n")
+    text, head, table = docs.read_text(encoding="utf-8").rpartition("|---|---|---|---|---|\n")
+    if request.config.getoption("--rewrite"):
+        docs.write_text(text + head + "".join(rows), encoding="utf-8")
+        return
+    assert table == "".join(rows), "a setting has changed: write it down with pytest --rewrite"
 
 
 def test_a_value_is_set_at_the_revision_that_was_seen(group: Group) -> None:
