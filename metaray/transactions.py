@@ -25,6 +25,7 @@ from typing import Any, Protocol, Self
 
 from state_machines.batch import Outcome
 from state_machines.lease import (
+    KEEP_MAX,
     GetLease,
     GrantLeases,
     KeepLeases,
@@ -142,8 +143,10 @@ class Lease:
 
 
 async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
-    """Keep leases alive, in one command a group. An outcome for each, in order: NOT_FOUND says that
-    it is over."""
+    """Keep leases alive, a thousand in one command to their group.
+
+    An outcome for each, in order: NOT_FOUND says that it is over.
+    """
     by_group: defaultdict[str, list[int]] = defaultdict(list)
     for place, lease in enumerate(leases):
         by_group[lease.group].append(place)
@@ -154,5 +157,11 @@ async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
         answers = await leases[places[0]].client.call_in(group, KeepLeases(items=items))
         outcomes.update(zip(places, answers, strict=True))
 
-    await asyncio.gather(*(keep(group, places) for group, places in by_group.items()))
+    await asyncio.gather(
+        *(
+            keep(group, places[at : at + KEEP_MAX])
+            for group, places in by_group.items()
+            for at in range(0, len(places), KEEP_MAX)
+        )
+    )
     return [outcomes[place] for place in range(len(leases))]

@@ -39,6 +39,7 @@ from state_machines.tables import TABLES, Table, Tables
 TTL_MS_MIN: Final = 1_000
 TTL_MS_MAX: Final = 24 * 3_600_000
 GRACE_MS_MAX: Final = 3_600_000
+KEEP_MAX: Final = 1_000  #: leases that one command keeps alive
 EXPIRE_MAX: Final = 10_000  #: leases looked at and rows removed by one command
 REVOKE_ROWS_MAX: Final = 10_000  #: rows removed by one command
 
@@ -230,10 +231,13 @@ class GrantLeases(Batch):
     def validate(self) -> None:
         """Owners and times within their limits."""
         names.items(self.items, "items")
-        for each in self.items:
-            names.name(each.owner, "owner")
+        for place, each in enumerate(self.items):
+            names.name(each.owner, f"items[{place}].owner")
             if not TTL_MS_MIN <= each.ttl_ms <= TTL_MS_MAX:
-                raise Invalid(f"ttl_ms: {each.ttl_ms}, the range is {TTL_MS_MIN} to {TTL_MS_MAX}")
+                raise Invalid(
+                    f"items[{place}].ttl_ms: {each.ttl_ms}, the range is "
+                    f"{TTL_MS_MIN} to {TTL_MS_MAX}"
+                )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[LeaseGrant, ...]:
         """Ids are never given twice."""
@@ -258,15 +262,19 @@ class GrantLeases(Batch):
 
 
 @command("group.lease.keep")
-class KeepLeases(Batch):
-    """Keep leases alive: each has its whole time again from now on."""
+class KeepLeases:
+    """Keep leases alive: each has its whole time again from now on.
+
+    It does not wait behind other commands, and so it is never long.
+    """
 
     urgent: ClassVar[bool] = True
     items: tuple[int, ...]  #: lease ids
 
     def validate(self) -> None:
         """The number of items within its limit."""
-        names.items(self.items, "items")
+        if not 0 < len(self.items) <= KEEP_MAX:
+            raise Invalid(f"items: {len(self.items)} items, the range is 1 to {KEEP_MAX}")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """NotFound for one that has ended: its rows are gone, or going."""

@@ -16,15 +16,18 @@ from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
 from state_machines import op, runs
 from state_machines.errors import Overloaded
 from state_machines.machine import Admitted, Applied
-from state_machines.metadata.kv import PutKv
+from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import ExpireNodes, HeartbeatNode
 from state_machines.mqtt.session import OpenSession, SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
+from state_machines.transaction import Compare, Transaction
 from tests.actors.test_pending import code, reply_future
 from tests.actors.test_pending import write as some_write
 from tests.actors.virtual_time import in_virtual_time
 
 BEAT = HeartbeatNode(node_id="b", epoch=1)
+PUT = PutKv(tenant="a", key="k", value=b"")
+MANY = OpenSessions.of([SessionItem(client_id="c", broker="b")] * 9)
 
 
 def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> Charge:
@@ -57,11 +60,26 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         ((PutKv(key="k", value=b""),), False, {"default": 1}),
         ((BEAT,), True, {"": 1}),
         ((BEAT, ExpireNodes(controller_epoch=1, timeout_ms=5)), True, {"": 2}),
-        ((BEAT, PutKv(tenant="a", key="k", value=b"")), False, {"": 1, "a": 1}),
+        ((BEAT, PUT), False, {"": 1, "a": 1}),
         ((run_of(["default"] * 7),), False, {"default": 7}),
         ((run_of(["a"] * 3), run_of(["a"])), False, {"a": 4}),
         ((run_of(["a", "b", "a"]), run_of(["c"])), False, {"a": 2, "b": 1, "c": 1}),
-        ((OpenSessions.of([SessionItem(client_id="c", broker="b")] * 9),), False, {"default": 9}),
+        ((MANY,), False, {"default": 9}),
+        (
+            (Transaction.of(then=[PutKv(tenant="a", key="k", value=b""), BEAT, BEAT]),),
+            False,
+            {"a": 1, "": 2},
+        ),
+        (
+            (
+                Transaction.of(
+                    otherwise=[OpenSessions.of([SessionItem(client_id="c", broker="b")] * 9)]
+                ),
+            ),
+            False,
+            {"default": 9},
+        ),
+        ((Transaction.of(compare=[Compare.absent(KV, "a", "k")]), BEAT), False, {"": 2}),
         ((), False, {}),
     ],
 )

@@ -25,6 +25,8 @@ from tests.bad_input.fitting_security import FITTING_SECURITY
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
+KV_KEY: Final = msgpack.packb(["default", "a"])
+
 FITTING: Final[dict[str, dict[str, Any]]] = {
     "metadata.slots.assign": {
         "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
@@ -32,6 +34,14 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     },
     **fitting_tenants.FITTING,
     **FITTING_SECURITY,
+    "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},
+    "group.lease.attach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},
+    "group.lease.detach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},
+    "group.transact": {
+        "compare": [{"table": "metadata.kv", "key": KV_KEY, "relation": "equal", "revision": 1}],
+        "then": [{"tag": "metadata.kv.get", "body": msgpack.packb({"key": "a"})}],
+        "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
+    },
 }
 
 MISSING: Final = object()

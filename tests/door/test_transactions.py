@@ -14,7 +14,7 @@ import pytest
 from actors.caller import Caller
 from metaray.transactions import Lease, LeasedRow, keep_alive, transact
 from state_machines.errors import Conflict, Invalid, NotFound
-from state_machines.lease import ExpireLeases
+from state_machines.lease import KEEP_MAX, ExpireLeases
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, KvEntry, PutKv
 from state_machines.metadata.slot_map import AssignSlots
 from state_machines.mqtt.topic import TOPICS, CreateTopics, GetTopic
@@ -200,3 +200,5 @@ async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client)
     outcomes = await keep_alive(leases)
     assert [each.code for each in outcomes] == ["OK", "OK", "NOT_FOUND"]
     assert sorted(client.machines.asked) == ["metadata-0", "mqtt-0"]
+    many = await keep_alive([leases[0]] * (KEEP_MAX + 1))
+    assert [each.code for each in many] == ["OK"] * (KEEP_MAX + 1)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import pytest
+
+from state_machines import op
+from state_machines.errors import Invalid
 from state_machines.lease import (
     ATTACHED,
     ATTACHMENTS,
@@ -18,6 +25,7 @@ from state_machines.lease_rows import AttachRows, LeasedRow
 from state_machines.metadata.kv import KV, GetKv, PutKv
 from state_machines.tables import Tables
 from state_machines.transaction import Transaction
+from state_machines.wire import api_pb2 as api
 from tests.entities.group import Group
 
 TTL_S = 10
@@ -26,6 +34,19 @@ GRACE_S = 4
 
 def row(key: str) -> LeasedRow:
     return LeasedRow.of(KV, "default", key)
+
+
+def beyond(group: Group, made: Any, field: str) -> None:
+    """`Group.beyond` for a field within an item: client, leader and replica each name it."""
+    says = f"^{re.escape(field)}: "
+    with pytest.raises(Invalid, match=says):
+        op.validate(made)
+    with pytest.raises(Invalid, match=says):
+        group.machine.admit(group.proposal(made))
+    with group.refuses(Invalid, says):
+        (reply,) = group.entry(group.proposal(made))
+        assert reply.results[0].code == api.INVALID
+        raise Invalid(reply.results[0].detail)
 
 
 class Leased(Group):

@@ -12,6 +12,7 @@ from state_machines.errors import Fenced, NotFound
 from state_machines.lease import (
     EXPIRE_MAX,
     GRACE_MS_MAX,
+    KEEP_MAX,
     TTL_MS_MAX,
     TTL_MS_MIN,
     ExpireLeases,
@@ -24,11 +25,11 @@ from state_machines.lease import (
     NextLeaseDue,
     RevokeLeases,
 )
-from state_machines.limits import BATCH_ITEMS_MAX, NAME_BYTES_MAX
+from state_machines.limits import NAME_BYTES_MAX
 from state_machines.machine import Machine
 from state_machines.metadata.kv import PutKv
 from tests.entities.group import Group, rows_but_books
-from tests.entities.leases import GRACE_S, TTL_S, Leased
+from tests.entities.leases import GRACE_S, TTL_S, Leased, beyond
 
 
 @pytest.fixture
@@ -344,14 +345,15 @@ def test_limits() -> None:
     for ttl_ms in (TTL_MS_MIN, TTL_MS_MAX):
         group.run(grant(ttl_ms=ttl_ms))
     for ttl_ms in (TTL_MS_MIN - 1, TTL_MS_MAX + 1):
-        group.beyond(grant(ttl_ms=ttl_ms), "ttl_ms")
+        beyond(group, grant(ttl_ms=ttl_ms), "items[0].ttl_ms")
     group.run(grant("x" * NAME_BYTES_MAX))
     for owner in ("", "x" * (NAME_BYTES_MAX + 1), "a\0"):
-        group.beyond(grant(owner), "owner")
+        beyond(group, grant(owner), "items[0].owner")
     group.beyond(GrantLeases(items=()), "items")
     group.beyond(KeepLeases(items=()), "items")
     group.beyond(RevokeLeases(items=()), "items")
-    group.run(KeepLeases(items=(1,) * BATCH_ITEMS_MAX))
+    group.run(KeepLeases(items=(1,) * KEEP_MAX))
+    group.beyond(KeepLeases(items=(1,) * (KEEP_MAX + 1)), "items")
     for limit in (0, EXPIRE_MAX + 1):
         group.beyond(ExpireLeases(controller_epoch=1, limit=limit), "limit")
     for grace in (-1, GRACE_MS_MAX + 1):

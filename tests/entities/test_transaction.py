@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +39,7 @@ from state_machines.transaction import (
 )
 from state_machines.wire import api_pb2 as api
 from tests.entities.group import Group
+from tests.entities.leases import beyond
 from tests.machine.alone import wire
 
 
@@ -274,17 +274,6 @@ def test_limits(group: Group) -> None:
     group.beyond(Transaction(then=(look,) * (STEPS_MAX + 1)), "then")
     group.beyond(Transaction(otherwise=(look,) * (STEPS_MAX + 1)), "otherwise")
     group.beyond(Transaction(), "then")
-
-
-def beyond(group: Group, made: Transaction, field: str) -> None:
-    """Client, leader and replica each refuse it, naming this field."""
-    with pytest.raises(Invalid, match=f"^{re.escape(field)}: "):
-        op.validate(made)
-    with pytest.raises(Invalid, match=f"^{re.escape(field)}: "):
-        group.machine.admit(group.proposal(made))
-    (reply,) = group.entry(group.proposal(made))
-    assert reply.results[0].code == api.INVALID
-    assert reply.results[0].detail.startswith(f"{field}: ")
 
 
 def test_a_step_is_a_command_or_a_query_within_its_limits(group: Group) -> None:
