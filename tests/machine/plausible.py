@@ -33,6 +33,7 @@ from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.offset import CommitOffsets, DeleteGroup, OffsetCommit
 from state_machines.wire import api_pb2 as api
+from tests.machine import plausible_engine
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -118,8 +119,10 @@ def offset(luck: Random) -> list[Callable[[], Any]]:
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
     if kind == "metadata":
-        return metadata(luck, index)
-    return mqtt(luck, index, epochs) if kind == "mqtt" else offset(luck)
+        return metadata(luck, index) + plausible_engine.engine(luck, index, epochs)
+    if kind == "mqtt":
+        return mqtt(luck, index, epochs) + plausible_engine.connector_steps(luck, index, epochs)
+    return offset(luck)
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:
