@@ -16,9 +16,9 @@ Five things need care.
   short-lived, and the map is not moved under them: growing waits for them until it cannot wait any
   longer, and then takes them away (`ViewLost`).
 - **Two threads.** A transaction belongs to the thread that began it, and one that writes does not
-  keep others from reading what was there before. So `write_runs` may run beside the storage thread,
-  but nothing of the map or of the reading side is touched there: that is for `make_room` and
-  `renew`. A table made there has no handle that an older read transaction could use, so handles
+  keep others from reading what was there before. So `write_slices` may run beside the storage
+  thread, but nothing of the map or of the reading side is touched there: that is for `make_room`
+  and `renew`. A table made there has no handle that an older read transaction could use, so handles
   wait for `renew`, too.
 - **Meta pages.** There are two, the later transaction's is in force, and nothing checks their bits:
   a number that flips would put the transaction before the last in force, and with it a vote that
@@ -39,7 +39,7 @@ import lmdb
 
 from storage import filesystem
 from storage.disk_view import DiskView
-from storage.engine import Change, EngineStats, Run, checked, seal, unseal
+from storage.engine import Change, EngineStats, Slice, checked, seal, unseal
 from storage.errors import (
     BadKey,
     Closed,
@@ -152,17 +152,19 @@ class DiskEngine:
 
     def write(self, changes: Iterable[Change]) -> None:
         """See `engine.Engine`."""
-        runs = [_run(table, rows) for table, rows in checked(changes).items()]
+        slices = [_slice(table, rows) for table, rows in checked(changes).items()]
         self._check_writable()
         self._drop_reader()
         try:
-            self._grow_ahead(_need(sum(run.rows for run in runs), sum(run.size for run in runs)))
-            self._transact(runs)
+            self._grow_ahead(
+                _need(sum(part.rows for part in slices), sum(part.size for part in slices))
+            )
+            self._transact(slices)
         except lmdb.MapFullError:
             # The estimate was too low (a deep tree, a long freelist). The transaction is gone.
             self._grow(2 * self._map_bytes)
             try:
-                self._transact(runs)
+                self._transact(slices)
             except lmdb.MapFullError:
                 raise MapFull(self.path, self.limit_bytes) from None
         self.renew()
@@ -172,11 +174,11 @@ class DiskEngine:
         self._check_writable()
         self._grow_ahead(_need(rows, size))
 
-    def write_runs(self, runs: Sequence[Run]) -> None:
+    def write_slices(self, slices: Sequence[Slice]) -> None:
         """See `engine.Engine`."""
         self._check_writable()
         try:
-            self._transact(runs)
+            self._transact(slices)
         except lmdb.MapFullError:
             raise MapFull(self.path, self._map_bytes) from None
 
@@ -311,28 +313,28 @@ class DiskEngine:
         if self._closed:
             raise Closed(f"{self.path} is closed")
 
-    def _transact(self, runs: Sequence[Run]) -> None:
+    def _transact(self, slices: Sequence[Slice]) -> None:
         """One transaction. Only MapFullError leaves it as LMDB's own error."""
         made: dict[str, Any] = {}
         try:
             with self._env.begin(write=True) as transaction:
-                for run in runs:
-                    handle = self._handles.get(run.table) or made.get(run.table)
+                for part in slices:
+                    handle = self._handles.get(part.table) or made.get(part.table)
                     if handle is None:
-                        if not run.keys:
+                        if not part.keys:
                             continue  # deletes in a table that never was
-                        name = _name(run.table)
-                        handle = made[run.table] = self._env.open_db(name, txn=transaction)
+                        name = _name(part.table)
+                        handle = made[part.table] = self._env.open_db(name, txn=transaction)
                     # failpoint: disk.before_put
                     # Keys in order touch each page once.
-                    for key in run.gone:
+                    for key in part.gone:
                         # failpoint: disk.before_delete
                         transaction.delete(key, db=handle)
                     with transaction.cursor(db=handle) as cursor:
-                        _, stored = cursor.putmulti(zip(run.keys, run.values, strict=True))
+                        _, stored = cursor.putmulti(zip(part.keys, part.values, strict=True))
                         # failpoint: disk.before_commit
-                    if stored != len(run.keys):  # it says so instead of raising
-                        what = f"{stored} of {len(run.keys)} records of {run.table!r} were put"
+                    if stored != len(part.keys):  # it says so instead of raising
+                        what = f"{stored} of {len(part.keys)} records of {part.table!r} were put"
                         raise lmdb.Error(what)
                 _stamp(transaction)
         except lmdb.MapFullError:
@@ -406,7 +408,7 @@ class DiskEngine:
             view.close()
 
 
-def _run(table: str, rows: dict[bytes, bytes | None]) -> Run:
+def _slice(table: str, rows: dict[bytes, bytes | None]) -> Slice:
     """Changes of one table in order."""
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -418,7 +420,7 @@ def _run(table: str, rows: dict[bytes, bytes | None]) -> Run:
         else:
             keys.append(key)
             values.append(value)
-    return Run(table, keys, values, gone, sum(map(len, rows)) + sum(map(len, values)))
+    return Slice(table, keys, values, gone, sum(map(len, rows)) + sum(map(len, values)))
 
 
 def _need(rows: int, size: int) -> int:

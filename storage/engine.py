@@ -8,7 +8,7 @@ Two engines pass one contract suite: `memory.MemoryEngine` and `disk.DiskEngine`
 atomic, and durable when it returns. A table exists once something was written to it; reading one
 that does not exist finds nothing. Writes and direct reads belong to one thread, the storage thread;
 a view may be read and closed on another one. What is large is written on a second thread while the
-storage thread reads: `make_room`, then `write_runs` there, then `renew`.
+storage thread reads: `make_room`, then `write_slices` there, then `renew`.
 
 LMDB has no checksums: a bit that flips on the disk is read back as data. So every value that
 `log.py` and `state.py` store is sealed here first with a CRC-32 over table, key and value, and
@@ -52,7 +52,7 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Slice:
     """Changes of one table: `keys` in order with their `values`, and the keys that are `gone`.
 
     Two lists and not one of pairs: pairs would be objects for the garbage collector to look at.
@@ -138,18 +138,18 @@ class Engine(Reader, Protocol):
         ...
 
     def make_room(self, rows: int, size: int) -> None:
-        """Before `write_runs`, on the storage thread: see that so many rows of so many bytes fit.
+        """Before `write_slices`, on the storage thread: see that so many rows of so many bytes fit.
         Open views may be lost, as by a `write`."""
         ...
 
-    def write_runs(self, runs: Sequence[Run]) -> None:
+    def write_slices(self, slices: Sequence[Slice]) -> None:
         """What `write` does, on any one thread while the storage thread reads. Until `renew` the
         storage thread may see it or not. Raises `MapFull` also where `write` would make room: that
         is for the storage thread to do."""
         ...
 
     def renew(self) -> None:
-        """After `write_runs`, on the storage thread: it reads what was written from here on."""
+        """After `write_slices`, on the storage thread: it reads what was written from here on."""
         ...
 
     def clear(self, tables: Iterable[str]) -> None:
@@ -199,7 +199,7 @@ def seal(table: str, key: bytes, value: bytes) -> bytes:
     return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value
 
 
-def sealed_run(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | None]) -> Run:
+def sealed_slice(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | None]) -> Slice:
     """These rows, sealed and in order; None is one that goes. The list of keys is taken over."""
     keys.sort()
     gone = [key for key in keys if rows[key] is None]
@@ -211,7 +211,7 @@ def sealed_run(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | None]
         for key in keys
         if (value := rows[key]) is not None
     ]
-    return Run(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
+    return Slice(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
 
 
 def unseal(where: str, table: str, key: bytes, stored: bytes) -> bytes:

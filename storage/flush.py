@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 
 from state_machines.raft.messages import SnapshotMeta
 from storage import records
-from storage.engine import Change, Engine, Run, sealed_run
+from storage.engine import Change, Engine, Slice, sealed_slice
 from storage.errors import MapFull
 from storage.layer import ROW_OVERHEAD_BYTES, Layer
 from storage.snapshot import APPLIED, STATE
@@ -45,8 +45,8 @@ class Flush:
         self.written = False
         self._engine = engine
         self._layers = layers
-        self._slices = self._sealed()
-        self._runs: list[Run] = []
+        self._sealing = self._sealed()
+        self._slices: list[Slice] = []
         self._lock = threading.Lock()  # held while it is written
         self._over = False  # written, or given up
 
@@ -55,14 +55,14 @@ class Flush:
         if self._over:
             return False
         size = 0
-        for run in self._slices:
-            self._runs.append(run)
-            size += run.size + ROW_OVERHEAD_BYTES * run.rows
+        for part in self._sealing:
+            self._slices.append(part)
+            size += part.size + ROW_OVERHEAD_BYTES * part.rows
             if size >= SLICE_BYTES:
                 return True
         # Here, because moving the map is for the thread that reads from it.
         self._engine.make_room(
-            sum(run.rows for run in self._runs), sum(run.size for run in self._runs)
+            sum(part.rows for part in self._slices), sum(part.size for part in self._slices)
         )
         return False
 
@@ -77,7 +77,7 @@ class Flush:
                 return
             # failpoint: flush.before_write
             try:
-                self._engine.write_runs(self._runs)
+                self._engine.write_slices(self._slices)
             except MapFull:
                 return
             self._end(written=True)
@@ -100,9 +100,9 @@ class Flush:
 
     def _end(self, *, written: bool) -> None:
         self.written, self._over = written, True
-        self._runs = []  # as large as the layer itself
+        self._slices = []  # as large as the layer itself
 
-    def _sealed(self) -> Iterator[Run]:
+    def _sealed(self) -> Iterator[Slice]:
         """The layer in sealed slices, and last its point."""
         for table, layer in self._layers.items():
             rows = layer.rows
@@ -112,12 +112,12 @@ class Flush:
                 keys.append(key)
                 size += ROW_OVERHEAD_BYTES + (0 if value is None else len(value))
                 if size >= SLICE_BYTES:
-                    yield sealed_run(table, keys, rows)
+                    yield sealed_slice(table, keys, rows)
                     keys, size = [], 0
             if keys:
-                yield sealed_run(table, keys, rows)
-        yield sealed_run(STATE, [APPLIED], {APPLIED: records.meta_to(self.point)})
+                yield sealed_slice(table, keys, rows)
+        yield sealed_slice(STATE, [APPLIED], {APPLIED: records.meta_to(self.point)})
 
     def _changes(self) -> Iterator[Change]:
-        for run in self._runs:
-            yield from run.changes()
+        for part in self._slices:
+            yield from part.changes()

@@ -15,7 +15,7 @@ from typing import Self
 
 from state_machines.keyvalue import Part
 from storage import keys
-from storage.engine import Change, EngineStats, Run, checked
+from storage.engine import Change, EngineStats, Slice, checked
 from storage.errors import MapFull, ViewLost
 
 LIMIT_BYTES = 1 << 40
@@ -116,7 +116,7 @@ class MemoryEngine:
         self._tables: dict[str, _Table] = {}
         self._views: set[MemoryView] = set()
         self._used = 0
-        self._lock = threading.Lock()  # `write_runs` comes on another thread
+        self._lock = threading.Lock()  # `write_slices` comes on another thread
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """See `engine.Reader`."""
@@ -140,9 +140,9 @@ class MemoryEngine:
     def make_room(self, rows: int, size: int) -> None:
         """See `engine.Engine`. There is no map to grow."""
 
-    def write_runs(self, runs: Sequence[Run]) -> None:
+    def write_slices(self, slices: Sequence[Slice]) -> None:
         """See `engine.Engine`."""
-        self.write(change for run in runs for change in run.changes())
+        self.write(change for part in slices for change in part.changes())
 
     def renew(self) -> None:
         """See `engine.Engine`. What was written is read at once."""

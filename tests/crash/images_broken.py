@@ -84,7 +84,7 @@ BROKEN = {
     ),
     "compact before flush": Broken(
         "the log lets go of entries that the state has only in memory",
-        (("storage.flush", "self._engine.write_runs(self._runs)\n", "pass\n"),),
+        (("storage.flush", "self._engine.write_slices(self._slices)\n", "pass\n"),),
     ),
     "vote not saved": Broken(
         "a term is saved without the vote given in it",

@@ -82,7 +82,7 @@ def test_a_caller_does_not_outlive_a_commit_that_failed(
             (seat,) = group.wires.living.values()
             assert seat.replica is not None
             with monkeypatch.context() as patch:
-                patch.setattr(DiskEngine, "write_runs", fail)
+                patch.setattr(DiskEngine, "write_slices", fail)
                 patch.setattr(os, "_exit", end)
                 with pytest.raises(Ended, match=str(FAILED_COMMIT_EXIT)):
                     await getattr(seat.replica, what)()

@@ -15,9 +15,9 @@ STATE: Final = (
         "rows-and-applied-index-are-committed-apart",
         "law 5",
         FLUSH,
-        "                self._engine.write_runs(self._runs)\n",
-        "                self._engine.write_runs(self._runs[:-1])\n"
-        "                self._engine.write_runs(self._runs[-1:])\n",
+        "                self._engine.write_slices(self._slices)\n",
+        "                self._engine.write_slices(self._slices[:-1])\n"
+        "                self._engine.write_slices(self._slices[-1:])\n",
     ),
     Mutant(
         "a-flush-leaves-the-applied-index-behind",

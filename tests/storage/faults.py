@@ -8,7 +8,7 @@ from typing import Any
 
 from state_machines.raft.messages import Configuration, Entry, EntryKind, SnapshotMeta
 from storage.disk import DiskEngine
-from storage.engine import Change, Engine, Run
+from storage.engine import Change, Engine, Slice
 from storage.memory import MemoryEngine
 from storage.shelf import DiskShelf, MemoryShelf, Shelf
 
@@ -35,11 +35,11 @@ class CrashingEngine:
         self.left -= 1
         self._engine.write(changes)
 
-    def write_runs(self, runs: Sequence[Run]) -> None:
+    def write_slices(self, slices: Sequence[Slice]) -> None:
         if self.left == 0:
             raise Crashed
         self.left -= 1
-        self._engine.write_runs(runs)
+        self._engine.write_slices(slices)
 
 
 class Disk:

@@ -12,7 +12,7 @@ from storage.engine import (
     ENGINE_KEY_BYTES,
     ENGINE_VALUE_BYTES,
     Engine,
-    sealed_run,
+    sealed_slice,
     unseal,
 )
 from storage.errors import BadKey, MapFull, ViewLost
@@ -130,14 +130,14 @@ class EngineContract:
         assert engine.get("t", b"000") == b"old"  # whoever reads has begun to
         rows: dict[bytes, bytes | None] = {b"%03d" % n: b"new" for n in range(1, 200, 2)}
         rows |= {b"000": None, b"002": b"changed", b"none": None}
-        runs = [
-            sealed_run("t", list(rows), rows),
-            sealed_run("fresh", [b"k"], {b"k": b"1"}),
-            sealed_run("fresh", [b"j"], {b"j": b"2"}),
-            sealed_run("never", [b"k"], {b"k": None}),
+        slices = [
+            sealed_slice("t", list(rows), rows),
+            sealed_slice("fresh", [b"k"], {b"k": b"1"}),
+            sealed_slice("fresh", [b"j"], {b"j": b"2"}),
+            sealed_slice("never", [b"k"], {b"k": None}),
         ]
-        engine.make_room(sum(run.rows for run in runs), sum(run.size for run in runs))
-        thread = threading.Thread(target=engine.write_runs, args=(runs,))
+        engine.make_room(sum(run.rows for run in slices), sum(run.size for run in slices))
+        thread = threading.Thread(target=engine.write_slices, args=(slices,))
         thread.start()
         while thread.is_alive():
             assert engine.get("t", b"004") == b"old"
@@ -156,10 +156,10 @@ class EngineContract:
 
     def test_runs_that_do_not_fit_change_nothing(self, small: Engine) -> None:
         rows: dict[bytes, bytes | None] = {b"%03d" % n: bytes(10_000) for n in range(100)}
-        run = sealed_run("t", list(rows), rows)
+        run = sealed_slice("t", list(rows), rows)
         small.make_room(run.rows, run.size)
         with pytest.raises(MapFull, match="nothing was written"):
-            small.write_runs([run])
+            small.write_slices([run])
         small.renew()
         assert small.tables() == ()
 

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from storage.disk import DiskEngine
-from storage.engine import Run, sealed_run
+from storage.engine import Slice, sealed_slice
 from storage.errors import Closed, MapFull, StorageFailed
 from storage.flush import SLICE_BYTES, Flush
 from storage.shelf import DiskShelf, MemoryShelf
@@ -164,16 +164,16 @@ def test_a_flush_is_written_once_whoever_comes_first(
     put(state, 1, a="a1")
     flush = sealed(state)
     inside, goes_on = threading.Event(), threading.Event()
-    engine, written = state.engine, state.engine.write_runs
+    engine, written = state.engine, state.engine.write_slices
     writes: list[str] = []
 
-    def slowly(runs: Sequence[Run]) -> None:
+    def slowly(slices: Sequence[Slice]) -> None:
         writes.append(threading.current_thread().name)
         inside.set()
         assert goes_on.wait(30)
-        written(runs)
+        written(slices)
 
-    monkeypatch.setattr(engine, "write_runs", slowly)
+    monkeypatch.setattr(engine, "write_slices", slowly)
     thread = threading.Thread(target=flush.write, name="flush")
     thread.start()
     assert inside.wait(30)
@@ -228,16 +228,16 @@ def test_a_map_that_is_too_small_is_for_the_storage_thread_to_grow(
 def test_room_is_made_before_and_not_beside(tmp_path: Path) -> None:
     engine = DiskEngine(tmp_path / "e", map_bytes=256 << 10)
     values: dict[bytes, bytes | None] = {b"%04d" % n: bytes(1000) for n in range(400)}
-    run = sealed_run("t", list(values), values)
+    part = sealed_slice("t", list(values), values)
     with pytest.raises(MapFull, match="nothing was written"):
-        engine.write_runs([run])
-    engine.make_room(run.rows, run.size)
-    beside(lambda: engine.write_runs([run]))
+        engine.write_slices([part])
+    engine.make_room(part.rows, part.size)
+    beside(lambda: engine.write_slices([part]))
     engine.renew()
     assert engine.stats().records == 400
     engine.close()
     with pytest.raises(Closed):
-        engine.write_runs([run])
+        engine.write_slices([part])
     with pytest.raises(Closed):
         engine.make_room(1, 1)
 
@@ -292,7 +292,7 @@ def test_no_step_is_large(disk: Disk) -> None:
     flush = frozen(state)
     steps, before = 0, 0
     while flush.seal():
-        size = sum(run.size + 128 * run.rows for run in flush._runs)
+        size = sum(part.size + 128 * part.rows for part in flush._slices)
         assert size - before < SLICE_BYTES * 2 + (1 << 20)
         before, steps = size, steps + 1
     assert steps >= 12
