@@ -107,6 +107,15 @@ def items(value: tuple[object, ...], field: str) -> None:
         raise Invalid(f"{field}: {len(value)} items, the range is 1 to {BATCH_ITEMS_MAX}")
 
 
+def one_of(value: str, field: str, choices: Sequence[str]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        name(value, field, empty=True)
+        raise Invalid(
+            f"{field}: {value[:80]!r}, the {len(choices)} there are: {', '.join(choices)}"
+        )
+
+
 def positive(value: int, field: str) -> None:
     """Not negative."""
     if value < 0:

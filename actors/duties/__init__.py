@@ -17,7 +17,7 @@ from actors.duties.orders import Orders
 from actors.duties.quotas import Quotas
 from actors.duties.rebalance import Rebalance
 from actors.duties.repair import Repair
-from actors.duties.share_groups import ShareGroups
+from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.duties.storage import Storage
 from actors.duties.tenants import Tenants
 from actors.duties.timers import Timers
@@ -31,7 +31,8 @@ DUTIES: tuple[type[Duty], ...] = (
     Leases,
     Offsets,
     Connectors,
-    ShareGroups,
+    ShareBrokers,
+    ShareMembers,
     Quotas,
     Tenants,
     Repair,

@@ -174,8 +174,7 @@ def _reaches(rule: AclRule, client_id: str, username: str, wanted: str) -> bool:
 
 
 def _check_key(resource_type: str, resource: str, name: str) -> None:
-    if resource_type not in RESOURCE_TYPES:
-        raise Invalid(f"resource_type: {resource_type[:80]!r}, it is one of {RESOURCE_TYPES}")
+    names.one_of(resource_type, "resource_type", RESOURCE_TYPES)
     names.name(resource, "resource", MQTT_STRING_BYTES_MAX)
     names.name(name, "name")
 
@@ -187,10 +186,8 @@ def _check(item: AclItem) -> None:
         raise Invalid("filter: a rule has the filter that is shared, without its share name")
     if item.ip:
         matching.check_net(item.ip, "ip")
-    if item.action not in ACTIONS:
-        raise Invalid(f"action: {item.action[:80]!r}, it is one of {ACTIONS}")
-    if item.permission not in PERMISSIONS:
-        raise Invalid(f"permission: {item.permission[:80]!r}, it is one of {PERMISSIONS}")
+    names.one_of(item.action, "action", ACTIONS)
+    names.one_of(item.permission, "permission", PERMISSIONS)
     names.name(item.description, "description", DESCRIPTION_BYTES_MAX, empty=True)
 
 

@@ -145,8 +145,7 @@ def _remove(db: Tables, row: Barred) -> None:
 
 
 def _check_key(kind: str, resource: str) -> None:
-    if kind not in TYPES:
-        raise Invalid(f"type: {kind[:80]!r}, it is one of {TYPES}")
+    names.one_of(kind, "type", TYPES)
     match kind:
         case "ip":
             matching.check_net(resource, "resource", single=True)

@@ -170,7 +170,8 @@ def check_net(text: str, field: str, *, single: bool = False) -> None:
     names.name(text, field, ADDRESS_BYTES_MAX)
     found = net(text)
     if found is None or (single and "/" in text):
-        raise Invalid(f"{field}: {text!r} is no {'address' if single else 'address or CIDR'}")
+        what = "address" if single else "address or net"
+        raise Invalid(f"{field}: {text!r} is no {what} of IPv4 or IPv6")
 
 
 def within(text: str, ip: str) -> bool:

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from state_machines import names
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
+from state_machines.mqtt.properties import PublishProperties, check_properties
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
@@ -25,6 +26,7 @@ class Retained:
     qos: int
     stored_ms: int
     expires_ms: int
+    properties: PublishProperties | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class SetRetained:
     payload: bytes
     qos: int = 0
     expiry_s: int | None = None  #: message expiry interval (MQTT 5, 3.3.2.3.3); None: it stays
+    properties: PublishProperties | None = None
 
     def validate(self) -> None:
         """Names, payload and numbers within their limits."""
@@ -67,6 +70,7 @@ class SetRetained:
         names.qos(self.qos)
         if self.expiry_s is not None:
             names.seconds(self.expiry_s, "expiry_s")
+        check_properties(self.properties)
 
     def slot_key(self) -> tuple[str, ...]:
         """Messages spread by topic."""
@@ -82,7 +86,15 @@ class SetRetained:
         expires_ms = 0 if self.expiry_s is None else at.now_ms + self.expiry_s * MS
         db.put(
             RETAINED,
-            Retained(self.tenant, self.topic, self.payload, self.qos, at.now_ms, expires_ms),
+            Retained(
+                self.tenant,
+                self.topic,
+                self.payload,
+                self.qos,
+                at.now_ms,
+                expires_ms,
+                self.properties,
+            ),
         )
         if expires_ms:
             due.arm(db, expires_ms, due.RETAINED, self.tenant, self.topic)

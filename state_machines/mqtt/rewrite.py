@@ -164,8 +164,7 @@ def _is_one(found: str, action: str) -> bool:
 
 def _check(item: RewriteItem) -> None:
     names.name(item.name, "name")
-    if item.action not in ACTIONS:
-        raise Invalid(f"action: {item.action[:80]!r}, it is one of {ACTIONS}")
+    names.one_of(item.action, "action", ACTIONS)
     names.topic_filter(item.source, "source")
     if item.source.startswith(names.SHARED + "/"):
         raise Invalid("source: the filter that is shared, without its share name")

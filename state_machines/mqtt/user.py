@@ -20,7 +20,7 @@ from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
 VERIFIER_BYTES_MAX: Final = 512
-VERIFIER_PARTS_MIN: Final = 4  #: nothing, the scheme, salt and hash
+VERIFIER_PARTS_MIN: Final = 4  #: nothing before the first $; then scheme, salt and hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,10 @@ def check_verifier(value: str) -> None:
         or not (value.isascii() and value.isprintable())
         or " " in value
     ):
-        raise Invalid("verifier: a salted hash, $scheme$…$salt$hash, is wanted, not a password")
+        raise Invalid(
+            f"verifier: a salted hash is wanted, {VERIFIER_PARTS_MIN - 1} parts or more, each after a "
+            "$: scheme, salt, hash; and never a password"
+        )
 
 
 @command("mqtt.user.create")

@@ -5,6 +5,7 @@ lost, and fires after its delay or when the session ends, whichever is first (MQ
 3.1.3.2.2); a client that comes back in time cancels it. Firing turns it into an outbox row in one
 command. A broker claims rows for a while, publishes them, and acknowledges them, which deletes
 them; if it dies in between, the claim runs out and another broker claims them under the same id.
+A will's message expiry begins when it fires; its other properties go with it (`properties.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from state_machines import names
 from state_machines.errors import Invalid
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt import due
+from state_machines.mqtt.properties import PublishProperties, check_properties, size
 from state_machines.mqtt.sessions import held
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
@@ -26,6 +28,7 @@ from state_machines.tables import Table, Tables
 CLAIM_MAX: Final = 1_000
 CLAIM_SCAN_MAX: Final = 2_000  #: rows that one claim looks at: what it costs is bounded
 LEASE_MS_MAX: Final = 3_600_000
+MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Will:
     retain: bool
     delay_s: int
     due_ms: int
+    expiry_s: int | None = None
+    properties: PublishProperties | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Outbox:
     fired_ms: int
     claimed_by: str
     claimed_until_ms: int
+    expires_ms: int = 0  #: 0: it stays until somebody takes it
+    properties: PublishProperties | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,8 @@ def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:
             at.now_ms,
             "",
             0,
+            0 if will.expiry_s is None else at.now_ms + will.expiry_s * MS,
+            will.properties,
         ),
     )
 
@@ -133,6 +142,8 @@ class SetWill:
     qos: int = 0
     retain: bool = False
     delay_s: int = 0
+    expiry_s: int | None = None  #: of the message, once it is said (MQTT 5, 3.1.3.2.4); None: never
+    properties: PublishProperties | None = None
 
     def validate(self) -> None:
         """Names, payload and numbers within their limits."""
@@ -142,6 +153,9 @@ class SetWill:
         names.payload(self.payload)
         names.qos(self.qos)
         names.seconds(self.delay_s, "delay_s")
+        if self.expiry_s is not None:
+            names.seconds(self.expiry_s, "expiry_s")
+        check_properties(self.properties)
 
     def slot_key(self) -> tuple[str, ...]:
         """Where the session is."""
@@ -163,6 +177,8 @@ class SetWill:
                 self.retain,
                 self.delay_s,
                 0,
+                self.expiry_s,
+                self.properties,
             ),
         )
 
@@ -240,22 +256,31 @@ class ClaimOutbox:
         names.positive(self.grace_ms, "grace_ms")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
-        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX`, up to a page."""
+        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX`, up to a page.
+
+        What has expired meanwhile is not said any more, and goes (MQTT 5, 3.3.2.3.3).
+        """
         free: list[Outbox] = []
-        size = 0
+        over: list[Outbox] = []
+        bytes_claimed = 0
         for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX):
             if row.claimed_until_ms > at.now_ms or self.tenant not in ("", row.tenant):
                 continue
             if row.broker != self.broker and at.now_ms - row.fired_ms < self.grace_ms:
                 continue
-            size += len(row.payload)
-            if free and (len(free) >= self.limit or size > PAGE_BYTES_MAX):
+            if 0 < row.expires_ms <= at.now_ms:
+                over.append(row)
+                continue
+            bytes_claimed += len(row.payload) + size(row.properties)
+            if free and (len(free) >= self.limit or bytes_claimed > PAGE_BYTES_MAX):
                 break
             free.append(row)
         claimed = [
             replace(row, claimed_by=self.broker, claimed_until_ms=at.now_ms + self.lease_ms)
             for row in free
         ]
+        for row in over:
+            db.delete(OUTBOX, row.outbox_id)
         for row in claimed:
             db.put(OUTBOX, row)
         return tuple(claimed)

@@ -15,7 +15,7 @@ from actors.duties.liveness import Liveness
 from actors.duties.offsets import Offsets
 from actors.duties.quotas import Quotas
 from actors.duties.rebalance import Rebalance
-from actors.duties.share_groups import ShareGroups
+from actors.duties.share_groups import ShareBrokers
 from actors.duties.storage import Storage
 from actors.duties.tenants import Tenants
 from actors.duties.timers import Timers
@@ -103,7 +103,7 @@ async def test_all_that_hangs_on_a_broker_moves_as_soon_as_it_is_found_silent() 
         world.run(JoinShareGroups(broker=broker, items=(member,)))
     configure(world, failover_check_ms=60_000, connector_check_ms=60_000, share_check_ms=60_000)
     world.run(OpenSession(client_id="c1", broker="b1", expiry_s=600))
-    controller = world.controller(Liveness, Failover, Connectors, ShareGroups)
+    controller = world.controller(Liveness, Failover, Connectors, ShareBrokers)
     controller.start()
     await asyncio.sleep(0.5)
     assert world.ask(GetConnector(name="c")).broker == "b1"
@@ -331,26 +331,6 @@ async def test_connectors_wait_while_there_is_no_broker() -> None:
     register(world, "b1")
     await world.step(Connectors)
     assert connectors(world, 1)[0].broker == "b1"
-
-
-@in_virtual_time
-async def test_members_without_a_session_go_page_after_page() -> None:
-    world = World()
-    register(world, "b1")
-    for client in ("a", "b", "c"):
-        world.run(OpenSession(client_id=client, broker="b1", expiry_s=600))
-        member = ShareJoin(name="g", client_id=client, filter="t")
-        world.run(JoinShareGroups(broker="b1", items=(member,)))
-    orphan = ShareJoin(name="g", client_id="nobody", filter="t")
-    world.run(JoinShareGroups(broker="b1", items=(orphan,)))
-    controller = world.controller(ShareGroups)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("actors.duties.share_groups.SWEPT", 2)
-        for _ in range(3):
-            await controller.step()
-            await asyncio.sleep(6)
-    assert world.ask(GetShareGroup(name="g")).members == 3
-    assert controller.records["share_groups"].actions == 1
 
 
 # -- tenants ------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ WORK: dict[str, Callable[[World], None]] = {
     "leases": old_lease,
     "offsets": silent_group,
     "connectors": idle_connector,
-    "share_groups": members_of_nobody,
+    "share_brokers": members_of_nobody,
+    "share_members": members_of_nobody,
     "quotas": limited_tenant,
     "tenants": unwanted_tenant,
 }

@@ -102,10 +102,10 @@ def consistent(group: Group) -> None:
     for each in groups:
         assert each.members == sum((r.tenant, r.name) == (each.tenant, each.name) for r in rows) > 0
     assert {(r.tenant, r.name) for r in rows} == {(each.tenant, each.name) for each in groups}
-    for _, each, _ in db.scan(BROKERS):
-        mine = [r for r in rows if r.broker == each.broker and each.tenant in ("", r.tenant)]
-        led = [r for r in groups if r.leader == each.broker and each.tenant in ("", r.tenant)]
-        assert (each.members, each.leads) == (len(mine), len(led)) != (0, 0)
+    for _, row, _ in db.scan(BROKERS):
+        mine = [r for r in rows if r.broker == row.broker and row.tenant in ("", r.tenant)]
+        led = [r for r in groups if r.leader == row.broker and row.tenant in ("", r.tenant)]
+        assert (row.members, row.leads) == (len(mine), len(led)) != (0, 0)
 
 
 # -- joining and leaving --------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from state_machines.errors import Unknown
 from state_machines.metadata.node import ExpireNodes
-from state_machines.mqtt.session import GetSession
-from state_machines.mqtt.will import Outbox
+from state_machines.mqtt.properties import PublishProperties
+from state_machines.mqtt.retained import GetRetained
+from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
+from state_machines.mqtt.will import Outbox, SetWill
 from tests.integrations.harness import WILL_DELAY_S, Client, House
 
 WILL = ("wills/ann", b"ann is gone")
@@ -112,6 +114,32 @@ def test_a_retained_will_is_retained(house: House) -> None:
     fresh = house.client("fresh", house.start("b1"))
     fresh.subscribe("wills/+")
     fresh.until_received(WILL)
+
+
+def test_a_retained_will_of_another_protocol_keeps_what_its_client_said_of_it(
+    house: House,
+) -> None:
+    """A broker that speaks MQTT 5 set it; this one, which does not, publishes it."""
+    said = PublishProperties(content_type="text/plain", response_topic="to/ann")
+    (watcher,) = watch(house, "b1")
+    opened = house.call(OpenSession(client_id="ann", broker="elsewhere"))
+    house.call(
+        SetWill(
+            client_id="ann",
+            epoch=opened.epoch,
+            topic=WILL[0],
+            payload=WILL[1],
+            retain=True,
+            expiry_s=60,
+            properties=said,
+        )
+    )
+    house.call(CloseSession(client_id="ann", epoch=opened.epoch))
+    house.later(20)
+    assert wills(house, watcher) == [WILL]
+    kept = house.call(GetRetained(topic=WILL[0]))
+    assert kept.properties == said
+    assert kept.expires_ms == house.service.now_ms + 40_000
 
 
 def test_the_will_of_a_client_whose_broker_was_killed_comes_after_its_restart(house: House) -> None:

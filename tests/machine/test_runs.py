@@ -20,6 +20,7 @@ from state_machines.mqtt.subscription import PutSubscriptions
 from state_machines.offset.offset import CommitOffsets, FetchOffsets, ListOffsets, OffsetCommit
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
+from tests.bad_input.bodies import FITTING
 from tests.machine.alone import Group, outcomes
 from tests.machine.operations import commands
 
@@ -159,6 +160,8 @@ def test_a_run_of_any_flat_query_is_answered_as_one_by_one(cls: Any) -> None:
             required[each.name] = {"str": "x", "int": 1, "bytes": b"x", "bool": True}[
                 str(each.type)
             ]
+    fitting = FITTING.get(op.TAGS[cls], {})
+    required.update({name: fitting[name] for name in required if name in fitting})
     asked = [cls(**required)] * 3
     one = group.machine.query(
         [api.Command(tag=op.TAGS[cls], body=op.encode(asked[0]))], group.now_ms

@@ -38,6 +38,20 @@ class Config:
     """Between looks at who owns the sessions here: how long a client that went elsewhere stays."""
     page: int = 1_000
     """Rows of one page when the broker loads its state."""
+    authenticate: bool = False
+    """Clients need a user of the tenant, and its password."""
+    blacklist: bool = False
+    """Clients that the tenant's blacklist bars are not let in, and let go."""
+    acl: bool = False
+    """The tenant's ACL rules say who may publish and subscribe to what."""
+    acl_default: str = "deny"
+    """What holds where no rule says anything: "deny" or "allow"."""
+    auto_subscribe: bool = False
+    """Clients are subscribed to what the tenant's rules say when they connect."""
+    rewrite: bool = False
+    """Topics stand for what the tenant's rewrite rules say."""
+    rules_s: float = 5.0
+    """How old users and rules may be that the broker goes by."""
     caller: Any = None
     """A function that returns a `Caller` to use instead of a client for `address`."""
 
@@ -47,7 +61,12 @@ class Config:
             raise PluginInitError("name: the broker needs one")
         if self.restart_grace_s < 0:
             raise PluginInitError("restart_grace_s cannot be less than 0")
-        for each in ("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"):
+        if self.acl_default not in ("allow", "deny"):
+            raise PluginInitError('acl_default is "allow" or "deny"')
+        for each in (
+            *("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"),
+            "rules_s",
+        ):
             if getattr(self, each) <= 0:
                 raise PluginInitError(f"{each} must be more than 0")
         for pattern, delay in {"": self.will_delay_s, **self.will_delays}.items():

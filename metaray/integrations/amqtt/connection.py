@@ -3,7 +3,7 @@
 amqtt starts one task a packet. That is fine while a packet is handled without waiting; a retained
 PUBLISH however waits until metaray has it, and must be neither overtaken by the packets behind it
 nor forgotten when the client leaves. So a `Connection` replaces four methods of amqtt's protocol
-handler, on this one instance:
+handler, on this one instance, and has two more see to what topics stand for:
 
 - `handle_publish`: a retained message is written before the publish goes on, so it is in metaray
   before the client is told PUBACK (QoS 1) or PUBREC (QoS 2). Messages of one connection go on in
@@ -15,6 +15,8 @@ handler, on this one instance:
 - `stop` closes the stream before it waits for the reader. amqtt cancels the reader and waits;
   Python 3.11's `wait_for` may swallow that when a packet comes at the same moment, and then it
   would wait for ever. The end of the stream is not swallowed.
+- `handle_subscribe`, `handle_unsubscribe` and `handle_publish` rewrite topics first of all, so that
+  nothing behind them knows another name.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from amqtt.adapters import WriterAdapter
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.publish import PublishPacket
+from amqtt.mqtt.subscribe import SubscribePacket
+from amqtt.mqtt.unsubscribe import UnsubscribePacket
 from amqtt.session import Session
+
+from state_machines.mqtt.rewrite import PUBLISH, SUBSCRIBE
 
 PENDING_MAX: Final = (
     1_000  #: publishes of one connection that wait for metaray; beyond, it is ended
@@ -39,6 +45,9 @@ CLOSE_SECONDS: Final = 2.0  #: a peer that does not read cannot hold up the end 
 Keep = Callable[["Connection", PublishPacket], Awaitable[bool]]
 """Writes a retained message. False: it could not be kept, so it must not be acknowledged."""
 
+Rewrite = Callable[[str, str], str]
+"""What a client's topic (to PUBLISH) or filter (to SUBSCRIBE) stands for."""
+
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +55,12 @@ class Connection:
     """A client, connected or about to be. `epoch` is 0 until metaray has opened the session."""
 
     def __init__(
-        self, session: Session, handler: BrokerProtocolHandler, writer: WriterAdapter, keep: Keep
+        self,
+        session: Session,
+        handler: BrokerProtocolHandler,
+        writer: WriterAdapter,
+        keep: Keep,
+        rewrite: Rewrite,
     ) -> None:
         self.session = session
         self.handler = handler
@@ -58,8 +72,11 @@ class Connection:
         self.superseded = False  #: another connection of this broker holds the session by now
         self.ended = asyncio.Event()  #: amqtt has let go of the connection
         self.granted: set[str] = set()  #: filters of the SUBSCRIBE that is being answered
+        self.unasked: list[tuple[str, int]] = []  #: subscribed to by rule; its retained are to come
+        self.incomplete = False  #: some of that was not kept
         self._writer = writer
         self._keep = keep
+        self._rewrite = rewrite
         self._pending: set[asyncio.Task[None]] = set()
         self._last: asyncio.Task[None] | None = None
         self._topics: dict[str, asyncio.Task[bool]] = {}
@@ -69,8 +86,16 @@ class Connection:
             handler.handle_disconnect
         )
         self._stop: Callable[[], Awaitable[None]] = handler.stop
+        self._subscribe: Callable[[SubscribePacket], Coroutine[Any, Any, None]] = (
+            handler.handle_subscribe
+        )
+        self._unsubscribe: Callable[[UnsubscribePacket], Coroutine[Any, Any, None]] = (
+            handler.handle_unsubscribe
+        )
         handler.stop = self._on_stop
         handler.handle_publish = self._on_publish
+        handler.handle_subscribe = self._on_subscribe
+        handler.handle_unsubscribe = self._on_unsubscribe
         handler.handle_disconnect = self._on_disconnect
         handler.handle_read_timeout = self._on_silence
         session.keep_alive += (session.keep_alive + 1) // 2
@@ -93,6 +118,8 @@ class Connection:
     # makes the result a task, and cancels that task if the client is gone before it began to run.
 
     def _on_publish(self, packet: PublishPacket) -> Coroutine[Any, Any, None]:
+        if packet.topic_name:
+            packet.topic_name = self._rewrite(PUBLISH, packet.topic_name)
         if not packet.retain_flag and not self._pending:
             return self._publish(packet)
         work = asyncio.create_task(self._in_turn(packet, self._last))
@@ -100,6 +127,20 @@ class Connection:
         self._pending.add(work)
         work.add_done_callback(self._pending.discard)
         return _joined(work)
+
+    def _on_subscribe(self, packet: SubscribePacket) -> Coroutine[Any, Any, None]:
+        if packet.payload is not None:
+            packet.payload.topics = [
+                (self._rewrite(SUBSCRIBE, each), qos) for each, qos in packet.payload.topics
+            ]
+        return self._subscribe(packet)
+
+    def _on_unsubscribe(self, packet: UnsubscribePacket) -> Coroutine[Any, Any, None]:
+        if packet.payload is not None:
+            packet.payload.topics = [
+                self._rewrite(SUBSCRIBE, each) for each in packet.payload.topics
+            ]
+        return self._unsubscribe(packet)
 
     def _on_disconnect(self, packet: DisconnectPacket | None) -> Coroutine[Any, Any, None]:
         if packet is not None and not self.ending:

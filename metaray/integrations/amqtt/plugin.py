@@ -22,6 +22,9 @@ Sessions that a killed broker left open are closed by the next process of its na
 clients are back within `restart_grace_s`, or by the other brokers once the controller has marked it
 offline.
 
+**Rules.** Users, ACL rules, the blacklist, auto-subscribe and rewrite rules of the tenant are at
+work here as far as they are switched on: `security.py`.
+
 **When metaray does not answer**, nobody can connect (CONNACK 3, server unavailable), nothing is
 granted or acknowledged that it does not have, and clients that are connected stay connected. What
 the broker owes it then, sessions to close, is made good when it answers again.
@@ -38,16 +41,21 @@ from typing import Any, Final
 
 from amqtt.broker import BrokerContext
 from amqtt.contexts import Action
-from amqtt.mqtt.connack import IDENTIFIER_REJECTED, SERVER_UNAVAILABLE
+from amqtt.mqtt.connack import IDENTIFIER_REJECTED, NOT_AUTHORIZED, SERVER_UNAVAILABLE
 from amqtt.mqtt.publish import PublishPacket
-from amqtt.plugins.base import BasePlugin
+from amqtt.plugins.base import BaseAuthPlugin
+from amqtt.session import Session
 
 from metaray.integrations.amqtt.config import Config
 from metaray.integrations.amqtt.connection import Connection
 from metaray.integrations.amqtt.memory import RetainedMemory
-from metaray.integrations.amqtt.seams import Refused, Seams
+from metaray.integrations.amqtt.refusal import Refused
+from metaray.integrations.amqtt.seams import Seams, invalid
+from metaray.integrations.amqtt.security import Security
 from metaray.integrations.amqtt.store import Filter, Opened, Store, Will
-from state_machines.errors import Fenced, Invalid, MetarayError, NotFound, Rejected
+from state_machines.errors import Fenced, Invalid, MetarayError, NotFound, Rejected, Unavailable
+from state_machines.mqtt.acl import PUBLISH, SUBSCRIBE
+from state_machines.mqtt.subscription import TopicFilter
 
 RETRY_SECONDS: Final = 1.0  #: between attempts at what must be done once metaray answers
 CHUNK: Final = 200  #: calls to metaray that one task has under way at once
@@ -56,7 +64,7 @@ WILLS: Final = 100  #: wills claimed from the outbox at once
 log = logging.getLogger(__name__)
 
 
-class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt is not typed for us
+class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed for us
     """Keeps sessions, subscriptions, retained messages and wills of an amqtt broker in metaray."""
 
     Config = Config
@@ -64,6 +72,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         self.settings: Config = context.config
+        self.security = Security(self.settings)
         self._memory = RetainedMemory(context.retained_messages)
         self.seams = Seams(context._broker_instance, self)
         self.refusing = "the broker starts"  #: why no client may connect; empty: they may
@@ -122,6 +131,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         await store.register()
         await self._memory.load(store)
         await self._load_sessions(store)
+        await self.security.load(store)
         self.refusing = ""
         self.ready.set()
         self._loops.add(asyncio.create_task(self._after_grace()))
@@ -130,6 +140,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
             (self.settings.outbox_s, self._publish_wills),
             (self.settings.check_s, self._check_owners),
             (self.settings.heartbeat_s, self._close_for_the_dead),
+            (self.settings.rules_s, self._look_at_rules),
         ):
             self._loops.add(asyncio.create_task(self._every(seconds, step)))
 
@@ -198,12 +209,22 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
 
     # -- what the seams ask ------------------------------------------------------------------
 
+    async def authenticate(self, *, session: Session) -> bool | None:
+        """amqtt asks before it opens a session. Raises Refused, which says why."""
+        if self.refusing:
+            raise Refused(SERVER_UNAVAILABLE, self.refusing)
+        return await self.security.admit(session)
+
     async def opening(self, connection: Connection, will: Will | None) -> Opened:
         """Open the session, with the will. Raises Refused, and then the session is not open."""
         store = self._store
         if self.refusing or store is None:
             raise Refused(SERVER_UNAVAILABLE, self.refusing)
         client_id = connection.client_id
+        if will is not None:
+            will = will._replace(topic=self.rewritten(PUBLISH, will.topic))
+            if not await self.may_publish(connection, will.topic, will.qos, will.retain):
+                raise Refused(NOT_AUTHORIZED, f"it may not publish its will to {will.topic[:80]!r}")
         opened: Opened | None = None
         try:
             last_words = will and store.will_of(client_id, will, self._delay(client_id))
@@ -270,7 +291,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
     async def retained(self, connection: Connection, packet: PublishPacket) -> bool:
         """Write a retained message, or delete it if empty. True if amqtt is to refuse it itself."""
         topic: str = packet.topic_name
-        if "#" in topic or "+" in topic or topic.startswith("$"):
+        if invalid(topic) or not await self.may_publish(connection, topic, packet.qos or 0, True):
             return True
         plugins = self.context._broker_instance.plugins_manager
         allowed = await plugins.map_plugin_topic(
@@ -298,6 +319,22 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
             return False
         return True
 
+    async def may_publish(self, connection: Connection, topic: str, qos: int, retain: bool) -> bool:
+        """What the ACL says of a topic."""
+        return await self.security.allowed(connection.session, topic, PUBLISH, qos, retain)
+
+    async def may_subscribe(self, connection: Connection, topic_filter: str, qos: int) -> bool:
+        """What the ACL says of a filter."""
+        return await self.security.allowed(connection.session, topic_filter, SUBSCRIBE, qos)
+
+    def rewritten(self, action: str, topic: str) -> str:
+        """What a client's topic stands for."""
+        return self.security.rewritten(action, topic)
+
+    def automatic(self, connection: Connection) -> Sequence[TopicFilter]:
+        """What the client is subscribed to without asking."""
+        return self.security.automatic(connection.session)
+
     async def refresh(self, topic_filter: str) -> None:
         """Learn what other brokers have retained since."""
         if self._store is None:
@@ -324,7 +361,7 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
                 if key in self._said:
                     continue
                 if will.retain:
-                    await store.retain(will.topic, will.payload, will.qos)
+                    await store.retain_will(will)
                     self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
                 self._said.add(key)
@@ -341,6 +378,18 @@ class MetarayPlugin(BasePlugin[BrokerContext]):  # type: ignore[misc]  # amqtt i
         for connection, ours in zip(live, owned, strict=True):
             if not ours:
                 await connection.end("its session was taken over, or closed for us")
+
+    async def _look_at_rules(self) -> None:
+        """Read the rules again, and end connections that the blacklist has got meanwhile."""
+        await self.security.refresh()
+        live = tuple(self.seams.live.values())
+        try:
+            barred = await _in_chunks(lambda each: self.security.barred(each.session), live)
+        except Refused as refusal:
+            raise Unavailable(refusal.reason) from refusal
+        for connection, gone in zip(live, barred, strict=True):
+            if gone:
+                await connection.end("it is on the blacklist")
 
     async def _close_for_the_dead(self) -> None:
         """Close the sessions that silent brokers hold: their clients are waiting for wills.

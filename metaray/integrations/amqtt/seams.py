@@ -2,7 +2,7 @@
 
 amqtt tells a plugin what has happened once the client has been told, and waits for no answer. A
 plugin that must have a session in metaray *before* CONNACK, and a subscription *before* SUBACK,
-cannot live on that. So `Seams` replaces six methods of the one broker object its plugin belongs to:
+cannot live on that. So `Seams` replaces methods of the one broker object its plugin belongs to:
 
 - `_initialize_client_session` only reads CONNECT. amqtt's own also looks the session up and deletes
   or overwrites it, for a client nobody has authenticated yet.
@@ -14,6 +14,10 @@ cannot live on that. So `Seams` replaces six methods of the one broker object it
 - `_publish_retained_messages_for_subscription` acts for new subscriptions alone, as MQTT-3.3.1-6
   has it. amqtt would also send a returning client what matches *any* client's filters, and stumble
   over a filter that is added meanwhile.
+- `_handle_message_delivery` drops a message that its client may not publish. MQTT 3.1.1 has no way
+  to say so but to end the connection; it is acknowledged, as amqtt does with its own filters.
+- `_client_message_loop` begins with the retained messages of what the client was subscribed to
+  without asking. Those subscriptions are made before CONNACK.
 
 Every connection has an amqtt `Session` of its own. A client that returns takes over what its last
 one still held (messages queued for it, flows in flight), so that no two connections share state.
@@ -36,31 +40,27 @@ from amqtt.broker import Broker, Server
 from amqtt.errors import AMQTTError, MQTTError, NoDataError, PluginInitError
 from amqtt.mqtt.connack import NOT_AUTHORIZED, SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, UnSubscription
-from amqtt.session import Session
+from amqtt.session import IncomingApplicationMessage, Session
 
-from metaray.integrations.amqtt.connection import Connection, Keep, close_stream
+from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream
+from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
+from state_machines.mqtt.subscription import TopicFilter
 
 CONNECT_SECONDS: Final = (
     30.0  #: a peer that connects and sends no CONNECT is let go after this long
 )
+SEND_RETAINED: Final = 0  #: of a subscription: always (MQTT 5, 3.8.3.1)
+SEND_RETAINED_IF_NEW: Final = 1
 
 log = logging.getLogger(__name__)
-
-
-class Refused(Exception):
-    """The connection is not accepted; `code` is the return code of the CONNACK that says so."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
-        self.code = code
-        self.reason = reason
 
 
 class Keeper(Protocol):
     """What the seams ask of the plugin. False means: not kept, so do not tell the client it is."""
 
     retained: Keep
+    rewritten: Rewrite
 
     async def opening(self, connection: Connection, will: Will | None) -> Opened:
         """Open the client's session, or raise Refused."""
@@ -76,6 +76,18 @@ class Keeper(Protocol):
 
     async def unsubscribed(self, connection: Connection, topic_filters: Sequence[str]) -> bool:
         """Forget subscriptions of a persistent session."""
+        ...
+
+    async def may_publish(self, connection: Connection, topic: str, qos: int, retain: bool) -> bool:
+        """Whether the client may."""
+        ...
+
+    async def may_subscribe(self, connection: Connection, topic_filter: str, qos: int) -> bool:
+        """Whether the client may."""
+        ...
+
+    def automatic(self, connection: Connection) -> Sequence[TopicFilter]:
+        """What the client is subscribed to without asking."""
         ...
 
     async def refresh(self, topic_filter: str) -> None:
@@ -98,6 +110,8 @@ class Seams:
             "add_subscription": self._subscribe,
             "_handle_unsubscription": self._unsubscribe,
             "_publish_retained_messages_for_subscription": self._publish_retained,
+            "_handle_message_delivery": self._deliver,
+            "_client_message_loop": self._loop,
         }
         missing = [name for name in replace if not callable(getattr(broker, name, None))]
         if missing:
@@ -184,7 +198,8 @@ class Seams:
         listener: str,
     ) -> None:
         will = _take_will(session)
-        connection = Connection(session, handler, writer, self._keeper.retained)
+        keeper = self._keeper
+        connection = Connection(session, handler, writer, keeper.retained, keeper.rewritten)
         try:
             config = self._broker.listeners_config[listener]
             if not await self._amqtt["_authenticate"](session, config):
@@ -199,6 +214,7 @@ class Seams:
             await close_stream(writer)
             return
         try:
+            await self._subscribe_unasked(connection)
             await self._amqtt["_handle_client_session"](
                 reader, writer, session, handler, server, listener
             )
@@ -230,14 +246,64 @@ class Seams:
         if not connection.superseded:
             self._keeper.closed(connection)
 
+    async def _loop(self, session: Session, handler: BrokerProtocolHandler) -> None:
+        connection = self._connection(session)
+        if connection is not None:
+            for subscription in connection.unasked:
+                connection.granted.add(subscription[0])
+                await self._publish_retained(subscription, session)
+            if connection.incomplete:
+                await connection.end("what it is to be subscribed to was not kept")
+        await self._amqtt["_client_message_loop"](session, handler)
+
+    async def _deliver(
+        self,
+        session: Session,
+        handler: BrokerProtocolHandler,
+        waiter: asyncio.Future[IncomingApplicationMessage | None],
+    ) -> bool:
+        message, connection = waiter.result(), self._connection(session)
+        if connection is not None and message is not None and not invalid(message.topic):
+            retain = bool(message.publish_packet and message.publish_packet.retain_flag)
+            if not await self._keeper.may_publish(
+                connection, message.topic, message.qos or 0, retain
+            ):
+                log.info("client %r may not publish to %r", session.client_id, message.topic[:200])
+                return True
+        delivered: bool = await self._amqtt["_handle_message_delivery"](session, handler, waiter)
+        return delivered
+
     # -- subscriptions -----------------------------------------------------------------------
+
+    async def _subscribe_unasked(self, connection: Connection) -> None:
+        """Subscribe the client to what the rules say. One that it may not have is left out."""
+        for each in self._keeper.automatic(connection):
+            if not await self._keeper.may_subscribe(connection, each.filter, each.qos):
+                log.info("client %r may not have %r", connection.client_id, each.filter[:200])
+                continue
+            entries = self._broker.subscriptions.get(each.filter, ())
+            before = any(session is connection.session for session, _ in entries)
+            granted = await self._subscribe((each.filter, each.qos), connection.session)
+            connection.granted.discard(each.filter)
+            if granted == REFUSED:
+                connection.incomplete = True
+            elif each.retain_handling == SEND_RETAINED or (
+                each.retain_handling == SEND_RETAINED_IF_NEW and not before
+            ):
+                connection.unasked.append((each.filter, granted))
 
     def _connection(self, session: Session) -> Connection | None:
         connection = self.live.get(session.client_id)
         return connection if connection is not None and connection.session is session else None
 
     async def _subscribe(self, subscription: tuple[str, int], session: Session) -> int:
-        topic_filter, _ = subscription
+        topic_filter, qos = subscription
+        connection = self._connection(session)
+        if connection is not None and not await self._keeper.may_subscribe(
+            connection, topic_filter, qos
+        ):
+            log.info("client %r may not subscribe to %r", session.client_id, topic_filter[:200])
+            return int(REFUSED)
         before = next(
             (
                 each
@@ -247,7 +313,6 @@ class Seams:
             None,
         )
         granted: int = await self._amqtt["add_subscription"](subscription, session)
-        connection = self._connection(session)
         if granted == REFUSED or connection is None:
             return granted
         if connection.persistent and not await self._keeper.subscribed(
@@ -287,6 +352,11 @@ class Seams:
             connection.granted.discard(topic_filter)
             await self._keeper.refresh(topic_filter)
         await self._amqtt["_publish_retained_messages_for_subscription"](subscription, session)
+
+
+def invalid(topic: str | None) -> bool:
+    """Whether amqtt itself ends who publishes to this topic."""
+    return not topic or "#" in topic or "+" in topic or topic.startswith("$")
 
 
 async def _authenticated(_session: Session, _listener: object) -> bool:

@@ -21,6 +21,9 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.mqtt.acl import AclRule, ListAclsOf
+from state_machines.mqtt.auto_subscribe import AutoSubscribeRule, ListAutoSubscribe
+from state_machines.mqtt.blacklist import Barred, CheckBlacklist
 from state_machines.mqtt.retained import (
     DeleteRetained,
     GetRetained,
@@ -28,6 +31,7 @@ from state_machines.mqtt.retained import (
     Retained,
     SetRetained,
 )
+from state_machines.mqtt.rewrite import ListRewrites, RewriteRule
 from state_machines.mqtt.session import CloseSession, GetSession, ListSessions, OpenSession
 from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.subscription import (
@@ -36,9 +40,11 @@ from state_machines.mqtt.subscription import (
     PutSubscriptions,
     TopicFilter,
 )
+from state_machines.mqtt.user import GetUser, User
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
 
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
+LEASE_MS: Final = 10_000  #: how long wills that we have claimed are ours to publish
 
 log = logging.getLogger(__name__)
 
@@ -272,6 +278,23 @@ class Store:
         else:
             await self._call(DeleteRetained(tenant=self._tenant, topic=topic))
 
+    async def retain_will(self, will: Outbox) -> None:
+        """Retain a will that was claimed, with what its client said of it, as long as it is left.
+
+        By the group's time: the claim was made `LEASE_MS` before it ends.
+        """
+        left_ms = will.expires_ms - (will.claimed_until_ms - LEASE_MS)
+        await self._call(
+            SetRetained(
+                tenant=will.tenant,
+                topic=will.topic,
+                payload=will.payload,
+                qos=will.qos,
+                expiry_s=-(-left_ms // 1_000) if will.expires_ms else None,
+                properties=will.properties,
+            )
+        )
+
     async def retained_at(self, topic: str) -> Retained | None:
         """The retained message of a topic."""
         row: Retained | None = await self._call(GetRetained(tenant=self._tenant, topic=topic))
@@ -301,7 +324,7 @@ class Store:
     async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
         """Take wills to publish: those of our clients, and those that no other broker has taken."""
         rows: tuple[Outbox, ...] = await self._call(
-            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit)
+            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit, lease_ms=LEASE_MS)
         )
         return rows
 
@@ -309,3 +332,40 @@ class Store:
         """They are published."""
         ids = tuple(row.outbox_id for row in claimed)
         await self._call(AckOutbox(broker=self._name, ids=ids))
+
+    # -- rules -------------------------------------------------------------------------------
+
+    async def user(self, username: str) -> User | None:
+        """A user of the tenant."""
+        row: User | None = await self._call(GetUser(tenant=self._tenant, username=username))
+        return row
+
+    async def barred(self, client_id: str, user: str, ip: str) -> Barred | None:
+        """The entry of the blacklist that bars a client."""
+        row: Barred | None = await self._call(
+            CheckBlacklist(tenant=self._tenant, client_id=client_id, user=user, ip=ip)
+        )
+        return row
+
+    async def acl_rules(self, resource_type: str, resource: str) -> tuple[AclRule, ...]:
+        """The rules of a resource."""
+        return await self._all(
+            ListAclsOf(tenant=self._tenant, resource_type=resource_type, resource=resource)
+        )
+
+    async def rewrites(self) -> tuple[RewriteRule, ...]:
+        """The tenant's rules of what topics stand for."""
+        return await self._all(ListRewrites(tenant=self._tenant))
+
+    async def auto_subscribe_rules(self) -> tuple[AutoSubscribeRule, ...]:
+        """The tenant's rules of what clients are subscribed to without asking."""
+        return await self._all(ListAutoSubscribe(tenant=self._tenant))
+
+    async def _all(self, query: Any) -> tuple[Any, ...]:
+        rules: list[Any] = []
+        while True:
+            page = await self._call(query)
+            rules += page.rules
+            if not page.next:
+                return tuple(rules)
+            query = replace(query, after=page.next)
