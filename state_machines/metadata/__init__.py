@@ -1,13 +1,25 @@
-"""What a `metadata` group keeps: nodes, tenants, topics, settings, pairs, and the slot map.
+"""What a `metadata` group keeps: nodes, tenants, topics, settings, pairs, the slot map, shards with
+their segments, and schemas.
 
-One file an entity; importing this package registers them all.
+One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
+importing this package registers them all.
 """
 
 from state_machines.metadata import (
     config,
     kv,
+    leadership,
     node,
     node_event,
+    schema,
+    schema_queries,
+    schemas,
+    segment,
+    segment_queries,
+    segments,
+    shard,
+    shard_placement,
+    shards,
     slot_map,
     subscription_group,
     tenant,
@@ -18,8 +30,18 @@ from state_machines.metadata import (
 __all__ = [
     "config",
     "kv",
+    "leadership",
     "node",
     "node_event",
+    "schema",
+    "schema_queries",
+    "schemas",
+    "segment",
+    "segment_queries",
+    "segments",
+    "shard",
+    "shard_placement",
+    "shards",
     "slot_map",
     "subscription_group",
     "tenant",

@@ -1,10 +1,15 @@
-"""What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers.
+"""What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers,
+and connectors.
 
 One file an entity; importing this package registers them all. A session, its subscriptions and its
 will share a slot (tenant and client id), so whatever must change together is in one group.
 """
 
 from state_machines.mqtt import (
+    connector,
+    connector_duty,
+    connector_queries,
+    connectors,
     due,
     pulse,
     retained,
@@ -17,6 +22,10 @@ from state_machines.mqtt import (
 )
 
 __all__ = [
+    "connector",
+    "connector_duty",
+    "connector_queries",
+    "connectors",
     "due",
     "pulse",
     "retained",

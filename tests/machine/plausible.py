@@ -33,7 +33,7 @@ from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.offset import CommitOffsets, DeleteGroup, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_tenants
+from tests.machine import plausible_engine, plausible_tenants
 
 NOW_MS = 1_700_000_000_000
 CLIENT = 1 << 16  #: the id of the client that the first entry registers
@@ -123,6 +123,7 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
         "mqtt": lambda: mqtt(luck, index, epochs),
         "offset": lambda: offset(luck),
     }[kind]()
+    known += plausible_engine.more(kind, luck, index, epochs)
     return known + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 
 
