@@ -170,8 +170,7 @@ def _changed(db: Tables, segment: Segment, leader: str) -> Segment:
             raise Conflict(f"leader: {leader!r} is not in sync")
         if leader not in alive:
             raise Conflict(f"leader: {leader!r} is not online")
-        isr = tuple([each for each in segment.isr if each in alive]) or (leader,)
-        return _under(segment, alive[leader], isr)
+        return _under(segment, alive[leader], tuple(alive))
     if alive:
         raise Conflict(f"leader: {min(alive)!r} is in sync and online")
     if not segment.leader:
