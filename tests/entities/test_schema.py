@@ -91,7 +91,7 @@ def test_versions_follow_one_another(group: Group) -> None:
 
 
 def test_of_two_who_register_at_once_only_the_first_does(group: Group) -> None:
-    """Reference defect 7: a check that was made at the door holds when it is applied, or is void."""
+    """Reference defect 7: what was checked at the door still holds in the apply, or is void."""
     versions(group, 1)
     items = tuple(
         [

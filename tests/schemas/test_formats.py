@@ -1,0 +1,176 @@
+"""Avro and Protocol buffers: what a new version may change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from metaray.schemas import check_compatible, check_schema
+from state_machines.errors import Invalid
+
+# -- Avro ---------------------------------------------------------------------------------------
+
+
+def record(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "fields": fields})
+
+
+ID: dict[str, Any] = {"name": "id", "type": "int"}
+NOTE: dict[str, Any] = {"name": "note", "type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "new", "old", "fits"),
+    [
+        ("backward", record(ID, {**NOTE, "default": ""}), record(ID), True),
+        ("backward", record(ID, NOTE), record(ID), False),
+        ("forward", record(ID, NOTE), record(ID), True),
+        ("backward", record(ID), record(ID, NOTE), True),
+        ("forward", record(ID), record(ID, NOTE), False),
+        ("full", record(ID), record(ID, {**NOTE, "default": ""}), True),
+        ("full", record(ID, NOTE), record(ID), False),
+        ("backward", record({**ID, "type": "long"}), record(ID), True),
+        ("forward", record({**ID, "type": "long"}), record(ID), False),
+        ("backward", record({**ID, "type": "string"}), record(ID), False),
+        ("backward", '["null", "int"]', '"int"', True),
+        ("forward", '["null", "int"]', '"int"', False),
+        ("none", record(NOTE), record(ID), True),
+    ],
+)
+def test_avro_versions_follow_its_schema_resolution(
+    mode: str, new: str, old: str, fits: bool
+) -> None:
+    found = check_compatible("avro", mode, new, old)
+    assert (found == []) is fits, found
+
+
+def test_avro_says_what_is_missing() -> None:
+    (said,) = check_compatible("avro", "backward", record(ID, NOTE), record(ID))
+    assert said == "backward: reader field missing default value: note (at /fields/1)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "1", "null", '"nothing"', '{"type": "record"}', "[" * 100_000),
+        '{"type": "record", "name": [], "fields": {}}',
+        '{"type": "enum", "name": "e", "symbols": [1]}',
+        '{"type": "array", "items": ' * 2_000 + '"int"' + "}" * 2_000,
+    ],
+)
+def test_what_is_no_avro_schema(text: str) -> None:
+    (said,) = check_schema("avro", text)
+    assert said.startswith("not a schema: ")
+    assert len(said) < 500
+
+
+# -- Protocol buffers ---------------------------------------------------------------------------
+
+
+def file(*lines: str, package: str = "shop") -> str:
+    return "\n".join(('syntax = "proto3";', f"package {package};", *lines))
+
+
+BEFORE = file(
+    "message Order {",
+    "  int32 id = 1;",
+    "  string note = 2;",
+    "  map<string, int32> counts = 3;",
+    "  oneof buyer { string name = 4; int32 number = 5; }",
+    "  optional int32 size = 6;",
+    "  Kind kind = 7;",
+    "  reserved 20 to 29; reserved 'old';",
+    "  enum Kind { reserved 9; NEW = 0; PAID = 1; }",
+    "  message Line { int32 price = 1; }",
+    "}",
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "into", "says"),
+    [
+        ("string note = 2;", "string remark = 2; bytes more = 8;", None),
+        ("string note = 2;", "reserved 2;", None),
+        ("PAID = 1;", "PAID = 1; SENT = 2;", None),
+        ("PAID = 1;", "reserved 1;", None),
+        ("optional int32 size = 6;", "int32 size = 6;", None),
+        ("string note = 2;", "", "shop.Order.note = 2 is gone and its number is not reserved"),
+        ("int32 id = 1;", "int64 id = 1;", "its type was int32 and is int64"),
+        ("Kind kind = 7;", "Line kind = 7;", "its type was shop.Order.Kind and is shop.Order.Line"),
+        ("int32 id = 1;", "repeated int32 id = 1;", "its label was optional and is repeated"),
+        ("string note = 2;", "oneof n { string note = 2; }", "its oneof is another"),
+        ("int32 number = 5; }", "} int32 number = 5;", "its oneof is another"),
+        ("reserved 20 to 29;", "int32 again = 25;", "shop.Order.again = 25 was reserved"),
+        ("reserved 'old';", "int32 old = 30;", "shop.Order.old = 30 was reserved"),
+        ("int32> counts", "int64> counts", "shop.Order.CountsEntry.value = 2: its type was"),
+        ("message Line { int32 price = 1; }", "", "shop.Order.Line is gone"),
+        ("PAID = 1;", "", "shop.Order.Kind.PAID = 1 is gone and its number is not reserved"),
+        ("reserved 9;", "AGAIN = 9;", "reserved"),
+    ],
+)
+def test_a_number_keeps_its_meaning(change: str, into: str, says: str | None) -> None:
+    after = BEFORE.replace(change, into)
+    assert after != BEFORE
+    if change == "reserved 9;":  # the first value of proto3 is 0
+        after = BEFORE.replace(change, "").replace("PAID = 1;", "PAID = 1; AGAIN = 9;")
+    found = check_compatible("protobuf", "backward", after, BEFORE)
+    assert found == check_compatible("protobuf", "full", after, BEFORE)
+    if says is None:
+        assert found == []
+    else:
+        assert any(says in each for each in found), found
+
+
+def test_another_package_is_another_schema() -> None:
+    old, new = (file("enum E { A = 0; }", package=each) for each in ("a", "b"))
+    assert check_compatible("protobuf", "full", new, old) == ["a.E is gone"]
+
+
+def test_required_fields_neither_come_nor_go() -> None:
+    old = 'syntax = "proto2"; message M { required int32 a = 1; optional int32 b = 2; }'
+    comes = old.replace("optional", "required")
+    more = old.replace("}", "required int32 c = 3; }")
+    goes = old.replace("required int32 a = 1;", "reserved 1;")
+    assert check_compatible("protobuf", "full", comes, old) == [
+        "M.b = 2: its label was optional and is required"
+    ]
+    said = "M.{} is required and comes or goes"
+    assert check_compatible("protobuf", "full", more, old) == [said.format("c = 3")]
+    assert check_compatible("protobuf", "full", goes, old) == [said.format("a = 1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "schema.proto:1:1: Expected top-level statement"),
+        (file("message M { int32 a = 1; int32 b = 1; }"), "schema.proto:"),
+        (file('import "other.proto";'), "other.proto: File not found"),
+        (file('import "../../etc/passwd";'), "not a schema: "),
+    ],
+)
+def test_what_is_no_proto_file(text: str, says: str) -> None:
+    (said,) = check_schema("protobuf", text)
+    assert says in said
+    assert "/tmp" not in said
+
+
+def test_what_google_knows_may_be_used() -> None:
+    assert not check_schema(
+        "protobuf",
+        file(
+            'import "google/protobuf/timestamp.proto";',
+            "message M { google.protobuf.Timestamp at = 1; }",
+        ),
+    )
+
+
+# -- all ----------------------------------------------------------------------------------------
+
+
+def test_there_is_no_other_type_and_no_other_mode() -> None:
+    with pytest.raises(Invalid, match=r"^type: 'xml', one of json, avro, protobuf is wanted"):
+        check_compatible("xml", "none", "", "")
+    with pytest.raises(Invalid, match=r"^mode: 'sideways', one of none, backward, forward, full"):
+        check_compatible("json", "sideways", "{}", "{}")
