@@ -11,6 +11,7 @@ from state_machines import indexes, names
 from state_machines.errors import Invalid
 from state_machines.mqtt.connectors import (
     CONNECTORS,
+    IDLE,
     LOADS,
     PLACES,
     STATUSES,
@@ -79,7 +80,7 @@ class ListConnectorsByStatus:
     """Connectors of all tenants in a status, a page at a time; of one broker if it is named."""
 
     every_group: ClassVar[bool] = True
-    status: str
+    status: str = IDLE
     broker: str = ""
     limit: int = 1_000
     after: bytes = b""
