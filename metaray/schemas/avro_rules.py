@@ -7,6 +7,7 @@ may be promoted (int to long); a reader's enum has the writer's symbols or a def
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import avro.compatibility
 import avro.errors
@@ -14,7 +15,8 @@ import avro.schema
 
 from metaray.schemas.problems import NotASchema, each_way, shortened
 
-Schema = avro.schema.Schema
+Schema = Any
+"""A schema as the library reads it."""
 
 
 def parse(text: str) -> Schema:

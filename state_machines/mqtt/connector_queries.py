@@ -13,6 +13,7 @@ from state_machines.mqtt.connector_duty import TIMEOUT_MS, check_timeout
 from state_machines.mqtt.connectors import (
     CHECKS,
     CONNECTORS,
+    IDLE,
     LOADS,
     PLACES,
     STATUSES,
@@ -81,7 +82,7 @@ class ListConnectorsByStatus:
     """Connectors of all tenants in a status, a page at a time; of one broker if it is named."""
 
     every_group: ClassVar[bool] = True
-    status: str
+    status: str = IDLE
     broker: str = ""
     limit: int = 1_000
     after: bytes = b""

@@ -20,7 +20,7 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import fitting_tenants, values
+from tests.bad_input import fitting_engine, fitting_tenants, values
 from tests.bad_input.fitting_security import FITTING_SECURITY
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
@@ -32,6 +32,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
         "expected_version": 0,
     },
+    **fitting_engine.FITTING,
     **fitting_tenants.FITTING,
     **FITTING_SECURITY,
     "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},

@@ -133,12 +133,11 @@ def offset(luck: Random, index: int) -> list[Callable[[], Any]]:
 def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], Any]]:
     """What may happen next in a group of this kind."""
     known = {
-        "metadata": lambda: metadata(luck, index) + plausible_engine.engine(luck, index, epochs),
-        "mqtt": lambda: (
-            mqtt(luck, index, epochs) + plausible_engine.connector_steps(luck, index, epochs)
-        ),
+        "metadata": lambda: metadata(luck, index),
+        "mqtt": lambda: mqtt(luck, index, epochs),
         "offset": lambda: offset(luck, index),
     }[kind]()
+    known += plausible_engine.more(kind, luck, index, epochs)
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
     return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 

@@ -217,6 +217,10 @@ def connectors(luck: Random, index: int, told: dict[str, int]) -> list[Step]:
     ]
 
 
-def connector_steps(luck: Random, index: int, told: dict[str, int]) -> list[Step]:
-    """What may happen next with connectors."""
-    return [lived("connector", connectors(luck, index, told), told)] * 4
+def more(kind: str, luck: Random, index: int, told: dict[str, int]) -> list[Step]:
+    """What may happen next in a group of this kind."""
+    if kind == "metadata":
+        return engine(luck, index, told)
+    if kind == "mqtt":
+        return [lived("connector", connectors(luck, index, told), told)] * 4
+    return []

@@ -215,9 +215,9 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCHEMAS = st.recursive(st.booleans() | st.just({}), keywords, max_leaves=4).filter(
-    lambda schema: schema != {"$ref": "#"}
-)
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(
+    st.booleans() | st.just({}), keywords, max_leaves=4
+).filter(lambda schema: schema != {"$ref": "#"})
 
 
 @given(data=st.data())

@@ -77,7 +77,7 @@ def test_who_was_in_sync_last_leads_again() -> None:
 
 
 def test_what_is_on_its_way_out_needs_no_leader() -> None:
-    out = {"leader": "", "isr": (), "leader_broker_epoch": 0}
+    out: dict[str, Any] = {"leader": "", "isr": (), "leader_broker_epoch": 0}
     assert plan_failover([segment(status=PREPARE_DELETE, **out)], LIVE) == []
     assert plan_failover([segment(status=DELETED, **out)], LIVE) == []
 
