@@ -28,6 +28,7 @@ from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import matching, tallies
 from state_machines.mqtt.user import User
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 RULES_MAX: Final = 1_000  #: of one resource
@@ -101,6 +102,13 @@ class AclPage:
 
 
 ACLS: Final = Table("mqtt.acl", AclRule, key=("tenant", "resource_type", "resource", "name"))
+
+
+@remover(ACLS)
+def _remove(db: Tables, at: Stamp, rule: AclRule) -> None:
+    """The resource has one fewer."""
+    db.delete(ACLS, rule.tenant, rule.resource_type, rule.resource, rule.name)
+    tallies.remove(db, rule.tenant, f"{TALLY}.{rule.resource_type}", rule.resource)
 
 
 # -- the decision ---------------------------------------------------------------------------------
@@ -257,9 +265,10 @@ class DeleteAcls(Batch):
         """NotFound for one that is not there."""
 
         def delete(item: AclKey) -> None:
-            if not db.delete(ACLS, self.tenant, item.resource_type, item.resource, item.name):
+            rule = db.get(ACLS, self.tenant, item.resource_type, item.resource, item.name)
+            if rule is None:
                 raise NotFound(f"name: the resource has no rule {item.name!r}")
-            tallies.remove(db, self.tenant, f"{TALLY}.{item.resource_type}", item.resource)
+            _remove(db, at, rule)
 
         return each(db, self.items, delete)
 

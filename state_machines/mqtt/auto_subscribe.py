@@ -17,6 +17,7 @@ from state_machines.errors import Invalid, NotFound
 from state_machines.mqtt import matching, tallies
 from state_machines.mqtt.subscription import RETAIN_HANDLING_MAX, TopicFilter
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 RULES_MAX: Final = 256  #: of one tenant: every client gets them all
@@ -58,6 +59,13 @@ class AutoSubscribePage:
 
 
 AUTO_SUBSCRIBE: Final = Table("mqtt.auto_subscribe", AutoSubscribeRule, key=("tenant", "name"))
+
+
+@remover(AUTO_SUBSCRIBE)
+def _remove(db: Tables, at: Stamp, rule: AutoSubscribeRule) -> None:
+    """The tenant has one fewer."""
+    db.delete(AUTO_SUBSCRIBE, rule.tenant, rule.name)
+    tallies.remove(db, rule.tenant, TALLY, "")
 
 
 def subscriptions(
@@ -150,9 +158,10 @@ class DeleteAutoSubscribe(Batch):
         """NotFound for one that is not there."""
 
         def delete(name: str) -> None:
-            if not db.delete(AUTO_SUBSCRIBE, self.tenant, name):
+            rule = db.get(AUTO_SUBSCRIBE, self.tenant, name)
+            if rule is None:
                 raise NotFound(f"names: there is no rule {name!r}")
-            tallies.remove(db, self.tenant, TALLY, "")
+            _remove(db, at, rule)
 
         return each(db, self.names, delete)
 

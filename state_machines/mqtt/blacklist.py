@@ -18,6 +18,7 @@ from state_machines.errors import Invalid, NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, matching, tallies
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 PATTERNS_MAX: Final = 256  #: entries of one tenant and one type that have to be looked through
@@ -127,17 +128,19 @@ def timer_name(row: Barred) -> str:
     return f"{row.type}/{row.resource}"
 
 
-def expire(db: Tables, tenant: str, name: str, due_ms: int) -> bool:
+def expire(db: Tables, at: Stamp, tenant: str, name: str, due_ms: int) -> bool:
     """A timer fires. False if the entry is gone, or ends at another time by now."""
     kind, _, resource = name.partition("/")
     row = db.get(BLACKLIST, tenant, kind, resource)
     if row is None or row.end_ms != due_ms:
         return False
-    _remove(db, row)
+    _remove(db, at, row)
     return True
 
 
-def _remove(db: Tables, row: Barred) -> None:
+@remover(BLACKLIST)
+def _remove(db: Tables, at: Stamp, row: Barred) -> None:
+    """Its timer goes, too, and its tenant has one pattern fewer."""
     due.disarm(db, row.end_ms, due.BLACKLIST, row.tenant, timer_name(row))
     db.delete(BLACKLIST, row.tenant, row.type, row.resource)
     if row.type in PATTERNS:
@@ -242,7 +245,7 @@ class DeleteBlacklist(Batch):
             row = db.get(BLACKLIST, *_key(self.tenant, item.type, item.resource))
             if row is None:
                 raise NotFound(f"resource: {item.resource[:80]!r} is not barred as {item.type}")
-            _remove(db, row)
+            _remove(db, at, row)
 
         return each(db, self.items, delete)
 

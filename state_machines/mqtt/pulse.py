@@ -89,7 +89,7 @@ def _fire(db: Tables, at: Stamp, timer: due.Due) -> int:
                 return 0
             retained.remove(db, message)
         case due.BLACKLIST:
-            return int(blacklist.expire(db, timer.tenant, timer.name, timer.due_ms))
+            return int(blacklist.expire(db, at, timer.tenant, timer.name, timer.due_ms))
         case _:
             raise AssertionError(f"no such timer: {timer}")
     return 1

@@ -23,6 +23,7 @@ from state_machines.batch import Batch, Outcome, each
 from state_machines.errors import Invalid, NotFound
 from state_machines.mqtt import tallies
 from state_machines.op import Stamp, command, query
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 RULES_MAX: Final = 1_000  #: of one tenant
@@ -68,6 +69,14 @@ class RewritePage:
 
 
 REWRITES: Final = Table("mqtt.rewrite", RewriteRule, key=("tenant", "name"))
+
+
+@remover(REWRITES)
+def _remove(db: Tables, at: Stamp, rule: RewriteRule) -> None:
+    """The tenant has one fewer."""
+    db.delete(REWRITES, rule.tenant, rule.name)
+    tallies.remove(db, rule.tenant, TALLY, "")
+
 
 Capture = str | None
 """What a wildcard stands for; None for a `#` that matches the level above it."""
@@ -243,9 +252,10 @@ class DeleteRewrites(Batch):
         """NotFound for one that is not there."""
 
         def delete(name: str) -> None:
-            if not db.delete(REWRITES, self.tenant, name):
+            rule = db.get(REWRITES, self.tenant, name)
+            if rule is None:
                 raise NotFound(f"names: there is no rule {name!r}")
-            tallies.remove(db, self.tenant, TALLY, "")
+            _remove(db, at, rule)
 
         return each(db, self.names, delete)
 

@@ -181,7 +181,7 @@ def end(db: Tables, at: Stamp, session: Session) -> None:
     if pending is not None:
         will.fire(db, at, pending, session.broker)
     subscription.remove_all(db, session.tenant, session.client_id)
-    share_group.leave_all(db, session.tenant, session.client_id)
+    share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
     delete_session(db, session)
 

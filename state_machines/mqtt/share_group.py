@@ -33,12 +33,10 @@ from state_machines.mqtt.share_rows import (
     MEMBERS,
     OF_BROKER,
     OF_CLIENT,
+    Ledger,
     ShareBroker,
     ShareGroup,
     ShareMember,
-    add_member,
-    elect,
-    remove_member,
 )
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -110,13 +108,18 @@ class ShareBrokerPage:
     next: bytes
 
 
-def leave_all(db: Tables, tenant: str, client_id: str) -> None:
+def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> None:
     """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`."""
-    mine = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
-    for row in [row for _, row, _ in mine]:
+    found = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
+    mine = [row for _, row, _ in found]
+    if not mine:
+        return
+    ledger = Ledger(db, at)
+    for row in mine:
         member = db.get(MEMBERS, tenant, row.name, client_id, row.filter)
         assert member is not None, "a member has its entry among the client's, and no other has"
-        remove_member(db, member)
+        ledger.remove(member)
+    ledger.close()
 
 
 def check_share(name: str, topic_filter: str) -> None:
@@ -153,25 +156,24 @@ class JoinShareGroups(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[ShareGroup, ...]:
         """The group of each, in order, as it is then: who leads it, and under which epoch."""
-        return tuple(
-            [
-                add_member(
-                    db,
-                    at,
-                    ShareMember(
-                        tenant=self.tenant,
-                        name=item.name,
-                        client_id=item.client_id,
-                        filter=item.filter,
-                        broker=self.broker,
-                        qos=item.qos,
-                        member_id=db.unique(),
-                        joined_ms=at.now_ms,
-                    ),
+        ledger = Ledger(db, at)
+        joined = [
+            ledger.join(
+                ShareMember(
+                    tenant=self.tenant,
+                    name=item.name,
+                    client_id=item.client_id,
+                    filter=item.filter,
+                    broker=self.broker,
+                    qos=item.qos,
+                    member_id=db.unique(),
+                    joined_ms=at.now_ms,
                 )
-                for item in self.items
-            ]
-        )
+            )
+            for item in self.items
+        ]
+        ledger.close()
+        return tuple(joined)
 
 
 @command("mqtt.share.leave")
@@ -198,15 +200,17 @@ class LeaveShareGroups(Batch):
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """NotFound for one that is not there, Conflict for one that is another broker's by now."""
 
+        ledger = Ledger(db, at)
+
         def leave(item: ShareLeave) -> None:
-            member = db.get(MEMBERS, self.tenant, item.name, item.client_id, item.filter)
-            if member is None:
-                raise NotFound("client_id: not a member by this filter")
+            member = _member(db, self.tenant, item.name, item.client_id, item.filter)
             if member.broker != self.broker:
                 raise Conflict(f"broker: the member is with {member.broker!r}")
-            remove_member(db, member)
+            ledger.remove(member)
 
-        return each(db, self.items, leave)
+        outcomes = each(db, self.items, leave)
+        ledger.close()
+        return outcomes
 
 
 @command("mqtt.share.remove_broker")
@@ -241,16 +245,18 @@ class RemoveShareBroker:
         """Fenced with an epoch below the highest one seen. Members first: they make it eligible."""
         pass_fence(db, self.controller_epoch)
         mine = [row for _, row, _ in itertools.islice(db.scan(OF_BROKER, self.broker), self.limit)]
+        ledger = Ledger(db, at)
         for row in mine:
             member = db.get(MEMBERS, row.tenant, row.name, row.client_id, row.filter)
             assert member is not None, "a member has its entry among the broker's"
-            remove_member(db, member)
+            ledger.remove(member)
         left = self.limit - len(mine)
         led = [row for _, row, _ in itertools.islice(db.scan(LEADS, self.broker), left)]
         for lead in led:
-            group = db.get(GROUPS, lead.tenant, lead.name)
+            group = ledger.group(lead.tenant, lead.name)
             assert group is not None, "who leads has a group to lead"
-            elect(db, group, db.unique())
+            ledger.elect(group, db.unique())
+        ledger.close()
         return ShareRemoval(len(mine), len(led), db.get(BROKERS, "", self.broker) is not None)
 
 
@@ -278,15 +284,24 @@ class RemoveShareOrphans(Batch):
         """NotFound for one that is gone, Conflict for one that has joined anew."""
         pass_fence(db, self.controller_epoch)
 
+        ledger = Ledger(db, at)
+
         def remove(item: ShareOrphan) -> None:
-            member = db.get(MEMBERS, item.tenant, item.name, item.client_id, item.filter)
-            if member is None:
-                raise NotFound("client_id: not a member by this filter")
+            member = _member(db, item.tenant, item.name, item.client_id, item.filter)
             if member.member_id != item.member_id:
                 raise Conflict("member_id: it has joined anew")
-            remove_member(db, member)
+            ledger.remove(member)
 
-        return each(db, self.items, remove)
+        outcomes = each(db, self.items, remove)
+        ledger.close()
+        return outcomes
+
+
+def _member(db: Tables, tenant: str, name: str, client_id: str, topic_filter: str) -> ShareMember:
+    member = db.get(MEMBERS, tenant, name, client_id, topic_filter)
+    if member is None:
+        raise NotFound("client_id: not a member by this filter")
+    return member
 
 
 @query("mqtt.share.get")

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from state_machines.op import Stamp
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
-CANDIDATES_MAX: Final = 1_000  #: brokers of a tenant, by id, that are looked at for a leader
+CANDIDATES_MAX: Final = 128  #: brokers of a tenant, by id, that are looked at for a leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,83 +98,138 @@ LEADS: Final = Table("mqtt.share_lead", ShareLead, key=("broker", "tenant", "nam
 BROKERS: Final = Table("mqtt.share_broker", ShareBroker, key=("tenant", "broker"))
 
 
-def add_member(db: Tables, at: Stamp, member: ShareMember) -> ShareGroup:
-    """Set a member; the group as it is then. The first member makes the group."""
-    key = (member.tenant, member.name, member.client_id, member.filter)
-    old = db.get(MEMBERS, *key)
-    if old is not None:
-        _leave_broker(db, old)
-    db.put(MEMBERS, member)
-    db.put(
-        OF_BROKER,
-        ShareOfBroker(member.broker, member.tenant, member.name, member.client_id, member.filter),
-    )
-    _count(db, member.tenant, member.broker, members=1)
-    group = db.get(GROUPS, member.tenant, member.name)
-    if old is not None:
-        assert group is not None, "a member has a group"
-        return group
-    db.put(OF_CLIENT, ShareOfClient(member.tenant, member.client_id, member.name, member.filter))
-    if group is None:
-        group = ShareGroup(member.tenant, member.name, "", 0, 1, at.now_ms)
-        return elect(db, group, member.member_id)
-    group = replace(group, members=group.members + 1)
-    db.put(GROUPS, group)
-    return group
+class Ledger:
+    """What one command does to them: members at once, groups and counts when it is closed.
 
-
-def remove_member(db: Tables, member: ShareMember) -> None:
-    """Remove a member that is there; with its last one the group goes."""
-    db.delete(MEMBERS, member.tenant, member.name, member.client_id, member.filter)
-    db.delete(OF_CLIENT, member.tenant, member.client_id, member.name, member.filter)
-    _leave_broker(db, member)
-    group = db.get(GROUPS, member.tenant, member.name)
-    assert group is not None, "a member has a group"
-    if group.members > 1:
-        db.put(GROUPS, replace(group, members=group.members - 1))
-        return
-    db.delete(GROUPS, group.tenant, group.name)
-    _resign(db, group)
-
-
-def elect(db: Tables, group: ShareGroup, epoch: int) -> ShareGroup:
-    """Give the group another leader than it has, under this epoch; the group as it is then.
-
-    There is one: the group has members, and a broker that is to go has none by now.
+    A command has many items, mostly of few groups and one broker, so their rows are read and
+    written once. Nothing is refused between the first change and `close`.
     """
-    if group.leader:
-        _resign(db, group)
-    found = itertools.islice(db.scan(BROKERS, group.tenant), CANDIDATES_MAX)
-    leads = [
-        (row.leads, row.broker) for _, row, _ in found if row.members and row.broker != group.leader
-    ]
-    if leads:
-        leader = min(leads)[1]
-    else:
-        _, member, _ = next(db.scan(MEMBERS, group.tenant, group.name))
-        leader = member.broker
-    group = replace(group, leader=leader, leader_epoch=epoch)
-    db.put(GROUPS, group)
-    db.put(LEADS, ShareLead(leader, group.tenant, group.name))
-    _count(db, group.tenant, leader, leads=1)
-    return group
+
+    def __init__(self, db: Tables, at: Stamp) -> None:
+        self._db = db
+        self._at = at
+        self._groups: dict[tuple[str, str], ShareGroup] = {}  #: with 0 members: it is gone
+        self._counts: dict[tuple[str, str], list[int]] = {}  #: members and leads, by tenant, broker
+        self._candidates: dict[str, dict[str, None]] = {}  #: brokers by tenant, in order
+
+    def join(self, member: ShareMember) -> ShareGroup:
+        """Set a member; the group as it is then. The first member makes the group."""
+        db = self._db
+        tenant, name, client_id, on = member.tenant, member.name, member.client_id, member.filter
+        old = db.get(MEMBERS, tenant, name, client_id, on)
+        db.put(MEMBERS, member)
+        if old is None or old.broker != member.broker:
+            if old is not None:
+                self._leave_broker(old)
+            db.put(OF_BROKER, ShareOfBroker(member.broker, tenant, name, client_id, on))
+            self._count(tenant, member.broker, members=1)
+        group = self.group(tenant, name)
+        if old is not None:
+            assert group is not None, "a member has a group"
+            return group
+        db.put(OF_CLIENT, ShareOfClient(tenant, client_id, name, on))
+        if group is None:
+            made = ShareGroup(tenant, name, "", 0, 1, self._at.now_ms)
+            return self.elect(made, member.member_id)
+        group = replace(group, members=group.members + 1)
+        self._groups[tenant, name] = group
+        return group
+
+    def remove(self, member: ShareMember) -> None:
+        """Remove a member that is there; with its last one the group goes."""
+        tenant, name, client_id, on = member.tenant, member.name, member.client_id, member.filter
+        self._db.delete(MEMBERS, tenant, name, client_id, on)
+        self._db.delete(OF_CLIENT, tenant, client_id, name, on)
+        self._leave_broker(member)
+        group = self.group(tenant, name)
+        assert group is not None, "a member has a group"
+        if group.members == 1:
+            self._resign(group)
+        self._groups[tenant, name] = replace(group, members=group.members - 1)
+
+    def elect(self, group: ShareGroup, epoch: int) -> ShareGroup:
+        """Give the group another leader than it has, under this epoch; the group as it is then.
+
+        There is one: the group has members, and a broker that is to go has none by now.
+        """
+        if group.leader:
+            self._resign(group)
+        leads = [
+            (count[1], broker)
+            for broker in self._brokers(group.tenant)
+            if (count := self._counts[group.tenant, broker])[0] and broker != group.leader
+        ]
+        if leads:
+            leader = min(leads)[1]
+        else:  # none of those that are looked at
+            _, member, _ = next(self._db.scan(MEMBERS, group.tenant, group.name))
+            leader = member.broker
+        group = replace(group, leader=leader, leader_epoch=epoch)
+        self._groups[group.tenant, group.name] = group
+        self._db.put(LEADS, ShareLead(leader, group.tenant, group.name))
+        self._count(group.tenant, leader, leads=1)
+        return group
+
+    def group(self, tenant: str, name: str) -> ShareGroup | None:
+        """A group as it is by now, None if it has no members."""
+        group = self._groups.get((tenant, name)) or self._db.get(GROUPS, tenant, name)
+        return group if group is not None and group.members else None
+
+    def close(self) -> None:
+        """Write what was put off."""
+        for (tenant, name), group in self._groups.items():
+            if group.members:
+                self._db.put(GROUPS, group)
+            else:
+                self._db.delete(GROUPS, tenant, name)
+        for (tenant, broker), (members, leads) in self._counts.items():
+            if members or leads:
+                self._db.put(BROKERS, ShareBroker(tenant, broker, members, leads))
+            else:
+                self._db.delete(BROKERS, tenant, broker)
+
+    def _brokers(self, tenant: str) -> dict[str, None]:
+        """The brokers of a tenant that may lead, read once."""
+        known = self._candidates.get(tenant)
+        if known is None:
+            found = itertools.islice(self._db.scan(BROKERS, tenant), CANDIDATES_MAX)
+            brokers = {row.broker for _, row, _ in found}
+            brokers |= {broker for each, broker in self._counts if each == tenant}
+            known = self._candidates[tenant] = dict.fromkeys(sorted(brokers))
+            for broker in known:
+                self._of(tenant, broker)
+        return known
+
+    def _resign(self, group: ShareGroup) -> None:
+        self._db.delete(LEADS, group.leader, group.tenant, group.name)
+        self._count(group.tenant, group.leader, leads=-1)
+
+    def _leave_broker(self, member: ShareMember) -> None:
+        self._db.delete(
+            OF_BROKER, member.broker, member.tenant, member.name, member.client_id, member.filter
+        )
+        self._count(member.tenant, member.broker, members=-1)
+
+    def _count(self, tenant: str, broker: str, members: int = 0, leads: int = 0) -> None:
+        for each in (tenant, ""):
+            count = self._of(each, broker)
+            count[0] += members
+            count[1] += leads
+        if tenant in self._candidates:
+            self._candidates[tenant].setdefault(broker)
+
+    def _of(self, tenant: str, broker: str) -> list[int]:
+        count = self._counts.get((tenant, broker))
+        if count is None:
+            row = self._db.get(BROKERS, tenant, broker)
+            count = [row.members, row.leads] if row is not None else [0, 0]
+            self._counts[tenant, broker] = count
+        return count
 
 
-def _resign(db: Tables, group: ShareGroup) -> None:
-    db.delete(LEADS, group.leader, group.tenant, group.name)
-    _count(db, group.tenant, group.leader, leads=-1)
-
-
-def _leave_broker(db: Tables, member: ShareMember) -> None:
-    db.delete(OF_BROKER, member.broker, member.tenant, member.name, member.client_id, member.filter)
-    _count(db, member.tenant, member.broker, members=-1)
-
-
-def _count(db: Tables, tenant: str, broker: str, members: int = 0, leads: int = 0) -> None:
-    for each in (tenant, ""):
-        old = db.get(BROKERS, each, broker) or ShareBroker(each, broker, 0, 0)
-        new = replace(old, members=old.members + members, leads=old.leads + leads)
-        if new.members or new.leads:
-            db.put(BROKERS, new)
-        else:
-            db.delete(BROKERS, each, broker)
+@remover(MEMBERS)
+def _remove(db: Tables, at: Stamp, member: ShareMember) -> None:
+    """All that is kept of it elsewhere goes with it, and the group with its last one."""
+    ledger = Ledger(db, at)
+    ledger.remove(member)
+    ledger.close()

@@ -81,8 +81,8 @@ def check_verifier(value: str) -> None:
         or " " in value
     ):
         raise Invalid(
-            f"verifier: a salted hash is wanted, {VERIFIER_PARTS_MIN - 1} parts or more, each after a "
-            "$: scheme, salt, hash; and never a password"
+            f"verifier: a salted hash is wanted, at least {VERIFIER_PARTS_MIN - 1} parts, each"
+            " after a $ (scheme, salt, hash), and never a password"
         )
 
 

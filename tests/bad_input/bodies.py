@@ -21,7 +21,7 @@ from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
 from tests.bad_input import fitting_engine, fitting_tenants, values
-from tests.bad_input.fitting_security import FITTING_SECURITY
+from tests.bad_input.fitting_security import FITTING_SECURITY, SECURITY_ITEMS
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
 
@@ -44,6 +44,9 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
     },
 }
+
+FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**SECURITY_ITEMS}
+"""The same of items of a list."""
 
 MISSING: Final = object()
 NOT_TEXT: Final = tuple([msgpack.ExtType(1, each) for each in values.NOT_UTF8])
@@ -74,6 +77,8 @@ def plain(hint: Any) -> Any:
     hint = _optional(hint)
     if typing.get_origin(hint) is tuple:
         return [plain(typing.get_args(hint)[0])]
+    if hint in FITTING_ITEMS:
+        return FITTING_ITEMS[hint]
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return {each.name: plain(hints[each.name]) for each in dataclasses.fields(hint)}

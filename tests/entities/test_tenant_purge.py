@@ -240,7 +240,9 @@ def test_every_table_with_rows_of_tenants_is_purged() -> None:
     timers = {name for name in tenants if TABLES[name].key[0] != "tenant"}
     assert tenants - timers <= covered
     assert "metadata.config" in covered
-    assert timers <= {"mqtt.due"}, "timers go with the rows that they belong to"
+    assert timers <= {"mqtt.due", "mqtt.share_lead", "mqtt.share_of_broker"}, (
+        "timers and entries go with the rows that they belong to"
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(PURGES))

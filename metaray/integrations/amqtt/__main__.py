@@ -7,8 +7,8 @@ clients are let go, their sessions closed, the node unregistered. kill -9 does n
 next process of that name finds the sessions, and closes those that were open. When another process
 takes its name it ends by itself, with status 3.
 
-Anyone may connect; it is meant for one machine. A broker for others gets its own configuration,
-with amqtt's plugins for authentication beside ours.
+Anyone may connect, unless `--authenticate` asks for users and passwords. Without TLS it is meant
+for one machine; a broker for others gets its own configuration, with what amqtt has besides.
 """
 
 from __future__ import annotations
@@ -88,6 +88,13 @@ def main(
         float, typer.Option(min=0, help="Seconds for clients to come back after a kill")
     ] = 5.0,
     session_expiry: Annotated[int, typer.Option(min=1, help="Seconds")] = 7 * 86_400,
+    authenticate: Annotated[
+        bool, typer.Option(help="Clients need a user and its password")
+    ] = False,
+    blacklist: Annotated[bool, typer.Option(help="Keep out whom the blacklist bars")] = False,
+    acl: Annotated[bool, typer.Option(help="ACL rules say who may do what")] = False,
+    auto_subscribe: Annotated[bool, typer.Option(help="Subscribe clients by rule")] = False,
+    rewrite: Annotated[bool, typer.Option(help="Rewrite topics by rule")] = False,
     timeout: Annotated[float, typer.Option(help="Deadline of a call to metaray, seconds")] = 15.0,
     log_level: Annotated[str, typer.Option()] = "WARNING",
 ) -> None:
@@ -112,6 +119,11 @@ def main(
         will_delay_s=math.ceil(will_delay),
         restart_grace_s=restart_grace,
         timeout_s=timeout,
+        authenticate=authenticate,
+        blacklist=blacklist,
+        acl=acl,
+        auto_subscribe=auto_subscribe,
+        rewrite=rewrite,
     )
     raise typer.Exit(asyncio.run(serve(config)))
 
