@@ -38,7 +38,7 @@ _BELONGS: Final[dict[str, Prefix]] = {}
 
 
 _WAYS: Final[dict[str, Remover]] = {}
-_WITH_OTHERS: Final[set[str]] = set()
+WITH_OTHERS: Final[set[str]] = set()
 
 
 def goes(table: Table[Any]) -> Callable[[Remover], Remover]:
@@ -54,7 +54,7 @@ def goes(table: Table[Any]) -> Callable[[Remover], Remover]:
 
 def goes_with_others(table: Table[Any]) -> None:
     """The rows of this table are removed with those of another, by its way."""
-    _WITH_OTHERS.add(table.name)
+    WITH_OTHERS.add(table.name)
 
 
 def belongs(table: Table[Any], prefix: Prefix) -> None:
@@ -78,7 +78,7 @@ def tables_of(kind: str) -> list[Table[Any]]:
         for name, table in TABLES.items()
         if name.startswith(f"{kind}.")
         and (table.key[0] == "tenant" or name in _BELONGS)
-        and name not in _WITH_OTHERS
+        and name not in WITH_OTHERS
     ]
     return sorted(found, key=lambda table: (-len(table.key), table.name))
 

@@ -211,6 +211,15 @@ class Tables:
         self._written.append((table, key, value))
         self.store.put(table, key, value)
 
+    @property
+    def in_part(self) -> bool:
+        """Whether somebody else may refuse what is done: it has to be journaled."""
+        return self._parts > 0
+
+    def settled(self, changes: list[tuple[str, tuple[Part, ...], bytes | None]]) -> None:
+        """These were put into the store, outside of parts, by a command that cannot be refused."""
+        self._written += changes
+
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""
         self._journal.clear()

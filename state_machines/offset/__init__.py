@@ -6,6 +6,7 @@
     activity    when groups were heard of last, and the expiry of silent ones
     history     where a group stood a while ago
     reset       what an operator does: delete, reset, rewind
+    tenant_purge  all rows of a tenant go
 
 Importing this package registers them all.
 """

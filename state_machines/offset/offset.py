@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Self
 
 from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
+from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.offset import activity, rows
 from state_machines.offset.history import Keeper
@@ -334,14 +335,17 @@ class CommitOffsets:
         """Every commit counts, also when one batch names a partition twice.
 
         Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
-        objects a commit would double what one costs.
+        objects a commit would double what one costs. QuotaExceeded when the tenant commits too
+        often.
         """
         tenant, now_ms = self.tenant, at.now_ms
         limits = quota.of(db, tenant)
         if limits is not None:
             quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
-        table, revision, get, settle = OFFSETS.name, db.revision, db.store.get, db.settle
+        table, revision, get, put = OFFSETS.name, db.revision, db.store.get, db.store.put
         unpack, pack = packing.unpack_values, db.pack
+        swap = db.swap if db.in_part else None
+        done: list[tuple[str, tuple[Part, ...], bytes | None]] = []
         metadata = self.metadata or ("",) * len(self.groups)
         more = self.more or _NOTHING_MORE
         epochs = more.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
@@ -353,7 +357,7 @@ class CommitOffsets:
         for group, topic, partition, offset, note, epoch in zip(
             self.groups, self.topics, self.partitions, self.offsets, metadata, epochs, strict=True
         ):
-            key = (tenant, group, topic, partition)
+            key: tuple[Part, ...] = (tenant, group, topic, partition)
             old = get(table, key)
             if old is None:
                 if guard is not None and guard.refuses(group, ABSENT):
@@ -379,7 +383,13 @@ class CommitOffsets:
                 values[_COMMITS] += 1
                 values[_COMMIT_MS] = now_ms
                 values[_LEADER_EPOCH] = epoch
-            settle(table, key, pack((revision, values)))
+            value = pack((revision, values))
+            if swap is None:
+                put(table, key, value)
+                done.append((table, key, value))
+            else:
+                swap(table, key, old, value)
+        db.settled(done)
         if new or late:
             activity.heard(db, now_ms, tenant, late, new)
         if guard is None:

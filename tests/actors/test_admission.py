@@ -37,7 +37,7 @@ BRIEF = {
     *("group.quota.drop", "group.quota.set", "metadata.segment.leader"),
     *("mqtt.connector.assign", "mqtt.connector.heartbeat"),
 }
-"""Urgent though they name many: who is closed, who leads, who runs what, has to be known at once."""
+"""Urgent though they name many: who is closed, who leads, who runs what, is known at once."""
 
 
 def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> Charge:

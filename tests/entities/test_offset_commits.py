@@ -12,6 +12,7 @@ from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.offset.group import DeleteGroup, FenceGroup, GetGroup, ReleaseGroup
 from state_machines.offset.offset import (
     ABSENT,
+    OFFSETS,
     CommitOffsets,
     CommitReply,
     FetchOffsets,
@@ -20,6 +21,8 @@ from state_machines.offset.offset import (
     RefusedCommits,
 )
 from state_machines.offset.rows import LEADER_EPOCH_MAX, NO_GENERATION
+from state_machines.op import Stamp
+from state_machines.tables import Tables
 from tests.entities.group import Group
 from tests.machine.alone import NOW_MS
 
@@ -318,3 +321,28 @@ def test_limits_of_groups(group: Group, operation: Any, field: str) -> None:
 def test_an_expected_offset_is_a_number_or_nothing(group: Group) -> None:
     with pytest.raises(Invalid, match=r"^expected: "):
         op.validate(replace(GOOD, more=MoreColumns(expected=("5", None))))  # type: ignore[arg-type]
+
+
+def test_a_commit_that_is_a_part_of_something_refused_is_taken_back(group: Group) -> None:
+    send(group, commit(offset=1), commit(offset=1, partition=1))
+    group.later(60)
+    before = group.store.dump()
+    db = Tables(group.store, group.index + 1)
+    at = Stamp(group.index + 1, group.now_ms)
+    more = CommitOffsets.of([commit(offset=2), commit(offset=3, partition=2), commit("new")])
+    db.begin()
+
+    def part() -> None:
+        with db.part():
+            assert more.apply(db, at).committed == 3
+            assert db.get(OFFSETS, "default", "g", "t", 2) is not None
+            raise Conflict("another part")
+
+    with pytest.raises(Conflict, match="another part"):
+        part()
+    assert group.store.dump() == before
+    assert db.written() == []
+    more.apply(db, at)
+    assert {table for table, _, _ in db.written()} == {
+        *("offset.offset", "offset.history", "offset.group", "offset.activity")
+    }

@@ -58,6 +58,15 @@ def request(model: str, kind: str, key: str, input: Value) -> Any:
                     for topic, partition, offset, note in input
                 ]
             )
+        case "offset", "swap":
+            return CommitOffsets.of(
+                [
+                    OffsetCommit(
+                        group=key, topic=topic, partition=partition, offset=offset, expected=there
+                    )
+                    for topic, partition, offset, there in input
+                ]
+            )
         case "offset", "delete_group":
             return DeleteGroup(group=key)
         case "offset", "fetch":
@@ -95,6 +104,8 @@ def told(model: str, kind: str, reply: Any) -> Value:
             return 0 if reply is None else reply.epoch
         case "offset", "commit":
             return reply.committed
+        case "offset", "swap":
+            return reply.refused.places if reply.refused is not None else ()
         case "offset", "fetch":
             return tuple([(x.topic, x.partition, x.offset, x.metadata, x.commits) for x in reply])
         case "session", "open":

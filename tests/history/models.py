@@ -3,7 +3,7 @@
     register    kv: put, delete and their expected revisions, get
     append      a list kept in one kv pair by compare-and-set: append, read
     counter     what must not happen twice: add (a node's registrations), get
-    offset      a consumer group's offsets: commit, fetch, delete_group
+    offset      a consumer group's offsets: commit, swap, fetch, delete_group
     session     an MQTT client's session: open (takeover), close, subscribe, delete, get
     fence       a controller's epoch: act
 
@@ -25,6 +25,9 @@ CONFLICT: Final = refusal("CONFLICT")
 NOT_FOUND: Final = refusal("NOT_FOUND")
 FENCED: Final = refusal("FENCED")
 INVALID: Final = refusal("INVALID")
+
+ABSENT: Final = -1
+"""What a swap expects where there is no offset."""
 
 NEVER_S: Final = 0xFFFFFFFF
 """The expiry of a session that never ends by time (MQTT 5, 3.1.2.11.2)."""
@@ -148,6 +151,7 @@ class Offset:
 
     commit: ((topic, partition, offset, metadata), ...) -> how many. delete_group: None -> how many
     offsets there were. fetch: None -> ((topic, partition, offset, metadata, commits), ...).
+    swap: ((topic, partition, offset, expected or None), ...) -> the places of those refused.
     The last commit wins, and may go back; every commit counts, also two of one partition.
     """
 
@@ -161,14 +165,20 @@ class Offset:
             return rows if not unknown and output == rows else None
         if operation.kind == "delete_group":
             return () if unknown or output == len(rows) else None
-        assert operation.kind == "commit", operation
-        if not unknown and output != len(operation.input):
-            return None
+        assert operation.kind in ("commit", "swap"), operation
         by_place: dict[Position, Value] = {(row[0], row[1]): row for row in rows}
-        for topic, partition, offset, metadata in operation.input:
+        refused = []
+        for place, (topic, partition, offset, more) in enumerate(operation.input):
             old = by_place.get((topic, partition))
-            commits = 1 if old is None else old[4] + 1
-            by_place[topic, partition] = (topic, partition, offset, metadata, commits)
+            there, commits = (ABSENT, 0) if old is None else (old[2], old[4])
+            if operation.kind == "swap" and more not in (None, there):
+                refused.append(place)
+                continue
+            note = more if operation.kind == "commit" else ""
+            by_place[topic, partition] = (topic, partition, offset, note, commits + 1)
+        told = tuple(refused) if operation.kind == "swap" else len(operation.input)
+        if not unknown and output != told:
+            return None
         return tuple([by_place[each] for each in sorted(by_place, key=_in_order)])
 
     def place(self, operation: Operation) -> int | None:

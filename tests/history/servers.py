@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from tests.history.models import CONFLICT, FENCED, INVALID, NEVER_S, NOT_FOUND
+from tests.history.models import ABSENT, CONFLICT, FENCED, INVALID, NEVER_S, NOT_FOUND
 from tests.history.operation import Operation, Value
 
 BUGS: Final = ("lost", "twice", "stale")
@@ -132,11 +132,17 @@ class OffsetServer(Server):
         if kind == "delete_group":
             self.rows[key] = {}
             return len(rows)
-        for topic, partition, offset, metadata in input:
-            _, _, commits = rows.get((topic, partition), (0, "", 0))
-            rows[topic, partition] = (offset, metadata, commits + 1)
+        refused = []
+        for place, (topic, partition, offset, more) in enumerate(input):
+            there, _, commits = rows.get((topic, partition), (ABSENT, "", 0))
+            if kind == "commit":
+                rows[topic, partition] = (offset, more, commits + 1)
+            elif more in (None, there):
+                rows[topic, partition] = (offset, "", commits + 1)
+            else:
+                refused.append(place)
         self.rows[key] = rows
-        return len(input)
+        return len(input) if kind == "commit" else tuple(refused)
 
     def draw(self, luck: Random, key: str) -> tuple[str, Value]:
         roll = luck.random()
@@ -145,9 +151,11 @@ class OffsetServer(Server):
         if roll < 0.5:
             return "delete_group", None
         self.drawn += 1
-        return "commit", tuple(
+        swap = luck.random() < 0.3
+        more = (None, ABSENT, self.drawn - 1, self.drawn) if swap else ("", "m")
+        return "swap" if swap else "commit", tuple(
             [
-                (luck.choice(("t", "aa")), luck.randrange(2), self.drawn, luck.choice(("", "m")))
+                (luck.choice(("t", "aa")), luck.randrange(2), self.drawn, luck.choice(more))
                 for _ in range(luck.randrange(1, 3))
             ]
         )

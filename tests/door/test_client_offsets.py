@@ -1,0 +1,95 @@
+"""What the client does with consumer offsets beyond one call: large groups, and the time machine.
+
+A group without replicas answers it, so neither Ray nor a cluster is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from metaray.client import Client
+from state_machines import op
+from state_machines.errors import Compacted, Fenced
+from state_machines.offset.offset import OffsetCommit
+from tests.entities.group import Group
+from tests.machine.alone import NOW_MS
+
+
+class Near(Client):
+    """A client of one group in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group("offset")
+        self.calls = 0
+
+    def call(self, operation: Any, /, **given: Any) -> Coroutine[Any, Any, Any]:
+        self.calls += 1
+
+        async def answered() -> Any:
+            query = op.is_query(type(operation))
+            return self.group.ask(operation) if query else self.group.run(operation)
+
+        return answered()
+
+
+def commits(count: int, offset: int, **more: Any) -> list[OffsetCommit]:
+    return [
+        OffsetCommit(group="g", topic="t", partition=number, offset=offset, **more)
+        for number in range(count)
+    ]
+
+
+def test_a_group_of_any_size_is_deleted() -> None:
+    async def run() -> None:
+        client = Near()
+        assert await client.delete_group("g") == 0
+        for count, calls in ((1, 1), (1_000, 2), (2_500, 3)):
+            await client.commit_offsets(commits(count, 1))
+            client.calls = 0
+            assert await client.delete_group("g") == count
+            assert client.calls == calls
+            assert await client.fetch_offsets("g") == ()
+
+    asyncio.run(run())
+
+
+def test_a_moment_is_read_to_its_end_and_gone_back_to() -> None:
+    async def run() -> None:
+        client = Near()
+        for offset in (1, 2, 3):
+            await client.commit_offsets(commits(1_500, offset))
+            client.group.later(20)
+        found = await client.offsets_at("g", NOW_MS + 25_000)
+        assert [(each.partition, each.offset, each.exact) for each in found] == [
+            (number, 2, True) for number in range(1_500)
+        ]
+        reply = await client.rewind("g", NOW_MS + 25_000, expected_generation=-1)
+        assert (reply.rewound, reply.inexact, reply.removed) == (1_500, 0, 0)
+        assert {each.offset for each in await client.fetch_offsets("g")} == {2}
+        late = await client.commit_offsets(commits(2, 9))
+        assert late.committed == 0
+        with pytest.raises(Fenced):
+            late.or_raise()
+        mine = await client.commit_offsets(commits(2, 9, generation=reply.generation))
+        assert mine.or_raise().committed == 2
+
+    asyncio.run(run())
+
+
+def test_a_moment_that_is_not_kept_is_said() -> None:
+    async def run() -> None:
+        client = Near()
+        for offset in range(80):
+            await client.commit_offsets(commits(1, offset))
+            client.group.later(20)
+        with pytest.raises(Compacted):
+            await client.offsets_at("g", NOW_MS + 1)
+        with pytest.raises(Compacted):
+            await client.rewind("g", NOW_MS + 1)
+
+    asyncio.run(run())
