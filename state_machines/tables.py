@@ -13,7 +13,7 @@ Every row carries the revision (log index) at which it last changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -40,6 +40,7 @@ class Table(Generic[R]):
     row: type[R]
     key: tuple[str, ...]
     slot_fields: tuple[str, ...] | None = None  #: of the slot key; None: see `slot_key`
+    slot_rule: Callable[..., tuple[str, ...]] | None = None  #: of the key's parts; before all else
     revision_field: str = ""  #: of rows that carry a revision of their own: what clients see
     identity_field: str = ""  #: a number that no other row at this key has ever had (an epoch)
 
@@ -64,8 +65,11 @@ class Table(Generic[R]):
     def slot_key(self, key: tuple[Part, ...]) -> tuple[str, ...] | None:
         """What the group of the row at a key is chosen by; None for a cluster-wide row.
 
-        A table that does not say it by `slot_fields` has the rule: the tenant and what follows it.
+        A table that says it neither by `slot_fields` nor by `slot_rule` has the tenant and what
+        follows it. Empty `slot_fields` are for rows that every group has of its own.
         """
+        if self.slot_rule is not None:
+            return self.slot_rule(*key)
         fields = self.slot_fields
         if fields is None:
             fields = self.key[:2] if self.key[0] == "tenant" and len(self.key) > 1 else ()

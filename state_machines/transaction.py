@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from state_machines import names, op, packing, row_key, slots
+from state_machines import names, op, packing, quota, row_key, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected
 from state_machines.keyvalue import Part
 from state_machines.limits import REPLY_BYTES_MAX
@@ -290,4 +290,5 @@ def _carried_out(db: Tables, at: Stamp, operation: Any) -> bytes:
     operation_type: Any = type(operation)
     if op.is_query(operation_type):
         return packing.pack(operation.read(db, at))
+    quota.check_open(db, operation)  # as the machine asks of every command
     return packing.pack(operation.apply(db, at))

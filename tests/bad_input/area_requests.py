@@ -44,6 +44,8 @@ UNSAID: Final = (
     "level",
     "shared",
     "not a group",
+    "neither",
+    "twice",
 )
 """Words of refusals that need no number: the limit is in the word."""
 

@@ -245,6 +245,27 @@ def test_the_grace_is_given_once_however_often_controllers_change(group: Leased)
     assert group.gone(lease)
 
 
+def test_one_that_was_kept_alive_since_is_graced_again(group: Leased) -> None:
+    lease = group.grant()
+    for _ in range(2):
+        group.later(3_600)
+        group.epoch += 1
+        assert group.expire().graced == 1
+        group.later(1)
+        assert codes(group.run(KeepLeases(items=(lease,)))) == ["OK"]
+
+
+def test_to_keep_one_alive_never_takes_time_from_it(group: Leased) -> None:
+    """The grace may be longer than the lease's own time."""
+    lease = group.grant(ttl_s=1)
+    group.later(1)
+    group.epoch += 1
+    group.expire()
+    group.run(KeepLeases(items=(lease,)))
+    group.check()
+    assert group.lease(lease).remaining_ms == GRACE_S * 1_000
+
+
 def test_the_same_controller_has_no_grace_to_give(group: Leased) -> None:
     group.epoch += 1
     group.expire()

@@ -21,6 +21,7 @@ from state_machines.lease import ExpireLeases
 from state_machines.limits import PARTS_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, KvEntry, PutKv, RangeKv
 from state_machines.metadata.node import NODES, GetNode, RegisterNode
+from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
 from state_machines.tables import TABLES
 from state_machines.transaction import (
@@ -222,6 +223,14 @@ def test_a_controllers_command_is_fenced_within_it_too(group: Group) -> None:
     with group.refuses(Fenced, r"^then\[1\]: controller_epoch: 4, in force is 5$"):
         transact(group, [PutKv(key="a", value=b""), ExpireLeases(controller_epoch=4)])
     assert transact(group, [], [Compare.exists(EPOCHS, "controller")]).replies == ()
+
+
+def test_a_step_in_a_tenant_that_is_being_deleted_is_refused_as_a_command_is(group: Group) -> None:
+    closed = GroupQuota("acme", 1, closed=True)
+    group.run(SetQuotas(controller_epoch=1, items=(closed,)))
+    with group.refuses(NotFound, r"^then\[1\]: tenant: 'acme' is being deleted$"):
+        transact(group, [PutKv(key="a", value=b""), PutKv(tenant="acme", key="a", value=b"")])
+    assert transact(group, [GetKv(tenant="acme", key="a")]).replies == (None,)
 
 
 def test_replies_have_the_room_of_one_reply(group: Group) -> None:

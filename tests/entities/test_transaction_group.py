@@ -10,14 +10,14 @@ import pytest
 from state_machines import op
 from state_machines.errors import Invalid, WrongShard
 from state_machines.lease import ExpireLeases
-from state_machines.metadata.kv import KV, GetKv, PutKv, RangeKv
+from state_machines.metadata.kv import KV, GetKv, Kv, PutKv, RangeKv
 from state_machines.metadata.node import NODES, RegisterNode
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.topic import TOPICS, CreateTopics, GetTopic
 from state_machines.offset.offset import OFFSETS
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange, slot_of
-from state_machines.tables import TABLES
+from state_machines.tables import TABLES, Table
 from state_machines.transaction import Compare, Transaction
 from state_machines.wire import api_pb2 as api
 from tests.entities.group import Group
@@ -123,3 +123,19 @@ def test_a_table_hashes_what_its_commands_hash() -> None:
     assert NODES.slot_key(("n",)) is None
     assert OFFSETS.slot_key(("default", "g", "t", 0)) == ("default", "g")
     assert TABLES["mqtt.subscription"].slot_key(("default", "c", "f")) == ("default", "c")
+
+
+def test_a_table_may_say_what_the_slot_key_of_its_rows_is() -> None:
+    made: list[Table[Kv]] = []
+    try:
+        said: list[dict[str, Any]] = [
+            {"slot_fields": ("key",)},
+            {"slot_rule": lambda _, key: (key[0],)},
+            {"slot_fields": ()},
+        ]
+        for number, each in enumerate(said):
+            made.append(Table(f"test.said_{number}", Kv, key=("tenant", "key"), **each))
+        assert [table.slot_key(("t", "abc")) for table in made] == [("abc",), ("a",), None]
+    finally:
+        for table in made:
+            del TABLES[table.name]
