@@ -44,6 +44,9 @@ UNSAID: Final = (
     "level",
     "shared",
     "not a group",
+    "one of",
+    "twice",
+    "JSON",
 )
 """Words of refusals that need no number: the limit is in the word."""
 
