@@ -45,7 +45,9 @@ UNSAID: Final = (
     "shared",
     "not a group",
     "neither",
+    "one of",
     "twice",
+    "JSON",
 )
 """Words of refusals that need no number: the limit is in the word."""
 
