@@ -19,7 +19,7 @@ from actors.planners.tenants import (
     progress,
 )
 from state_machines.metadata.tenant import DELETING, ListTenants, Tenant
-from state_machines.quota import GroupQuota, ListQuotas
+from state_machines.quota import GetQuota, GroupQuota
 
 ROUNDS_MAX = 100  #: rounds of commands for one tenant in one step; the rest waits for the next
 
@@ -76,5 +76,5 @@ class Tenants(Duty):
         return done
 
     async def _quota(self, context: Context, group: str, tenant: str) -> GroupQuota | None:
-        rows = await context.rows(ListQuotas(limit=PAGE), group)
-        return next((row for row in rows if row.tenant == tenant), None)
+        found: GroupQuota | None = await context.caller.call(GetQuota(tenant=tenant), group=group)
+        return found

@@ -50,7 +50,7 @@ from state_machines.mqtt.topic import CreateTopics
 from state_machines.offset.group import GetGroup
 from state_machines.offset.history import GetHistorySettings
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
-from state_machines.quota import ListQuotas
+from state_machines.quota import DropQuotas, GetQuota, ListQuotas, QuotaVersion
 from tests.actors.duty_world import World
 from tests.actors.virtual_time import in_virtual_time
 
@@ -346,6 +346,8 @@ async def test_every_group_learns_of_quotas_of_changes_and_of_their_end() -> Non
     world.run(CreateTenants(items=(NewTenant(name="t", quotas=TenantQuotas(topics=1)),)))
     await world.step(Quotas)
     assert {quotas(world, kind)["t"].topics for kind in ("metadata", "offset", "mqtt")} == {1}
+    assert world.at("mqtt").ask(GetQuota(tenant="t")) == quotas(world, "mqtt")["t"]
+    assert world.at("mqtt").ask(GetQuota(tenant="u")) is None
     world.run(CreateTopics(tenant="t", names=("a",)))
     with pytest.raises(QuotaExceeded):
         world.run(CreateTopics(tenant="t", names=("b",)))
@@ -362,6 +364,31 @@ async def test_every_group_learns_of_quotas_of_changes_and_of_their_end() -> Non
     world.run(UpdateTenants(items=(TenantChange(name="t", quotas=TenantQuotas()),)))
     await world.step(Quotas)
     assert quotas(world, "mqtt") == {}
+
+
+@in_virtual_time
+async def test_groups_that_know_all_are_asked_again_only_now_and_then() -> None:
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t", quotas=TenantQuotas(topics=1)),)))
+    controller = world.controller(Quotas)
+    await controller.step()
+    assert controller.records["quotas"].actions == 3
+    for kind in ("metadata", "offset", "mqtt"):  # as if somebody else had meddled
+        world.at(kind).run(
+            DropQuotas(
+                controller_epoch=4, items=(QuotaVersion("t", quotas(world, kind)["t"].version),)
+            )
+        )
+    await asyncio.sleep(10)
+    await controller.step()
+    assert quotas(world, "mqtt") == {}
+    await asyncio.sleep(60)
+    await controller.step()
+    assert quotas(world, "mqtt")["t"].topics == 1
+    world.run(UpdateTenants(items=(TenantChange(name="t", quotas=TenantQuotas(topics=2)),)))
+    await asyncio.sleep(6)
+    await controller.step()
+    assert quotas(world, "mqtt")["t"].topics == 2, "a change is told at once"
 
 
 @in_virtual_time
