@@ -8,7 +8,7 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto pictures setup sim proof bench bench-peers bench-scale
+.PHONY: help run test verify fix proto contract pictures setup sim proof bench bench-peers bench-scale
 .NOTPARALLEL:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
+	@echo "make contract write proto/entities.proto and docs/entities.md from the registry"
 	@echo "make pictures draw docs/architecture.png"
 	@echo "make setup    only set up .venv"
 
@@ -68,6 +69,8 @@ verify: setup
 	    diff -u "$(WIRE)/$$file" "$$fresh/$(WIRE)/$$file" || { \
 	        echo "$(WIRE)/$$file is not what proto/ generates: run 'make proto'" >&2; exit 1; }; \
 	done
+	@echo "proto/entities.proto and docs/entities.md are what the registry gives"
+	$(PYTHON) -m metaray.contract --check
 	$(PYTHON) -m pytest -q tests/test_house.py
 
 fix: setup
@@ -78,6 +81,10 @@ fix: setup
 proto: setup
 	$(PYTHON) -m grpc_tools.protoc -I$(WIRE)=proto --python_out=. --pyi_out=. \
 	    $(WIRE)/raft.proto $(WIRE)/api.proto $(WIRE)/link.proto
+
+# Field numbers are those of the file that is there; what is new gets new ones.
+contract: setup
+	$(PYTHON) -m metaray.contract
 
 pictures: setup
 	$(PYTHON) docs/draw_architecture.py

@@ -1,4 +1,4 @@
-"""`metaray bench`."""
+"""Measure this machine, on a cluster that is made for it: `metaray bench`."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ import msgpack
 
 from actors.caller import Caller
 from actors.calls import LinkedGroups
-from metaray.join import ADDRESS_VARIABLE, DEFAULT_DATA, join_cluster
+from metaray.join import join_cluster
 from metaray.transactions import Compare, Transacted, transact
+from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
 from state_machines.offset.history import OffsetAt, OffsetsAt
@@ -135,6 +136,7 @@ class Client:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     @overload
     async def call(
@@ -145,15 +147,31 @@ class Client:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     def call(
-        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+        self,
+        operation: Any,
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+        group: str = "",
     ) -> Coroutine[Any, Any, Any]:
-        """Carry out one command or query; the reply has the type the operation declares."""
+        """Carry out one command or query; the reply has the type the operation declares.
+
+        `group` names the Raft group to ask, whatever the slot map says: for operations that belong
+        to the groups of every kind, or to look at one of several.
+        """
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")
         return self._caller.call(
-            operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+            operation,
+            timeout_ms=timeout_ms,
+            stale=stale,
+            min_revision=min_revision,
+            group=group,
         )
 
     def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
@@ -354,6 +372,7 @@ class BlockingClient:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     @overload
     def call(
@@ -364,14 +383,26 @@ class BlockingClient:
         timeout_ms: int = 0,
         stale: bool = False,
         min_revision: int = 0,
+        group: str = "",
     ) -> R: ...
     def call(
-        self, operation: Any, /, *, timeout_ms: int = 0, stale: bool = False, min_revision: int = 0
+        self,
+        operation: Any,
+        /,
+        *,
+        timeout_ms: int = 0,
+        stale: bool = False,
+        min_revision: int = 0,
+        group: str = "",
     ) -> Any:
-        """Carry out one command or query; the reply has the type the operation declares."""
+        """Carry out one command or query; `group` overrides the slot map."""
         return self._wait(
             self._client.call(
-                operation, timeout_ms=timeout_ms, stale=stale, min_revision=min_revision
+                operation,
+                timeout_ms=timeout_ms,
+                stale=stale,
+                min_revision=min_revision,
+                group=group,
             )
         )
 

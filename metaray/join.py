@@ -21,10 +21,9 @@ from ray.exceptions import AuthenticationError, RayError
 
 from actors.ray_env import NAMESPACE
 from metaray import local
+from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.errors import Invalid, NoQuorum
 
-ADDRESS_VARIABLE: Final = "METARAY_ADDRESS"  #: the Ray address to join when none is given
-DEFAULT_DATA: Final = Path(".metaray")  #: where `metaray up --local` keeps a cluster
 HEAD_SECONDS: Final = 5.0  #: our own deadline for the head's first answer
 
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d{1,5})", re.ASCII)

@@ -1,6 +1,8 @@
 """The terminal: `metaray up`, `status`, `kv`, `offsets`, `sessions`, `report`, `demo`, `down`.
 
-What stands above the door adds its commands by the entry point `metaray.commands` (`bench`).
+Every command and query of the groups has a command of its own, made from its class (`entities`):
+`metaray mqtt topic create --names a`, and `metaray watch` prints what changes. What stands above
+the door adds its commands by the entry point `metaray.commands` (`bench`).
 
 Every command that asks a running cluster takes `--address` (a Ray address) or finds the local one
 under `--data`. Errors are one line that says what is wrong and what to do, and exit status 2;
@@ -21,7 +23,7 @@ def main() -> None:
     """The command `metaray`."""
     plain.again("metaray.cli")
     from metaray.cli.app import app
+    from metaray.cli.tree import LATER
 
-    for each in entry_points(group="metaray.commands"):
-        each.load()
+    LATER.update({each.name: each for each in entry_points(group="metaray.commands")})
     app()

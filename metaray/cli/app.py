@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
-from ray.exceptions import RayError
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from metaray.join import in_one_line
+from metaray.cli.tree import Tree
 from state_machines.errors import MetarayError
 
 P = ParamSpec("P")
@@ -25,6 +24,7 @@ console = Console()
 errors = Console(stderr=True)
 
 app = typer.Typer(
+    cls=Tree,
     name="metaray",
     help="The metadata service of a message queue, on Ray.",
     no_args_is_help=True,
@@ -48,11 +48,19 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except MetarayError as error:
             _say(type(error).__name__, error.detail)
-        except RayError as error:
+        except _ray_errors() as error:
+            from metaray.join import in_one_line
+
             _say("Ray", in_one_line(error))
         raise typer.Exit(2)
 
     return run
+
+
+def _ray_errors() -> tuple[type[Exception], ...]:
+    """Ray's own errors. Who has not imported Ray has met none."""
+    exceptions: Any = sys.modules.get("ray.exceptions")
+    return (exceptions.RayError,) if exceptions is not None else ()
 
 
 def _say(name: str, detail: str) -> None:
@@ -90,6 +98,6 @@ def _plain(value: Any) -> Any:
 
 
 # The commands register themselves.
-from metaray.cli import cluster, controller, data, work  # noqa: E402
+from metaray.cli import cluster, controller, data, watch, work  # noqa: E402
 
-__all__ = ["app", "cluster", "controller", "data", "work"]
+__all__ = ["app", "cluster", "controller", "data", "watch", "work"]

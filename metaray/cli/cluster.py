@@ -24,9 +24,8 @@ from metaray.cli.app import (
     print_json,
     printable,
 )
-from metaray.client import DEFAULT_DATA, join_cluster
-from metaray.overview import overview
-from metaray.service import start_service
+from metaray.cli.door import join_cluster, overview, start_service
+from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 
 

@@ -20,7 +20,8 @@ from metaray.cli.app import (
     explained,
     print_json,
 )
-from metaray.client import DEFAULT_DATA, connect_sync
+from metaray.cli.door import connect_sync
+from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, NotFound
 from state_machines.mqtt.session import ListSessions
 from state_machines.names import DEFAULT_TENANT

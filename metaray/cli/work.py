@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from metaray.cli.app import Address, Data, app, console, explained
-from metaray.client import DEFAULT_DATA, join_cluster
+from metaray.cli.door import join_cluster
+from metaray.where import DEFAULT_DATA
 
 DEMO_DATA = Path("build") / "demo"
 DEMO_OUT = Path("build") / "report"

@@ -17,10 +17,12 @@ from unittest import mock
 
 from typer.testing import CliRunner, Result
 
-from metaray.cli import data
+from metaray.cli import data, entities
 from metaray.cli.app import app, console
 from metaray.client import connect_sync
+from metaray.contract import registry
 from state_machines import op
+from state_machines.errors import Invalid
 from state_machines.limits import VALUE_BYTES_MAX
 from state_machines.metadata.kv import DeleteKv, GetKv, PutKv, RangeKv
 from state_machines.mqtt.session import OpenSession
@@ -55,6 +57,13 @@ NUMBERS: Final = (
     ),
 )
 OPTIONS: Final = ("--limit", "--expect", "--tenant", "--json", "--data", "", "", "--x")
+JSONS: Final = (
+    *("{}", "[]", "null", "{", '"a"', "1e400", "-0", "[" * 60_000, '{"a": {"a": {}}}'),
+    *('{"tenant": null}', '{"tenant": "a", "tenant": "b"}', '{"\\ud800": 1}', '["\\u0000"]'),
+    *("NaN", "9" * 5_000, "[1, 2.5]", "hex:zz", "@/dev/null", "@/dev/full", "text:"),
+)
+GENERATED: Final = 0.5  #: how many of those that are drawn are made from the registry
+OPERATIONS: Final = [each for each in registry.operations() if each.tag not in entities.UNSAID]
 SAFE: Final = ("kv", "offsets", "sessions")  #: what may run here with anything
 
 
@@ -70,13 +79,16 @@ class Client:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def call(self, operation: Any) -> Any:
+    def call(self, operation: Any, *, group: str = "", stale: bool = False) -> Any:
         operation_type: Any = type(operation)
-        kind = op.kind(operation_type)
+        kind = group.partition("-")[0] if group else op.kind(operation_type)
+        if kind not in groups():
+            raise Invalid("group: there is no such group")
+        assert not stale or op.is_query(operation_type)
         if kind not in self._groups:
             self._groups[kind] = copy.deepcopy(groups()[kind])
-        group = self._groups[kind]
-        return (group.ask if op.is_query(type(operation)) else group.run)(operation)
+        held = self._groups[kind]
+        return (held.ask if op.is_query(operation_type) else held.run)(operation)
 
     def put(self, key: str, value: bytes, **fields: Any) -> Any:
         return self.call(PutKv(key=key, value=value, **fields))
@@ -111,7 +123,11 @@ def groups() -> dict[str, Group]:
 
 def run(arguments: list[str], *, real: bool = False) -> Outcome:
     """One command, over fresh groups, or (`real`) as it is where no cluster runs."""
-    with mock.patch.object(data, "connect_sync", connect_sync if real else over_memory):
+    door = connect_sync if real else over_memory
+    with (
+        mock.patch.object(data, "connect_sync", door),
+        mock.patch.object(entities, "connect_sync", door),
+    ):
         result = _invoke(arguments)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -196,6 +212,23 @@ def _starts(arguments: list[str]) -> bool:
     )
 
 
+def _generated(rng: Random) -> list[str]:
+    """A command of the registry, with values for some of its options that mostly do not fit."""
+    operation = rng.choice(OPERATIONS)
+    leaf = entities.Leaf(operation)
+    words = operation.tag.replace("_", "-").split(".")
+    for option in rng.sample([*leaf.fields, *leaf.items], k=min(4, len(leaf.fields))):
+        if option.field.hint in (bool, bool | None):
+            words.append(rng.choice((option.flag, f"--no-{option.flag[2:]}")))
+            continue
+        texts = NUMBERS if option.field.hint is int and rng.random() < 0.8 else (*TEXTS, *JSONS)
+        words += [option.flag, rng.choice(texts)]
+    for flag, texts in (("--fields", JSONS), ("--raft-group", TEXTS), ("--data", TEXTS)):
+        if rng.random() < 0.1:
+            words += [flag, rng.choice(texts)]
+    return [*words, *(["--json"] if rng.random() < 0.3 else [])]
+
+
 class Cli:
     """Commands of the terminal."""
 
@@ -221,6 +254,8 @@ class Cli:
 
     @staticmethod
     def _drawn(rng: Random) -> list[str]:
+        if rng.random() < GENERATED:
+            return _generated(rng)
         words = [rng.choice(SAFE)]
         if words == ["kv"]:
             words.append(rng.choice(("get", "put", "del", "ls", rng.choice(TEXTS))))

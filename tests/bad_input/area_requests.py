@@ -43,6 +43,7 @@ UNSAID: Final = (
     "alone",
     "level",
     "shared",
+    "neither",
     "not a group",
     "neither",
     "one of",

@@ -21,10 +21,10 @@ from ray.util.placement_group import get_placement_group, remove_placement_group
 
 from actors.config import ClusterConfig
 from actors.ray_env import DIRECT_VARIABLE, NAMESPACE
-from metaray.join import ADDRESS_VARIABLE
 from metaray.local.processes import marked
 from metaray.overview import overview
 from metaray.service import start_service
+from metaray.where import ADDRESS_VARIABLE
 from tests.nemesis.faults import (
     DETECTION_SECONDS,
     Fault,

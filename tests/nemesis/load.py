@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from metaray import connect
-from metaray.join import ADDRESS_VARIABLE
+from metaray.where import ADDRESS_VARIABLE
 from tests.history import operation
 from tests.history.operation import Operation, Recorder
 from tests.nemesis.checks import FINAL

@@ -1,0 +1,50 @@
+"""The door as the commands reach it: imported when a command first asks for the cluster.
+
+It brings Ray, which takes a second that `metaray --help` and mistyped commands need not wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.config import ClusterConfig
+    from metaray.client import BlockingClient, Client
+
+
+def connect(address: str | None, data: Path) -> Client:
+    """`metaray.connect`, by a thread that has joined the cluster before."""
+    from metaray import client
+
+    client.join_cluster(address, data)
+    return client.connect(address, data=data)
+
+
+def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
+    """`metaray.connect_sync`."""
+    from metaray import client
+
+    return client.connect_sync(address, data=data)
+
+
+def join_cluster(address: str | None, data: Path) -> None:
+    """`metaray.client.join_cluster`."""
+    from metaray import client
+
+    client.join_cluster(address, data)
+
+
+def overview() -> dict[str, Any]:
+    """`metaray.overview.overview`."""
+    from metaray import overview as seen
+
+    return seen.overview()
+
+
+def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
+    """`metaray.service.start_service`."""
+    from metaray import service
+
+    return service.start_service(config)

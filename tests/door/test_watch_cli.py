@@ -1,0 +1,82 @@
+"""`metaray watch`: a line a change, of the rows that were asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from metaray.cli.app import app
+from metaray.client import Change
+from state_machines.mqtt.topic import Topic
+from tests.door.in_memory import Watching, instead
+
+KEY = ("default", "a/1")
+CHANGES: tuple[Change[Topic], ...] = (
+    Change(5, KEY, Topic("default", "a/1", 2, 1_700_000_000_000)),
+    Change(6, ("other", "a/1"), Topic("other", "a/1", 3, 9)),
+    Change(7, ("default", "b\n[red]"), Topic("default", "b\n[red]", 1, 9)),
+    Change(8, KEY, None),
+)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["watch", *arguments])
+
+
+@pytest.fixture
+def watching() -> Watching:
+    return Watching(CHANGES)
+
+
+def test_a_line_a_change_until_it_is_interrupted(watching: Watching) -> None:
+    with instead(watching):
+        result = run("mqtt.topic")
+    assert result.exit_code == 130
+    assert result.stdout.splitlines() == [
+        "5 default a/1 partitions=2 created_ms=2023-11-14 22:13:20",
+        "6 other a/1 partitions=3 created_ms=9",
+        "7 default b\\n[red] partitions=1 created_ms=9",
+        "8 default a/1 deleted",
+    ]
+    assert watching.asked == {"table": "mqtt.topic", "from_revision": None, "group": ""}
+
+
+def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
+    with instead(watching):
+        result = run(
+            *("mqtt.topic", "--tenant", "default", "--prefix", "a/", "--count", "2", "--json"),
+            *("--from-revision", "4", "--raft-group", "mqtt-1"),
+        )
+    assert result.exit_code == 0, result.output
+    first, last = map(json.loads, result.stdout.splitlines())
+    assert first == {
+        "revision": 5,
+        "table": "mqtt.topic",
+        "key": {"tenant": "default", "name": "a/1"},
+        "row": {
+            "tenant": "default",
+            "name": "a/1",
+            "partitions": 2,
+            "created_ms": 1_700_000_000_000,
+        },
+    }
+    assert (last["revision"], last["row"]) == (8, None)
+    assert watching.asked == {"table": "mqtt.topic", "from_revision": 4, "group": "mqtt-1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mqtt.nothing",), "Invalid: table: 'mqtt.nothing' is not one of "),
+        (("metadata.node", "--tenant", "t"), "Invalid: tenant: rows of metadata.node have none"),
+        (("mqtt.topic", "--count", "-1"), "Invalid: count: -1 is negative"),
+    ],
+)
+def test_what_cannot_be_watched(arguments: tuple[str, ...], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(said)
+    assert result.stderr.count("\n") == 1
