@@ -174,12 +174,6 @@ class Client:
             group=group,
         )
 
-    def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
-        """`call` in a group that the caller names: for what belongs to every kind (leases)."""
-        if self._caller is None:
-            raise RuntimeError(f"the client {self._word}")
-        return self._caller.call(operation, group=group)
-
     async def transact(
         self,
         *,

@@ -43,12 +43,8 @@ __all__ = ["Compare", "Lease", "LeasedRow", "Transacted", "Transaction", "keep_a
 class Calls(Protocol):
     """What is used of a client."""
 
-    def call(self, operation: Any, /) -> Coroutine[Any, Any, Any]:
-        """Carry out an operation."""
-        ...
-
-    def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
-        """The same in a group that the caller names."""
+    def call(self, operation: Any, /, *, group: str = "") -> Coroutine[Any, Any, Any]:
+        """Carry out an operation, in the group that owns it or in the one that is named."""
         ...
 
 
@@ -81,7 +77,7 @@ class Lease:
     async def grant(cls, client: Calls, group: str, *, owner: str, ttl_ms: int) -> Self:
         """A new lease in a group; `owner` is for people to read."""
         wanted = LeaseRequest(owner=owner, ttl_ms=ttl_ms)
-        (granted,) = await client.call_in(group, GrantLeases(items=(wanted,)))
+        (granted,) = await client.call(GrantLeases(items=(wanted,)), group=group)
         return cls(client, group, granted.lease_id, ttl_ms)
 
     async def keep(self) -> None:
@@ -91,13 +87,13 @@ class Lease:
 
     async def revoke(self) -> None:
         """End it now, with its rows. NotFound when it is over already."""
-        (outcome,) = await self.client.call_in(self.group, RevokeLeases(items=(self.lease_id,)))
+        (outcome,) = await self.client.call(RevokeLeases(items=(self.lease_id,)), group=self.group)
         outcome.or_raise()
 
     async def look(self) -> LeaseView | None:
         """How it stands; None when it is over."""
-        found: LeaseView | None = await self.client.call_in(
-            self.group, GetLease(lease_id=self.lease_id)
+        found: LeaseView | None = await self.client.call(
+            GetLease(lease_id=self.lease_id), group=self.group
         )
         return found
 
@@ -127,18 +123,18 @@ class Lease:
         """`transact`, and the rows that `then` has written go with the lease."""
         attach = AttachRows(lease_id=self.lease_id, rows=tuple(rows))
         made = Transaction.of(compare=compare, then=[*then, attach], otherwise=otherwise)
-        return made.answers(await self.client.call_in(self.group, made))
+        return made.answers(await self.client.call(made, group=self.group))
 
     async def attach(self, *rows: LeasedRow) -> int:
         """Rows that are there go with the lease from now on. Returns how many it has."""
         attach = AttachRows(lease_id=self.lease_id, rows=rows)
-        count: int = await self.client.call_in(self.group, attach)
+        count: int = await self.client.call(attach, group=self.group)
         return count
 
     async def detach(self, *rows: LeasedRow) -> int:
         """These rows stay when it ends. Returns how many it has."""
         detach = DetachRows(lease_id=self.lease_id, rows=rows)
-        count: int = await self.client.call_in(self.group, detach)
+        count: int = await self.client.call(detach, group=self.group)
         return count
 
 
@@ -154,7 +150,7 @@ async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
 
     async def keep(group: str, places: list[int]) -> None:
         items = tuple([leases[place].lease_id for place in places])
-        answers = await leases[places[0]].client.call_in(group, KeepLeases(items=items))
+        answers = await leases[places[0]].client.call(KeepLeases(items=items), group=group)
         outcomes.update(zip(places, answers, strict=True))
 
     await asyncio.gather(

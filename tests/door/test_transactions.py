@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import metaray.client
 from actors.caller import Caller
 from metaray.transactions import Lease, LeasedRow, keep_alive, transact
 from state_machines.errors import Conflict, Invalid, NotFound
@@ -67,10 +68,7 @@ class Client:
         self.machines = machines
         self.caller = Caller(machines, rng=Random(1))
 
-    def call(self, operation: Any, /) -> Coroutine[Any, Any, Any]:
-        return self.caller.call(operation)
-
-    def call_in(self, group: str, operation: Any, /) -> Coroutine[Any, Any, Any]:
+    def call(self, operation: Any, /, *, group: str = "") -> Coroutine[Any, Any, Any]:
         return self.caller.call(operation, group=group)
 
 
@@ -148,7 +146,7 @@ async def test_it_follows_the_slot_map_and_never_leaves_one_group(client: Client
     version = await client.call(AssignSlots(kind="metadata", expected_version=0, ranges=HALVES))
     for half in HALVES:
         own = Own(controller_epoch=1, group_kind="metadata", version=version, ranges=(half,))
-        await client.call_in(half.group, own)
+        await client.call(own, group=half.group)
     client.machines.asked.clear()
     await transact(client, then=[PutKv(key=high, value=b"2"), PutKv(key=higher, value=b"2")])
     assert client.machines.asked[-1] == "metadata-1"
@@ -179,7 +177,7 @@ async def test_a_lease_takes_its_keys_along(client: Client) -> None:
     assert view is not None
     assert (view.rows, view.remaining_ms) == (2, 1_000)
     group.later(1)
-    await client.call_in("metadata-0", ExpireLeases(controller_epoch=1, grace_ms=0))
+    await client.call(ExpireLeases(controller_epoch=1, grace_ms=0), group="metadata-0")
     found = [await client.call(GetKv(key=key)) is not None for key in "abc"]
     assert found == [False, False, True]
     for act in (lease.keep, lease.revoke):
@@ -202,3 +200,17 @@ async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client)
     assert sorted(client.machines.asked) == ["metadata-0", "mqtt-0"]
     many = await keep_alive([leases[0]] * (KEEP_MAX + 1))
     assert [each.code for each in many] == ["OK"] * (KEEP_MAX + 1)
+
+
+@with_client
+async def test_the_client_itself(client: Client) -> None:
+    door = metaray.client.Client()
+    with pytest.raises(RuntimeError, match="is not open"):
+        await door.transact(then=[GetKv(key="a")])
+    door._caller = client.caller
+    done = await door.transact(then=[PutKv(key="a", value=b"1"), GetKv(key="a")])
+    assert done.replies[1] == KvEntry("a", b"1", done.replies[0])
+    lease = await Lease.grant(door, "metadata-0", owner="b1", ttl_ms=9_000)
+    await lease.attach(LeasedRow.of(KV, "default", "a"))
+    await lease.revoke()
+    assert await door.call(GetKv(key="a")) is None

@@ -17,8 +17,7 @@ from state_machines.lease_rows import AttachRows, DetachRows, LeasedRow
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, PutKv
 from state_machines.mqtt.retained import GetRetained, SetRetained
 from state_machines.mqtt.topic import TOPICS, CreateTopics
-from state_machines.offset.offset import CommitOffsets, FetchOffsets, OffsetCommit
-from state_machines.offset.rows import GROUPS
+from state_machines.offset.offset import OFFSETS, CommitOffsets, FetchOffsets, OffsetCommit
 from state_machines.tables import UNIQUE_BITS
 from state_machines.transaction import EQUAL, GREATER, Compare, Transaction
 
@@ -75,7 +74,7 @@ def transactions(
         *made,
         lambda: Transaction.of(
             compare=[
-                Compare.revision_is(GROUPS, "default", group, relation=EQUAL, revision=0),
+                Compare.revision_is(OFFSETS, "default", group, "t1", 0, relation=EQUAL, revision=0),
             ],
             then=[CommitOffsets.of([commit])],
             otherwise=[FetchOffsets(group=group)],
