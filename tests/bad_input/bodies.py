@@ -45,8 +45,8 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
-FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**SECURITY_ITEMS}
-"""The same of items of a list."""
+FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**fitting_tenants.ITEMS, **SECURITY_ITEMS}
+"""The same of items of a list, by their class: a longer list has more of them."""
 
 MISSING: Final = object()
 NOT_TEXT: Final = tuple([msgpack.ExtType(1, each) for each in values.NOT_UTF8])
@@ -120,7 +120,8 @@ def _placed(at: Any, path: tuple[str | int, ...], value: Any) -> Any:
     if rest:
         changed[first] = _placed(at[first], rest, value)
     elif value is MISSING:
-        del changed[first]
+        if not isinstance(at, dict) or first in at:  # a base may leave defaults out
+            del changed[first]
     else:
         changed[first] = value
     return changed

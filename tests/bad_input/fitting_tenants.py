@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from state_machines.metadata.config import ConfigName, ConfigValue
+
 ATTRIBUTES: Final = [{"name": "a", "value": "a"}]
 
 FITTING: Final[dict[str, dict[str, Any]]] = {
@@ -18,4 +20,9 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "items": [{"name": "a", "protocol": "a", "permissions": 6, "attributes": ATTRIBUTES}]
     },
     "metadata.topic.update": {"items": [{"name": "a", "permissions": 2, "attributes": ATTRIBUTES}]},
+}
+
+ITEMS: Final[dict[Any, dict[str, Any]]] = {
+    ConfigName: {"scope": "tenant/a", "key": "a"},
+    ConfigValue: {"scope": "cluster", "key": "rebalance", "text": "off"},
 }
