@@ -5,8 +5,8 @@ otherwise declares how with `belongs`. So an entity that comes later is purged f
 Each row goes in its own way (`removal.remove`): with its timer and its tally, and silently. Tables
 with longer keys go first, because what hangs on a row has the row's key and more: a session is then
 bare when its turn comes, and costs no more than another row. A table whose rows belong to others
-(a history) declares that it goes with them, one whose rows have an index of their own how (`goes`).
-A row that is the tenant's as a whole (a tally) goes last, when there is nothing left that moves it.
+(a history) declares that it goes with them. A row that is the tenant's as a whole (a tally) goes
+last, when there is nothing left that moves it.
 The group itself remembers that it found nothing left (`GroupQuota.clean`): a closed tenant takes no
 commands, so nothing comes back.
 
@@ -27,7 +27,7 @@ from state_machines.errors import Conflict, Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.keyvalue import Part
 from state_machines.op import Stamp
-from state_machines.removal import Remover, remove
+from state_machines.removal import remove
 from state_machines.tables import TABLES, Table, Tables
 
 PURGE_MAX: Final = 10_000  #: rows that one command may change
@@ -37,19 +37,7 @@ Prefix = Callable[[str], tuple[Part, ...]]
 _BELONGS: Final[dict[str, Prefix]] = {}
 
 
-_WAYS: Final[dict[str, Remover]] = {}
 WITH_OTHERS: Final[set[str]] = set()
-
-
-def goes(table: Table[Any]) -> Callable[[Remover], Remover]:
-    """Register how a row of this table goes with its tenant, when it has no way of its own."""
-
-    def register(function: Remover) -> Remover:
-        assert table.name not in _WAYS, f"declared twice: {table.name}"
-        _WAYS[table.name] = function
-        return function
-
-    return register
 
 
 def goes_with_others(table: Table[Any]) -> None:
@@ -91,21 +79,13 @@ def purge(db: Tables, at: Stamp, kind: str, tenant: str, limit: int) -> Purged:
         while not full:
             keys = _some(db, table, tenant, limit - (len(db.written()) - start))
             for key in keys:
-                _remove(db, at, table, key)
+                remove(db, at, table, key)
                 full = len(db.written()) - start >= limit
                 if full:
                     break
             if not keys:
                 break
     return Purged(sum(value is None for _, _, value in db.written()[start:]), full)
-
-
-def _remove(db: Tables, at: Stamp, table: Table[Any], key: tuple[Part, ...]) -> None:
-    way = _WAYS.get(table.name)
-    if way is None:
-        remove(db, at, table, key)
-    else:
-        way(db, at, db.get(table, *key))
 
 
 def _some(db: Tables, table: Table[Any], tenant: str, count: int) -> list[tuple[Part, ...]]:

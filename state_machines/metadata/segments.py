@@ -28,6 +28,8 @@ from typing import Final
 from state_machines import names
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.metadata.node import NODES, Node
+from state_machines.op import Stamp
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 # The life of a segment. One whose leader is lost is `unavailable` until a node of its last ISR is
@@ -157,6 +159,12 @@ def remove_segment(db: Tables, segment: Segment) -> None:
     """Forget the segment."""
     _move(db, segment, places(segment), ())
     db.delete(SEGMENTS, segment.tenant, segment.shard, segment.sequence)
+
+
+@remover(SEGMENTS)
+def _remove(db: Tables, at: Stamp, segment: Segment) -> None:
+    """With its tenant: brokers that watch the table see it, and those that start ask for `held`."""
+    remove_segment(db, segment)
 
 
 def _move(

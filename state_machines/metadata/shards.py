@@ -12,6 +12,8 @@ from typing import Final
 from state_machines.errors import Conflict, NotFound, QuotaExceeded
 from state_machines.metadata.node import NODES
 from state_machines.metadata.segments import NOT_KNOWN, WRITE, Segment
+from state_machines.op import Stamp
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 RUN: Final = "run"
@@ -65,6 +67,13 @@ class ShardPage:
 
 SHARDS: Final = Table("metadata.shard", Shard, key=("tenant", "name"))
 MARKS: Final = Table("metadata.shard_mark", ShardMark, key=("tenant", "name"))
+
+
+@remover(SHARDS)
+def _remove(db: Tables, at: Stamp, shard: Shard) -> None:
+    """With its tenant, after its segments."""
+    db.delete(MARKS, shard.tenant, shard.name)
+    db.delete(SHARDS, shard.tenant, shard.name)
 
 
 def new_segment(

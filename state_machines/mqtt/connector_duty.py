@@ -140,9 +140,11 @@ class AssignConnectors(Batch):
                 connector, status=RUNNING, broker=item.broker, epoch=epoch, updated_ms=at.now_ms
             )
             put_connector(db, connector, now)
-            beat = ConnectorBeat(item.tenant, item.name, item.broker, epoch, at.now_ms)
-            db.put(BEATS, beat)
-            db.put(CHECKS, ConnectorCheck(at.now_ms, item.tenant, item.name, epoch))
+            db.put(
+                BEATS,
+                ConnectorBeat(item.tenant, item.name, item.broker, epoch, at.now_ms, at.now_ms),
+            )
+            db.put(CHECKS, ConnectorCheck(at.now_ms, item.tenant, item.name))
 
         return each(db, self.items, assign)
 
@@ -176,12 +178,12 @@ class ExpireConnectors:
         upto = at.now_ms - self.timeout_ms - 1
         expired = 0
         for _, check, _ in list(itertools.islice(db.scan(CHECKS, upto=upto), self.limit)):
-            db.delete(CHECKS, check.since_ms, check.tenant, check.name)
             beat = db.get(BEATS, check.tenant, check.name)
-            if beat is None or beat.epoch != check.epoch:
-                continue  # it does not run any more, or under a check of its own
+            assert beat is not None, f"{check} is of nothing that runs"
             if beat.heartbeat_ms > upto:
+                db.delete(CHECKS, check.since_ms, check.tenant, check.name)
                 db.put(CHECKS, replace(check, since_ms=beat.heartbeat_ms))
+                db.put(BEATS, replace(beat, since_ms=beat.heartbeat_ms))
                 continue
             let_go(db, found(db, check.tenant, check.name), at.now_ms)
             expired += 1

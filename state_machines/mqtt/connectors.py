@@ -5,9 +5,9 @@ A *connector* carries messages between topics and another system. `put_connector
 do is found without looking at what runs well.
 
 Heartbeats are a row of their own, so that one costs a few bytes whatever the configuration weighs.
-When a connector has to be looked at next is a row of `CHECKS`, set when it is assigned; a check
-that finds a newer heartbeat sets the next one. So a heartbeat writes one row, and a connector is
-looked at once per timeout, however many there are.
+When a connector has to be looked at is a row of `CHECKS`, one for each that runs, set when it is
+assigned; a check that finds a newer heartbeat moves it there. So a heartbeat writes one row, and a
+connector is looked at once per timeout, however many there are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from state_machines.errors import NotFound
+from state_machines.op import Stamp
+from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 IDLE: Final = "idle"  #: it is to run and waits for a broker
@@ -76,6 +78,7 @@ class ConnectorBeat:
     broker: str
     epoch: int
     heartbeat_ms: int
+    since_ms: int  #: where its check stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,6 @@ class ConnectorCheck:
     since_ms: int
     tenant: str
     name: str
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,18 @@ def remove_connector(db: Tables, connector: Connector) -> None:
     db.delete(CONNECTORS, connector.tenant, connector.name)
 
 
+@remover(CONNECTORS)
+def _remove(db: Tables, at: Stamp, connector: Connector) -> None:
+    remove_connector(db, connector)
+
+
 def _leave(db: Tables, connector: Connector) -> None:
-    """Take it off the index, and forget its heartbeats. A check that is set finds nothing."""
+    """Take it off the index, and forget its heartbeats."""
     db.delete(PLACES, connector.status, connector.broker, connector.tenant, connector.name)
-    db.delete(BEATS, connector.tenant, connector.name)
+    beat = db.get(BEATS, connector.tenant, connector.name)
+    if beat is not None:
+        db.delete(BEATS, beat.tenant, beat.name)
+        db.delete(CHECKS, beat.since_ms, beat.tenant, beat.name)
     _load(db, connector.broker, -1)
 
 

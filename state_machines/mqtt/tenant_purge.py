@@ -1,23 +1,11 @@
-"""Purging a tenant's rows from `mqtt` groups: see `state_machines.purge`.
-
-A connector leaves its place and the load of its broker with it, and its heartbeats.
-"""
+"""Purging a tenant's rows from `mqtt` groups: see `state_machines.purge`."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from state_machines.mqtt.connectors import BEATS, CONNECTORS, Connector, remove_connector
-from state_machines.op import Stamp, command
-from state_machines.purge import Purge, goes, goes_with_others
-from state_machines.tables import Tables
-
-goes_with_others(BEATS)
-
-
-@goes(CONNECTORS)
-def _remove_connector(db: Tables, at: Stamp, connector: Connector) -> None:
-    remove_connector(db, connector)
+from state_machines.op import command
+from state_machines.purge import Purge
 
 
 @command("mqtt.tenant.purge")

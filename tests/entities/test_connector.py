@@ -60,6 +60,8 @@ from state_machines.mqtt.connectors import (
     ConnectorFailure,
     ConnectorLoad,
 )
+from state_machines.mqtt.tenant_purge import PurgeMqtt
+from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
 from state_machines.slots import SlotMap, SlotRange
 from state_machines.tables import Tables
@@ -333,6 +335,26 @@ def test_tenants_do_not_cancel_each_others_heartbeats(group: Group) -> None:
     assert group.ask(GetConnector(tenant="other", name="k")).status == IDLE
 
 
+def test_a_deleted_tenant_takes_its_connectors_along(group: Group) -> None:
+    """Reference, 2.3: there a tenant is deleted and all that it has stays."""
+    create(group, "stays")
+    assign(group, name="stays")
+    for number in range(3):
+        name = f"k{number}"
+        one(group.run(CreateConnectors(tenant="acme", items=(item(name),))))
+        epoch = group.ask(GetConnector(tenant="acme", name=name)).epoch
+        made = ConnectorAssignment(tenant="acme", name=name, epoch=epoch, broker="b1")
+        one(group.run(AssignConnectors(controller_epoch=1, items=(made,))))
+    closed = GroupQuota("acme", 1, closed=True)
+    one(group.run(SetQuotas(controller_epoch=1, items=(closed,))))
+    while group.run(PurgeMqtt(controller_epoch=1, tenant="acme", limit=1)).left:
+        check(Tables(group.store, 0))
+    assert group.ask(ListConnectors(tenant="acme")).connectors == ()
+    assert loads(group) == {"b1": 1}
+    tables = ("connector", "connector_place", "connector_beat", "connector_check")
+    assert [group.rows(f"mqtt.{each}") for each in tables] == [1] * 4
+
+
 def test_a_fleet_of_brokers_runs_everything_that_is_to_run(group: Group) -> None:
     """The planners and the commands, until nothing is left to do; then a broker dies."""
     luck = Random(3)
@@ -376,8 +398,9 @@ def check(db: Tables) -> None:
     assert {(row.tenant, row.name): (row.broker, row.epoch) for row in rows(BEATS)} == {
         key: (row.broker, row.epoch) for key, row in running.items()
     }
-    checked = {(row.tenant, row.name, row.epoch) for row in rows(CHECKS)}
-    assert {(*key, row.epoch) for key, row in running.items()} <= checked
+    assert {(row.since_ms, row.tenant, row.name) for row in rows(CHECKS)} == {
+        (row.since_ms, row.tenant, row.name) for row in rows(BEATS)
+    }
     brokers = sorted(row.broker for row in running.values())
     assert {row.broker: row.running for row in rows(LOADS)} == {
         broker: brokers.count(broker) for broker in brokers

@@ -42,6 +42,8 @@ from state_machines.metadata.shards import (
     ShardConfig,
     ShardPage,
 )
+from state_machines.metadata.tenant_purge import PurgeMetadata
+from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
 from storage.memory import MemoryKeyValue
 from tests.entities.engine import Engine, check_index, one
@@ -266,6 +268,24 @@ def test_the_index_is_what_the_rows_say_whatever_happens() -> None:
         machine.apply(Entry(1, index, batch.SerializeToString()))
         if index % 5 == 0:
             check_index(store)
+
+
+def test_a_deleted_tenant_takes_its_shards_along_whatever_they_are_in(group: Engine) -> None:
+    """Reference, 2.3: there a tenant is deleted and all that it has stays."""
+    items = tuple([ShardItem(name=f"s{each}") for each in range(6)])
+    for tenant in ("acme", "default"):
+        group.run(CreateShards(tenant=tenant, items=items))
+    group.run(DeleteShards(tenant="acme", names=("s1", "s2", "s3")))
+    sweep(group, 1)
+    closed = GroupQuota("acme", 1, closed=True)
+    one(group.run(SetQuotas(controller_epoch=1, items=(closed,))))
+    while group.run(PurgeMetadata(controller_epoch=1, tenant="acme", limit=2)).left:
+        sweep(group, 1)
+        check_index(group.store)
+    assert group.ask(ListShards(tenant="acme")).shards == ()
+    assert len(group.ask(ListShards()).shards) == group.rows("metadata.segment") == 6
+    assert group.rows("metadata.shard_mark") == 0
+    check_index(group.store)
 
 
 # -- limits -------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ CONTROLLER: Final = (
     Mutant(
         "a-purged-segment-leaves-its-places",
         "law 8",
-        "state_machines.metadata.tenant_purge",
+        "state_machines.metadata.segments",
         "    remove_segment(db, segment)\n",
         "    db.delete(SEGMENTS, segment.tenant, segment.shard, segment.sequence)\n",
     ),
