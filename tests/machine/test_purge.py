@@ -9,7 +9,6 @@ import pytest
 
 from state_machines import purge
 from state_machines.machine import Machine
-from state_machines.mqtt.connectors import CHECKS
 from state_machines.mqtt.will import OUTBOX
 from state_machines.names import DEFAULT_TENANT
 from state_machines.quota import GroupQuota, SetQuotas
@@ -30,7 +29,7 @@ def left(store: MemoryKeyValue, kind: str) -> list[str]:
     db = Tables(store, PAST)
     found = []
     for name, table in TABLES.items():
-        if not name.startswith(f"{kind}.") or table in (OUTBOX, CHECKS):
+        if not name.startswith(f"{kind}.") or table is OUTBOX:
             continue
         rows: list[Any] = [row for _, row, _ in db.scan(table)]
         if any({getattr(row, "tenant", ""), getattr(row, "scope", "")} & MINE for row in rows):
