@@ -87,7 +87,12 @@ VERSIONS: Final = Table("metadata.schema_version", SchemaVersion, key=("tenant",
 BINDINGS: Final = Table(
     "metadata.schema_binding", SchemaBinding, key=("tenant", "name", "resource")
 )
-BOUND: Final = Table("metadata.schema_bound", SchemaBinding, key=("tenant", "resource", "name"))
+BOUND: Final = Table(
+    "metadata.schema_bound",
+    SchemaBinding,
+    key=("tenant", "resource", "name"),
+    slot_fields=("tenant", "name"),
+)
 
 
 def fingerprint(text: str) -> str:

@@ -101,7 +101,12 @@ class AclPage:
     next: bytes
 
 
-ACLS: Final = Table("mqtt.acl", AclRule, key=("tenant", "resource_type", "resource", "name"))
+ACLS: Final = Table(
+    "mqtt.acl",
+    AclRule,
+    key=("tenant", "resource_type", "resource", "name"),
+    slot_fields=("tenant", "resource_type", "resource"),
+)
 
 
 @remover(ACLS)

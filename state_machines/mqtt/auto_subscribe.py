@@ -58,7 +58,9 @@ class AutoSubscribePage:
     next: bytes
 
 
-AUTO_SUBSCRIBE: Final = Table("mqtt.auto_subscribe", AutoSubscribeRule, key=("tenant", "name"))
+AUTO_SUBSCRIBE: Final = Table(
+    "mqtt.auto_subscribe", AutoSubscribeRule, key=("tenant", "name"), slot_fields=("tenant",)
+)
 
 
 @remover(AUTO_SUBSCRIBE)

@@ -68,7 +68,9 @@ class RewritePage:
     next: bytes
 
 
-REWRITES: Final = Table("mqtt.rewrite", RewriteRule, key=("tenant", "name"))
+REWRITES: Final = Table(
+    "mqtt.rewrite", RewriteRule, key=("tenant", "name"), slot_fields=("tenant",)
+)
 
 
 @remover(REWRITES)

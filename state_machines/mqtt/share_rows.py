@@ -89,13 +89,16 @@ MEMBERS: Final = Table(
     "mqtt.share_member", ShareMember, key=("tenant", "name", "client_id", "filter")
 )
 OF_CLIENT: Final = Table(
-    "mqtt.share_of_client", ShareOfClient, key=("tenant", "client_id", "name", "filter")
+    "mqtt.share_of_client",
+    ShareOfClient,
+    key=("tenant", "client_id", "name", "filter"),
+    slot_fields=("tenant", "name"),
 )
 OF_BROKER: Final = Table(
     "mqtt.share_of_broker", ShareOfBroker, key=("broker", "tenant", "name", "client_id", "filter")
 )
 LEADS: Final = Table("mqtt.share_lead", ShareLead, key=("broker", "tenant", "name"))
-BROKERS: Final = Table("mqtt.share_broker", ShareBroker, key=("tenant", "broker"))
+BROKERS: Final = Table("mqtt.share_broker", ShareBroker, key=("tenant", "broker"), slot_fields=())
 
 
 class Ledger:

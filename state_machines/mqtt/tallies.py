@@ -23,7 +23,9 @@ class RuleTally:
     rows: int
 
 
-RULE_TALLIES: Final = Table("mqtt.rule_tally", RuleTally, key=("tenant", "kind", "resource"))
+RULE_TALLIES: Final = Table(
+    "mqtt.rule_tally", RuleTally, key=("tenant", "kind", "resource"), slot_fields=()
+)
 
 
 def add(db: Tables, tenant: str, kind: str, resource: str, limit: int) -> None:

@@ -43,7 +43,6 @@ UNSAID: Final = (
     "alone",
     "level",
     "shared",
-    "neither",
     "not a group",
     "neither",
     "one of",
