@@ -76,18 +76,11 @@ class BlacklistPage:
     next: bytes
 
 
-def _key(tenant: str, kind: str, resource: str) -> tuple[str, str, str]:
-    """The key of an entry: an address has many spellings, and one row."""
-    return (tenant, kind, plain_address(resource) if kind == IP else resource)
-
-
-def _slot_key(tenant: str, kind: str, resource: str) -> tuple[str, ...]:
-    """Exact ones spread by resource; patterns of a type stay together, where they are counted."""
-    return (tenant, kind) if kind in PATTERNS else _key(tenant, kind, resource)
-
-
 BLACKLIST: Final = Table(
-    "mqtt.blacklist", Barred, key=("tenant", "type", "resource"), slot_rule=_slot_key
+    "mqtt.blacklist",
+    Barred,
+    key=("tenant", "type", "resource"),
+    slot_rule=lambda *key: _slot_key(*key),
 )
 
 
@@ -170,6 +163,16 @@ def _check_key(kind: str, resource: str) -> None:
             matching.check_pattern(resource, "resource")
         case _:
             names.name(resource, "resource", MQTT_STRING_BYTES_MAX)
+
+
+def _key(tenant: str, kind: str, resource: str) -> tuple[str, str, str]:
+    """The key of an entry: an address has many spellings, and one row."""
+    return (tenant, kind, plain_address(resource) if kind == IP else resource)
+
+
+def _slot_key(tenant: str, kind: str, resource: str) -> tuple[str, ...]:
+    """Exact ones spread by resource; patterns of a type stay together, where they are counted."""
+    return (tenant, kind) if kind in PATTERNS else _key(tenant, kind, resource)
 
 
 # -- commands -------------------------------------------------------------------------------------

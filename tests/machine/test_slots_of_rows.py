@@ -21,9 +21,9 @@ from tests.machine.plausible import history
 
 SEEDS = range(4)
 
-ALONG = {"mqtt.share_group", "mqtt.share_member", "mqtt.share_of_client"}
-"""What a session that ends takes along as far as it is in its own group; the controller's sweep
-looks after the rest (`mqtt/share_group.py`)."""
+
+REACHING = {"mqtt.session.open": "mqtt.share_", "mqtt.session.delete": "mqtt.share_"}
+"""Commands that reach rows of other slots: those that their own group has."""
 
 
 def strays(kind: str, seed: int) -> set[tuple[str, str]]:
@@ -41,8 +41,8 @@ def strays(kind: str, seed: int) -> set[tuple[str, str]]:
             routed = slots.slot_keys(op.decode(op.COMMANDS, command.tag, command.body))
             for name, key, _ in machine.take_changes():
                 own = TABLES[name].slot_key(key) if TABLES[name].kind else None
-                along = name in ALONG and command.tag.startswith("mqtt.session.")
-                if routed and own is not None and own not in routed and not along:
+                known = command.tag in REACHING and name.startswith(REACHING[command.tag])
+                if routed and own is not None and own not in routed and not known:
                     found.add((name, command.tag))
     return found
 
