@@ -26,9 +26,10 @@ from actors.lanes import (
     WatchLane,
 )
 from actors.shared_call import error_of
+from actors.wanted import Wanted
 from state_machines import names, op, slots
 from state_machines.errors import Invalid, NoQuorum, WrongShard
-from state_machines.limits import INT_MAX
+from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
 
@@ -119,18 +120,44 @@ class Caller:
         self, group: str, tables: Sequence[str], from_revision: int | None
     ) -> api.Reply:
         """One long poll (None: only ask for the group's revision). Raises Compacted, NoQuorum."""
+        return await self.poll(group, Wanted(tuple(tables)), from_revision)
+
+    async def poll(
+        self,
+        group: str,
+        wanted: Wanted,
+        from_revision: int | None,
+        *,
+        stale: bool = False,
+        limit: int = 0,
+        progress_at: int = 0,
+    ) -> api.Reply:
+        """`watch` of anything. `stale`: by any replica, so perhaps later; `limit`: changes in the
+        reply, softly; `progress_at`: answer once this revision is applied, even with nothing."""
         _check_group(group)
-        for table in tables:
+        for table in wanted.tables:
             if type(table) is not str:
                 raise Invalid(f"tables: str is wanted, not {type(table).__name__}")
             names.name(table, "tables")
+        for each in wanted.only:
+            each.check()
         _check("from_revision", from_revision or 0, INT_MAX)
+        _check("limit", limit, BATCH_ITEMS_MAX)
+        _check("progress_at", progress_at, INT_MAX)
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
         lane = self._watches.get(group)
         if lane is None:
             lane = self._watches[group] = WatchLane(group, self._groups, self._rng)
-        return await lane.poll(tables, from_revision, self._timeout_ms)
+        request = api.WatchRequest(
+            group=group,
+            from_revision=from_revision or 0,
+            now=from_revision is None,
+            stale=stale,
+            limit=limit,
+            progress_at=progress_at,
+        )
+        return await lane.poll(wanted.fill(request), self._timeout_ms)
 
     async def close(self) -> None:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""

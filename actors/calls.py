@@ -181,6 +181,28 @@ class LinkedGroups(_Linked):
         return self._call(seat, "watch", request)
 
 
+class LinkedCache(_Linked):
+    """The cache of this process's node (the port `cached.Cache`)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def read(self, request: bytes) -> Awaitable[bytes]:
+        """Read what it keeps."""
+        return self._call("read", request)
+
+    def watch(self, request: bytes) -> Awaitable[bytes]:
+        """Watch what it follows."""
+        return self._call("watch", request)
+
+    def _call(self, method: str, body: bytes) -> Awaitable[bytes]:
+        link = self._links.get(self._name)
+        if link is not None:
+            return link.call(method, body)
+        return self._handles.call(self._name, method, body)
+
+
 def service(seat: Seat) -> Service:
     """What a seat offers to links: the same that it offers to actor calls."""
 

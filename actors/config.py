@@ -1,7 +1,7 @@
 """How a cluster is to be: its groups, its replicas, its timing. Read from `cluster.yaml`.
 
 `cluster.yaml` is Ray's launcher file; Ray leaves its key `metadata:` to us (`metadata.groups`,
-`metadata.replicas`, `metadata.raft`, `metadata.controller`). Durations and sizes there carry their
+`metadata.replicas`, and a mapping for each of `SECTIONS`). Durations and sizes there carry their
 unit (`250 ms`, `30 s`, `8 MiB`; a bare number is milliseconds, or bytes); here the unit is in the
 name. Everything is checked when it is made: a wrong value is refused with its name and its limit
 before anything has started.
@@ -24,6 +24,7 @@ from state_machines.settings import SETTINGS
 
 KINDS: Final = ("metadata", "offset", "mqtt")  #: in the order in which they start
 FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing works without it
+SECTIONS: Final = ("raft", "controller", "watch")  #: of settings, under `metadata:`
 GROUPS_MAX: Final = 64
 REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier to be survived
 FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
@@ -147,6 +148,15 @@ class RaftSettings:
     repair_check_ms: int = _live("repair_check_ms")
     """How often the controller looks for seats that have lost their disk."""
 
+    history_ms: int = _setting(600_000, 100, 86_400_000, "ms", "watch")
+    """A replica keeps what changed for this long, so that watches can be resumed."""
+
+    history_changes: int = _setting(50_000, 1, 10_000_000, section="watch")
+    """So many changes at most: the oldest go first."""
+
+    history_bytes: int = _setting(16 << 20, 64 << 10, 1 << 34, "bytes", "watch")
+    """What they may take of a replica's memory, about."""
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, limits = getattr(self, each.name), each.metadata
@@ -251,7 +261,7 @@ class ClusterConfig:
                 raise Invalid("metadata.groups must be a list of names")
             given["groups"] = tuple(sections["groups"])
         settings: dict[str, int] = {}
-        for section in ("raft", "controller"):
+        for section in SECTIONS:
             known = {_key(each): each for each in fields(RaftSettings) if _in(each, section)}
             values = _mapping(sections.get(section, {}), f"metadata.{section}", set(known))
             for key, value in values.items():
@@ -330,7 +340,7 @@ def _key(setting: Field[Any]) -> str:
 
 def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
     if where == "metadata":
-        known = known | {"raft", "controller"}
+        known = known.union(SECTIONS)
     if value is None:
         return {}
     if not isinstance(value, dict):

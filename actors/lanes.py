@@ -450,32 +450,34 @@ class QueryLane(QueueLane):
 class WatchLane(Lane):
     """Long polls: each is a call of its own, and ends without news before our own deadline."""
 
-    async def poll(
-        self, tables: Sequence[str], from_revision: int | None, timeout_ms: int
-    ) -> api.Reply:
-        """Ask the leader once, or until there is one."""
+    async def poll(self, request: api.WatchRequest, timeout_ms: int) -> api.Reply:
+        """Ask the leader once, or until there is one; of a stale watch, any replica.
 
+        What a follower has let go of the leader may still have: it kept its past through a restart
+        of the follower. So only the leader's `Compacted` counts.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        reply = await self._poll(request, deadline)
+        if reply.code == api.COMPACTED and request.stale:
+            request.stale = False
+            reply = await self._poll(request, deadline)
+        if reply.code != api.OK:
+            raise error_of(reply)
+        return reply
+
+    async def _poll(self, request: api.WatchRequest, deadline: float) -> api.Reply:
         def send(seat: str, limit_ms: int) -> Awaitable[bytes]:
-            request = api.WatchRequest(
-                group=self._group,
-                tables=tables,
-                from_revision=from_revision or 0,
-                now=from_revision is None,
-                timeout_ms=max(1, limit_ms * 3 // 4),
-            )
+            request.timeout_ms = max(1, limit_ms * 3 // 4)
             return self._groups.watch(seat, request.SerializeToString())
 
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        task = asyncio.create_task(self._attempts(send, deadline, Trace(command=False)))
+        trace = Trace(command=False)
+        task = asyncio.create_task(self._attempts(send, deadline, trace, any_seat=request.stale))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         try:
-            reply = await task
+            return await task
         except asyncio.CancelledError:
             if self._closed:
                 raise NoQuorum(f"{self._group}: the client was closed") from None
             task.cancel()
             raise
-        if reply.code != api.OK:
-            raise error_of(reply)
-        return reply

@@ -7,6 +7,7 @@ as `ray_metaray_<name>` on the metrics port of each node: a replica's with the t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.util.metrics import Gauge
@@ -28,6 +29,9 @@ _GAUGES = {
     "hot_bytes": "bytes of rows kept because they were read lately",
     "hot_hits_total": "rows that were found there",
     "hot_misses_total": "rows that had to be looked for in LMDB",
+    "history_changes": "changes kept so that watches can be resumed",
+    "history_bytes": "memory that they take, about",
+    "watchers": "watches that wait at this replica",
     "elections_total": "elections won",
     "slow_writes_total": "writes slower than the slow-write threshold",
     "proposals_total": "proposal calls taken",
@@ -46,6 +50,38 @@ _DUTY_GAUGES = {
     "failing": "1 if its last run failed",
     "paused": "1 if operators let it rest",
 }
+
+
+CACHE_TAGS = ("node",)
+
+_CACHE_GAUGES = {
+    "bytes": "rows and recent changes kept, about",
+    "rows": "rows kept",
+    "slices": "tables, of one tenant or of all, that are kept",
+    "streams": "watches at groups",
+    "watchers": "watches of this node's processes that wait here",
+    "hits": "reads answered at once",
+    "misses": "reads that had to wait for rows or for a revision",
+    "evicted": "slices let go for want of room",
+    "refused": "slices too large to be kept",
+    "reloads": "times that everything was read again, because what came between was compacted",
+}
+
+
+class CacheMetrics:
+    """The gauges of one node's cache: `metaray_cache_<name>`."""
+
+    def __init__(self, node: str) -> None:
+        self._tags = {"node": node}
+        self._gauges = {
+            name: Gauge(f"metaray_cache_{name}", description=text, tag_keys=CACHE_TAGS)
+            for name, text in _CACHE_GAUGES.items()
+        }
+
+    def set(self, status: Mapping[str, Any]) -> None:
+        """Copy the cache's numbers."""
+        for name, gauge in self._gauges.items():
+            gauge.set(status[name], tags=self._tags)
 
 
 class Metrics:
@@ -74,6 +110,9 @@ class Metrics:
             "hot_bytes": status["hot_bytes"],
             "hot_hits_total": counters["hot_hits"],
             "hot_misses_total": counters["hot_misses"],
+            "history_changes": status["history"]["changes"],
+            "history_bytes": status["history"]["bytes"],
+            "watchers": status["history"]["watchers"],
             "elections_total": counters["elections"],
             "slow_writes_total": counters["slow_writes"],
             "proposals_total": counters["proposals"],

@@ -16,7 +16,7 @@ from typing import Self
 
 from actors.admission import PROPOSALS_MAX, Admission, Charge
 from actors.config import RaftSettings
-from state_machines.errors import MetarayError, NotLeader, Overloaded, WrongShard
+from state_machines.errors import MetarayError, NotLeader, Overflow, Overloaded, WrongShard
 from state_machines.machine import Admitted, Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
@@ -298,6 +298,8 @@ def refusal(error: MetarayError) -> api.Reply:
         reply.slot_version = error.version
     if isinstance(error, Overloaded):
         reply.retry_after_ms = error.retry_after_ms
+    if isinstance(error, Overflow):
+        reply.revision = error.revision
     return reply
 
 

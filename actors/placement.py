@@ -146,21 +146,21 @@ def plan(config: ClusterConfig, groups: Sequence[str], observed: Observed) -> tu
 
 
 def plan_removal(groups: Sequence[str], observed: Observed) -> tuple[Action, ...]:
-    """End the seats of these groups, then the controllers, then give the places back.
+    """End the seats of these groups, then controllers and caches, then give the places back.
 
     In this order: an actor whose placement group went first hangs in RESTARTING for ever and keeps
     its name; a controller is made again by a metadata leader that still lives.
     """
     seats = [name for name in sorted(observed.actors) if name.rpartition("/")[0] in groups]
-    controllers = [
+    others = [
         name
         for name in sorted(observed.actors)
-        if FIRST_GROUP in groups and name.startswith("controller-")
+        if FIRST_GROUP in groups and name.startswith(("controller-", "cache-"))
     ]
     reserved = [
         each.group for each in observed.reservations if each.group in groups and each.state != GONE
     ]
-    return (*map(KillActor, [*seats, *controllers]), *map(Release, reserved))
+    return (*map(KillActor, [*seats, *others]), *map(Release, reserved))
 
 
 def alarms(observed: Observed) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 Everything lives detached in one fixed namespace, so that any driver finds it and no driver's end
 takes it along. Names: `metadata-0/1` for the seat of a replica, `controller-7` for the controller
 of the metadata leader's term 7 (the name of an actor on a dead node stays taken until Ray has
-marked the node dead, so a new term never waits for an old name).
+marked the node dead, so a new term never waits for an old name), `cache-<node id>` for the cache of
+a node.
 
-Actors restart for ever; who they are after that is decided by the directory they find (`seat.py`).
+Seats restart for ever; who they are after that is decided by the directory they find (`seat.py`).
 """
 
 from __future__ import annotations
@@ -31,19 +32,23 @@ from actors.caller import Caller
 from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
 from actors.clock import SystemClock
 from actors.controller import Controller
-from actors.direct.listener import Listener
+from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
 from actors.garbage import Garbage
-from actors.metrics import DutyMetrics, Metrics
+from actors.metrics import CacheMetrics, DutyMetrics, Metrics
+from actors.node_cache import NodeCache
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
+from actors.wanted import of_kind
 from state_machines.errors import Stopped
 from storage.home import DiskHome
 
 LOOKUP_SECONDS = 5.0  #: our own deadline for a question to an actor about itself
 METRICS_SECONDS = 1.0  #: how often the gauges are set
+GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 CONTROLLER_PREFIX = "controller-"
+CACHE_PREFIX = "cache-"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 log = logging.getLogger(__name__)
@@ -152,6 +157,61 @@ class ControllerActor(Controller):
         asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
 
+class CacheActor(NodeCache):
+    """The cache of a node in its actor. It starts over empty with each process, so it is not
+    restarted: whoever misses it makes the next one."""
+
+    async def __init__(self) -> None:  # type: ignore[misc]  # Ray awaits it
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+        self._named = LinkedGroups()
+        super().__init__(
+            Caller(self._named, rng=SystemRandom()),
+            lambda kind: of_kind(self._named.groups(), kind),
+        )
+        await self._look_for_groups()
+        self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+        self._node = str(ray.get_runtime_context().get_node_id())
+        self._endpoint: Endpoint | None = None
+        self._metrics = CacheMetrics(self._node)
+        self._gauge()
+        if os.environ.get(DIRECT_VARIABLE) != "off":
+            calls = {"read": self.read, "watch": self.watch}
+            listener = Listener(Service(calls=calls, posts={}))
+            try:
+                self._endpoint = await listener.open(
+                    f"{CACHE_PREFIX}{self._node}", ray.util.get_node_ip_address()
+                )
+            except OSError as error:
+                log.warning("cache: no direct transport, actor calls only: %s", error)
+
+    async def _look_for_groups(self) -> None:
+        with contextlib.suppress(Stopped, ray.exceptions.RayError):
+            await self._named.refresh()
+
+    async def _keep_looking(self) -> None:
+        """There may be a group more; there is no event for it."""
+        while True:
+            await asyncio.sleep(GROUPS_SECONDS if self._named.groups() else METRICS_SECONDS)
+            await self._look_for_groups()
+
+    def endpoint(self) -> Endpoint | None:
+        """Where this process listens, None if it does not, and the secret that opens it."""
+        return self._endpoint
+
+    def _gauge(self) -> None:
+        self.drop_idle()
+        self._metrics.set(self.status())
+        asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
+
+    def node(self) -> str:
+        """The Ray node it serves (hex id)."""
+        return self._node
+
+    def process(self) -> int:
+        """The process id, for operators and fault tests."""
+        return os.getpid()
+
+
 class ControllerKeeper:
     """Keeps the controller of the metadata leader's term alive on the leader's own node."""
 
@@ -226,6 +286,20 @@ def create_seat(spec: SeatSpec, group: PlacementGroup, bundle: int, cpus: float)
         )
         .remote(spec)
     )
+
+
+def node_cache() -> str:
+    """The name of the cache of this process's node; it is made if there is none."""
+    node = str(ray.get_runtime_context().get_node_id())
+    name = f"{CACHE_PREFIX}{node}"
+    ray.remote(CacheActor).options(
+        **{**_options(name), "max_restarts": 0},
+        get_if_exists=True,
+        num_cpus=0,
+        max_concurrency=SEAT_CONCURRENCY,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    ).remote()
+    return name
 
 
 def kill(name: str) -> None:

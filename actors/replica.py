@@ -99,7 +99,7 @@ class Replica:
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
         self._configuration = self.applied.configuration  # after all that was handed to apply
-        self.history = History(self.applied.index)
+        self.history = History(self.applied.index, settings, clock.monotonic())
         self.leadership = Leadership(hooks)
         self._turn_scheduled = False
         self._turning = False
@@ -205,9 +205,10 @@ class Replica:
         return pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
 
     async def watch(self, request: api.WatchRequest) -> bytes:
-        """Answer a watch (`watches.py`); only at the leader, so that its revision is the latest."""
+        """Answer a watch (`watches.py`). Elsewhere than at the leader only a stale one, and only
+        while a leader is heard: who is cut off would say for ever that nothing happens."""
         try:
-            self._must_lead()
+            self._must_lead(or_follow=request.stale and not request.now)
             reply = await self.history.watch(request, self._deadline_ms(request.timeout_ms))
         except (Rejected, Unavailable) as error:
             reply = pending.refusal(error)
@@ -259,9 +260,9 @@ class Replica:
         if self.stopped_because:
             raise Stopped(f"{self.seat}: {self.stopped_because}")
 
-    def _must_lead(self) -> None:
+    def _must_lead(self, *, or_follow: bool = False) -> None:
         self._must_run()
-        if not self.leads:
+        if not (self.leads or (or_follow and self.core.leader)):
             raise NotLeader(f"{self.seat} is not the leader of {self.group}", self.leader_seat)
 
     # -- turns ------------------------------------------------------------------------------
@@ -279,6 +280,7 @@ class Replica:
     def _tick(self, count: int) -> None:
         for _ in range(count):
             self.core.tick()
+        self.history.tick(self._clock.monotonic())
         if self._upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 

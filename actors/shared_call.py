@@ -17,6 +17,7 @@ from state_machines.errors import (
     BY_CODE,
     MetarayError,
     NotLeader,
+    Overflow,
     Overloaded,
     Rejected,
     Unknown,
@@ -144,4 +145,6 @@ def _error(code: int, detail: str, reply: api.Reply) -> MetarayError:
         return Overloaded(detail, reply.retry_after_ms)
     if kind is WrongShard:
         return WrongShard(detail, reply.slot_version)
+    if kind is Overflow:
+        return Overflow(detail, reply.revision)
     return kind(detail)

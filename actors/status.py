@@ -57,6 +57,12 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "storage_queue": replica.storage.queued,
         "dirty_bytes": replica.stores.state.dirty_bytes,
         "hot_bytes": hot.size,
+        "history": {
+            "after": replica.history.floor,
+            "changes": replica.history.changes,
+            "bytes": replica.history.bytes,
+            "watchers": replica.history.watchers,
+        },
         "counters": {
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,

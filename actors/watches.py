@@ -1,124 +1,268 @@
 """The recent past of a replica: what changed, by revision, so that watches can be resumed.
 
-Every replica keeps its own, from the entries it applies, bounded in changes and bytes; after a
-failover the next leader has it too. A watch is a long poll: it names the revision it has seen, and
-gets what came after, whole revisions in order. A revision older than what is kept is answered
-`Compacted`, never by silence (design 5.18).
+Every replica keeps its own, from the entries it applies; after a failover the next leader has it
+too. It is bounded in changes, bytes and age, and lets the oldest go as entries are applied and as
+time passes. A watch is a long poll: it names the revision it has seen, and gets what came after,
+whole revisions in order, or, when nothing came, up to where nothing did. A revision older than what
+is kept is answered `Compacted`, never by silence (design 5.18).
+
+What is kept stands in a log for each `Place` (`wanted.py`), so that who resumes looks only at what
+touched its tables and tenants, and who waits is woken only by that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
 import msgpack
 
-from state_machines import tables
-from state_machines.errors import Compacted, Invalid, NotFound, Overloaded
+from actors.config import RaftSettings
+from actors.wanted import EVERYTHING, Place, Wanted, places_of
+from state_machines.errors import Compacted, Overloaded
+from state_machines.limits import PAGE_BYTES_MAX
 from state_machines.machine import Change
 from state_machines.wire import api_pb2 as api
 
-CHANGES_MAX = 50_000  #: kept, over all tables
-BYTES_MAX = 16 << 20  #: of stored rows kept
-OVERHEAD_BYTES = 200  #: what a change costs beside its row
-WATCHERS_MAX = 10_000  #: waiting at one replica
-PAGE_MAX = 10_000  #: changes in one reply, softly
-TABLES_MAX = 64
+OVERHEAD_BYTES: Final = 200  #: what a change costs beside its row
+ENTRY_BYTES: Final = 200  #: what an entry costs beside its changes
+PLACE_BYTES: Final = 16  #: and for each place that it touches
+WATCHERS_MAX: Final = 10_000  #: waiting at one replica
+PAGE_MAX: Final = 10_000  #: changes in one reply, softly
+DEFAULTS: Final = RaftSettings()
+
+
+@dataclass(slots=True)
+class Entry:
+    """What one entry of the group's log changed, and when it was heard of."""
+
+    revision: int
+    changes: list[Change]
+    places: tuple[Place, ...]
+    size: int
+    heard: float
+
+
+_revision = attrgetter("revision")
+
+
+class _Log:
+    """Entries by revision. They come at the end and go at the front."""
+
+    __slots__ = ("_entries", "_gone")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._gone = 0  # of them, at the front
+
+    def __bool__(self) -> bool:
+        return self._gone < len(self._entries)
+
+    @property
+    def first(self) -> Entry:
+        """The oldest."""
+        return self._entries[self._gone]
+
+    def append(self, entry: Entry) -> None:
+        """The newest."""
+        self._entries.append(entry)
+
+    def drop(self) -> None:
+        """Let the oldest go."""
+        self._gone += 1
+        if self._gone * 2 > len(self._entries):
+            del self._entries[: self._gone]
+            self._gone = 0
+
+    def after(self, revision: int) -> Iterator[Entry]:
+        """Those that came after a revision, found in steps that halve."""
+        begin = bisect_right(self._entries, revision, lo=self._gone, key=_revision)
+        for place in range(begin, len(self._entries)):
+            yield self._entries[place]
 
 
 class History:
     """Changes after `floor`, by revision. Touched only from the event loop."""
 
-    def __init__(self, floor: int) -> None:
+    def __init__(self, floor: int, settings: RaftSettings | None = None, now: float = 0.0) -> None:
         #: changes up to this revision are not kept
         self.floor = floor
         #: everything up to this revision has been applied
         self.revision = floor
-        self._kept: deque[tuple[int, list[Change], int]] = deque()
-        self._count = 0
-        self._bytes = 0
-        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order they came
+        self.changes = 0  #: kept
+        self.bytes = 0  #: that they take, about
+        settings = settings or DEFAULTS
+        self._changes_max = settings.history_changes
+        self._bytes_max = settings.history_bytes
+        self._seconds_max = settings.history_ms / 1000
+        self._now = now
+        self._logs: dict[Place, _Log] = {}
+        self._touched: dict[Place, int] = {}  # since who waits was told, and by which revision
+        self._waiting: dict[asyncio.Future[int], None] = {}
+        self._waiting_at: dict[Place, dict[asyncio.Future[int], None]] = {}
+        self._marks: dict[asyncio.Future[int], int] = {}  # who waits for a revision, whatever it is
+        self._nearest = 0  # of these, or lower
+
+    @property
+    def watchers(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    # -- what happens -----------------------------------------------------------------------
 
     def add(self, revision: int, changes: list[Change]) -> None:
         """An entry was applied."""
         if not changes:
             return
-        size = sum(OVERHEAD_BYTES + len(row or b"") for _, _, row in changes)
-        self._kept.append((revision, changes, size))
-        self._count += len(changes)
-        self._bytes += size
-        while self._kept and (self._count > CHANGES_MAX or self._bytes > BYTES_MAX):
-            self.floor, gone, size = self._kept.popleft()
-            self._count -= len(gone)
-            self._bytes -= size
+        places = places_of(changes)
+        size = ENTRY_BYTES + PLACE_BYTES * len(places)
+        size += sum([OVERHEAD_BYTES + len(row or b"") for _, _, row in changes])
+        entry = Entry(revision, changes, places, size, self._now)
+        for place in places:
+            log = self._logs.get(place)
+            if log is None:
+                log = self._logs[place] = _Log()
+            log.append(entry)
+            if self._waiting:
+                self._touched.setdefault(place, revision)
+        self.changes += len(changes)
+        self.bytes += size
+        self._shrink()
 
     def applied(self, revision: int) -> None:
-        """All entries up to here are applied: whoever waits may look again."""
+        """All entries up to here are applied: whoever waits for what was touched may look."""
         self.revision = max(self.revision, revision)
-        self._wake()
+        for place, first in self._touched.items():
+            for future in self._waiting_at.pop(place, ()):
+                _wake(future, first - 1)
+        self._touched.clear()
+        if self._marks and self._nearest <= self.revision:
+            for future, mark in self._marks.items():
+                if mark <= self.revision:
+                    _wake(future, self.revision)
+            self._nearest = min(
+                [mark for mark in self._marks.values() if mark > self.revision] or [0]
+            )
+
+    def tick(self, now: float) -> None:
+        """It is so late, in seconds since some fixed moment: what is too old goes."""
+        self._now = now
+        self._shrink()
 
     def restart(self, floor: int) -> None:
         """A snapshot was installed: what led to it is not known."""
-        self._kept.clear()
-        self._count = self._bytes = 0
+        self._logs.clear()
+        self._touched.clear()
+        self.changes = self.bytes = 0
         self.floor = self.revision = floor
-        self._wake()
-
-    def _wake(self) -> None:
         for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
-        self._waiting.clear()
+            _wake(future, 0)
 
-    def after(
-        self, revision: int, names: Sequence[str], limit: int
-    ) -> tuple[list[api.Change], int]:
-        """The changes after a revision in these tables, and up to where that is all there is.
+    def _shrink(self) -> None:
+        while (kept := self._logs.get(EVERYTHING)) is not None and self._too_much(kept.first):
+            gone = kept.first
+            self.floor = gone.revision
+            for place in gone.places:
+                log = self._logs[place]
+                log.drop()
+                if not log:
+                    del self._logs[place]
+            self.changes -= len(gone.changes)
+            self.bytes -= gone.size
 
-        Raises Compacted. Ends softly at `limit`, between revisions.
+    def _too_much(self, oldest: Entry) -> bool:
+        return (
+            self.changes > self._changes_max
+            or self.bytes > self._bytes_max
+            or self._now - oldest.heard > self._seconds_max
+        )
+
+    # -- what is asked ----------------------------------------------------------------------
+
+    def after(self, revision: int, wanted: Wanted, limit: int) -> tuple[list[api.Change], int]:
+        """The wanted changes after a revision, and up to where that is all there is.
+
+        Raises Compacted. Ends softly at `limit` and at `PAGE_BYTES_MAX`, between revisions.
         """
         if revision < self.floor:
             raise Compacted(f"from_revision: {revision} is gone, kept is after {self.floor}")
-        wanted = frozenset(names)
         found: list[api.Change] = []
-        for at, changes, _ in self._kept:
-            if at <= revision:
-                continue
-            if len(found) >= limit:
-                return found, at - 1
-            found += [
-                api.Change(revision=at, table=table, key=msgpack.packb(key), row=row or b"")
-                for table, key, row in changes
-                if table in wanted
-            ]
+        size = 0
+        for entry in self._entries_after(revision, wanted.places()):
+            if len(found) >= limit or size >= PAGE_BYTES_MAX:
+                return found, entry.revision - 1
+            for table, key, row in entry.changes:
+                if wanted.takes(table, key):
+                    packed = msgpack.packb(key)
+                    found.append(
+                        api.Change(revision=entry.revision, table=table, key=packed, row=row or b"")
+                    )
+                    size += len(row or b"")
         return found, self.revision
+
+    def _entries_after(self, revision: int, places: Sequence[Place]) -> Iterator[Entry]:
+        """Those that touch one of the places, each once."""
+        logs = [self._logs[place] for place in places if place in self._logs]
+        if len(logs) == 1:
+            yield from logs[0].after(revision)
+            return
+        last = -1
+        for entry in heapq.merge(*[log.after(revision) for log in logs], key=_revision):
+            if entry.revision != last:
+                yield entry
+            last = entry.revision
 
     async def watch(self, request: api.WatchRequest, limit_ms: int) -> api.Reply:
         """Answer a watch as soon as there is something, or after `limit_ms` with nothing."""
-        names = tuple(request.tables)
         if request.now:
             return api.Reply(revision=self.revision)
-        if not 0 < len(names) <= TABLES_MAX:
-            raise Invalid(f"tables: {len(names)}, the range is 1 to {TABLES_MAX}")
-        for name in names:
-            if name not in tables.TABLES:
-                raise NotFound(f"tables: there is no table {name[:80]!r}")
+        wanted = Wanted.of(request)
+        wanted.check()
         if len(self._waiting) >= WATCHERS_MAX:
             raise Overloaded(f"{WATCHERS_MAX} watches wait at this replica already", 1_000)
         limit = min(request.limit or PAGE_MAX, PAGE_MAX)
+        places, mark = wanted.places(), request.progress_at
+        position = request.from_revision
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1000
         while True:
-            found, upto = self.after(request.from_revision, names, limit)
+            found, upto = self.after(position, wanted, limit)
+            position = max(position, upto)
             left = deadline - loop.time()
-            if found or left <= 0:
-                return api.Reply(revision=max(upto, request.from_revision), changes=found)
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiting[future] = None
-            try:
-                await asyncio.wait_for(future, left)
-            except TimeoutError:
-                continue  # one last look, then the answer is "nothing yet"
-            finally:
-                self._waiting.pop(future, None)
+            if found or left <= 0 or 0 < mark <= position:
+                return api.Reply(revision=position, changes=found)
+            position = max(position, await self._news(places, mark, left))
+
+    async def _news(self, places: Sequence[Place], mark: int, seconds: float) -> int:
+        """Wait until a place is touched, or the mark is reached. Up to where nothing was touched:
+        from there on looks who waited, whatever else has gone meanwhile."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = None
+        for place in places:
+            self._waiting_at.setdefault(place, {})[future] = None
+        if mark:
+            self._nearest = min(self._nearest, mark) if self._marks else mark
+            self._marks[future] = mark
+        try:
+            await asyncio.wait((future,), timeout=seconds)
+            return future.result() if future.done() else self.revision
+        finally:
+            future.cancel()
+            del self._waiting[future]
+            self._marks.pop(future, None)
+            for place in places:
+                others = self._waiting_at.get(place)
+                if others is not None:
+                    others.pop(future, None)
+                    if not others:
+                        del self._waiting_at[place]
+
+
+def _wake(future: asyncio.Future[int], upto: int) -> None:
+    if not future.done():
+        future.set_result(upto)

@@ -16,19 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
-
-import msgpack
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from actors.caller import Caller
-from actors.calls import LinkedGroups
+from actors.calls import LinkedCache, LinkedGroups
+from actors.wanted import Part
+from metaray.cached import Cache
 from metaray.join import join_cluster
 from metaray.transactions import Compare, Transacted, transact
+from metaray.watches import Watches
+from metaray.watching import Change, Progress
 from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
@@ -42,13 +43,16 @@ from state_machines.offset.offset import (
 )
 from state_machines.offset.reset import RewindGroup, RewindReply
 from state_machines.op import Stamp
-from state_machines.tables import Table, Tables
+from state_machines.tables import Tables
 
 __all__ = [
     "ADDRESS_VARIABLE",
     "DEFAULT_DATA",
     "BlockingClient",
+    "Change",
     "Client",
+    "Part",
+    "Progress",
     "connect",
     "connect_sync",
     "join_cluster",
@@ -61,15 +65,6 @@ TIMEOUT_MS = 30_000  #: the deadline of a call that names none
 
 
 Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Generic[Row]):
-    """Something that changed: the row as it is since `revision`, None if it was deleted."""
-
-    revision: int
-    key: tuple[str | int | bytes, ...]
-    row: Row | None
 
 
 class Command(Protocol[R_co]):
@@ -88,7 +83,7 @@ class Query(Protocol[R_co]):
         ...
 
 
-class Client:
+class Client(Watches):
     """The async client. One event loop; any number of tasks."""
 
     def __init__(
@@ -98,7 +93,7 @@ class Client:
         self._data = data
         self._timeout_ms = timeout_ms
         self._caller: Caller | None = None
-        self._groups = LinkedGroups()
+        self._groups: LinkedGroups = LinkedGroups()
         self._word = "is not open: `async with metaray.connect()`, or `await client.open()`"
 
     async def __aenter__(self) -> Self:
@@ -122,6 +117,7 @@ class Client:
     async def aclose(self) -> None:
         """End what is under way: waiting callers get `Unknown`, or `NoQuorum` if never sent."""
         caller, self._caller = self._caller, None
+        await self._close_door()
         if caller is not None:
             self._word = "is closed"
             await caller.close()
@@ -184,32 +180,15 @@ class Client:
         """`then` if every compare holds, else `otherwise`: all or nothing (`transactions.py`)."""
         return await transact(self, compare=compare, then=then, otherwise=otherwise)
 
-    async def revision(self, group: str) -> int:
-        """The group's latest revision: where a watch may begin, before the rows are read."""
+    def _open(self) -> Caller:
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")
-        return (await self._caller.watch(group, (), None)).revision
+        return self._caller
 
-    async def watch(
-        self, table: Table[Row], *, from_revision: int | None = None, group: str = ""
-    ) -> AsyncIterator[Change[Row]]:
-        """Every change of a table after a revision, in order, for ever (None: from now on).
+    async def _find_cache(self) -> Cache:
+        from actors import remote  # brings what replicas are made of: only for who uses a cache
 
-        Raises Compacted when the changes after the revision are no longer kept: read the rows
-        again and watch on from `revision()`, asked before the read. A change comes at least once:
-        whoever resumes, resumes from the revision of the last change that was dealt with.
-        """
-        group = group or f"{table.name.partition('.')[0]}-0"
-        if from_revision is None:
-            from_revision = await self.revision(group)
-        if self._caller is None:
-            raise RuntimeError(f"the client {self._word}")
-        while True:
-            reply = await self._caller.watch(group, (table.name,), from_revision)
-            for each in reply.changes:
-                row = table.decode(each.row)[0] if each.row else None
-                yield Change(each.revision, tuple(msgpack.unpackb(each.key)), row)
-            from_revision = reply.revision
+        return LinkedCache(await asyncio.to_thread(remote.node_cache))
 
     @property
     def overloaded(self) -> int:

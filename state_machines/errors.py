@@ -16,7 +16,8 @@
     │   ├── NoQuorum
     │   ├── Overloaded           says after how many milliseconds to try again
     │   ├── Stopped
-    │   └── Transferring
+    │   ├── Transferring
+    │   └── Overflow             told to a watcher that is too slow: it goes on from `revision`
     └── Unknown                  the deadline passed after sending: it may have happened
 
 Anything else that escapes an apply is a local fault, and the replica stops (law 8). Every class
@@ -96,9 +97,16 @@ class SessionExpired(Rejected):
 
 
 class Compacted(Rejected):
-    """The changes after this revision are no longer kept: read the rows again, then watch on."""
+    """The changes after this revision are no longer kept: read the rows again, then watch on.
+
+    `group` is the one to read again, where a watch is of several.
+    """
 
     code = "COMPACTED"
+
+    def __init__(self, detail: str, group: str = "") -> None:
+        super().__init__(*((detail, group) if group else (detail,)))
+        self.group = group
 
 
 class Unavailable(MetarayError):
@@ -143,6 +151,18 @@ class Transferring(Unavailable):
     code = "TRANSFERRING"
 
 
+class Overflow(Unavailable):
+    """The watcher took too little for too long, and its buffer is full. Nothing is lost yet: all up
+    to `revision` of `group` was delivered, and a watch from there goes on."""
+
+    code = "OVERFLOW"
+
+    def __init__(self, detail: str, revision: int = 0, group: str = "") -> None:
+        super().__init__(detail, revision, group)
+        self.revision = revision
+        self.group = group
+
+
 class Unknown(MetarayError):
     """The deadline passed after the request was sent: it may have been applied, or not."""
 
@@ -166,6 +186,7 @@ BY_CODE: dict[str, type[MetarayError]] = {
         Overloaded,
         Stopped,
         Transferring,
+        Overflow,
         Unknown,
     )
 }

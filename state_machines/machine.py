@@ -24,6 +24,7 @@ import state_machines.lease_rows
 import state_machines.metadata
 import state_machines.mqtt
 import state_machines.offset
+import state_machines.table_rows
 import state_machines.transaction  # noqa: F401 - registers the entities
 from state_machines import clients, op, packing, quota, runs, slots
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard

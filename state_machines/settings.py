@@ -76,14 +76,18 @@ def known(name: str) -> Setting:
     names.name(name, "key")
     found = SETTINGS.get(name)
     if found is None:
-        raise Invalid(f"key: {name!r} is no setting; there are {', '.join(sorted(SETTINGS))}")
+        there = f"there are {len(SETTINGS)}: {', '.join(sorted(SETTINGS))}"
+        raise Invalid(f"key: {name!r} is no setting; {there}")
     return found
 
 
 def check(of: Setting, number: int | None, text: str | None) -> None:
     """Raise Invalid unless this is a value of the setting: a number or a choice, not both."""
     if of.choices:
-        if number is not None or text is None:
+        if number is not None:
+            wanted = ", ".join(of.choices)
+            raise Invalid(f"text: {of.name} is one of {wanted}; it has no number, so not {number}")
+        if text is None:
             raise Invalid(f"text: {of.name} is one of {', '.join(of.choices)}")
         names.name(text, "text", empty=True)
         if text not in of.choices:

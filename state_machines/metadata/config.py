@@ -55,7 +55,10 @@ def check_scope(scope: str, *, empty: bool = False) -> None:
     """Raise Invalid for a scope that is neither the cluster nor a tenant."""
     names.name(scope, "scope", SCOPE_BYTES_MAX, empty=empty)
     if scope not in (CLUSTER, "" if empty else CLUSTER) and not scope.startswith(TENANT):
-        raise Invalid(f"scope: {scope!r} is neither {CLUSTER!r} nor '{TENANT}<name>'")
+        raise Invalid(
+            f"scope: {scope[:80]!r} is neither {CLUSTER!r} nor '{TENANT}<name>', "
+            f"of {SCOPE_BYTES_MAX} bytes at most"
+        )
     if scope.startswith(TENANT):
         names.name(scope[len(TENANT) :], "scope")
 

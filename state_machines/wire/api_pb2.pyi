@@ -24,6 +24,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OVERLOADED: _ClassVar[Code]
     STOPPED: _ClassVar[Code]
     TRANSFERRING: _ClassVar[Code]
+    OVERFLOW: _ClassVar[Code]
     UNKNOWN: _ClassVar[Code]
 OK: Code
 INVALID: Code
@@ -40,6 +41,7 @@ NO_QUORUM: Code
 OVERLOADED: Code
 STOPPED: Code
 TRANSFERRING: Code
+OVERFLOW: Code
 UNKNOWN: Code
 
 class Command(_message.Message):
@@ -95,7 +97,7 @@ class Refusal(_message.Message):
     def __init__(self, place: _Optional[int] = ..., code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes")
+    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes", "positions", "next")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +107,8 @@ class Reply(_message.Message):
     SLOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     code: Code
     detail: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
@@ -114,7 +118,9 @@ class Reply(_message.Message):
     slot_version: int
     retry_after_ms: int
     changes: _containers.RepeatedCompositeFieldContainer[Change]
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[Position]
+    next: bytes
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., next: _Optional[bytes] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("group", "proposal", "timeout_ms")
@@ -141,20 +147,62 @@ class QueryRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("group", "tables", "from_revision", "now", "limit", "timeout_ms")
+    __slots__ = ("group", "tables", "from_revision", "now", "limit", "timeout_ms", "every_table", "only", "stale", "progress_at")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     FROM_REVISION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    EVERY_TABLE_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_AT_FIELD_NUMBER: _ClassVar[int]
     group: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     from_revision: int
     now: bool
     limit: int
     timeout_ms: int
-    def __init__(self, group: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., from_revision: _Optional[int] = ..., now: _Optional[bool] = ..., limit: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    every_table: bool
+    only: _containers.RepeatedCompositeFieldContainer[Part]
+    stale: bool
+    progress_at: int
+    def __init__(self, group: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., from_revision: _Optional[int] = ..., now: _Optional[bool] = ..., limit: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., every_table: _Optional[bool] = ..., only: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., stale: _Optional[bool] = ..., progress_at: _Optional[int] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("tenant", "starts")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    starts: str
+    def __init__(self, tenant: _Optional[str] = ..., starts: _Optional[str] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("group", "revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    revision: int
+    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class CacheRequest(_message.Message):
+    __slots__ = ("table", "part", "key", "seen", "limit", "after", "timeout_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    part: Part
+    key: bytes
+    seen: _containers.RepeatedCompositeFieldContainer[Position]
+    limit: int
+    after: bytes
+    timeout_ms: int
+    def __init__(self, table: _Optional[str] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., key: _Optional[bytes] = ..., seen: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., limit: _Optional[int] = ..., after: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("revision", "table", "key", "row")

@@ -11,13 +11,16 @@ import msgpack
 import pytest
 
 from actors import storage_jobs
-from actors.watches import BYTES_MAX, CHANGES_MAX, History
+from actors.wanted import Wanted
+from actors.watches import DEFAULTS, History
 from state_machines.errors import Compacted, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
 from tests.actors.wires import Group, eventually, running
 from tests.machine.alone import wire
+
+PAIRS = Wanted.of_table("metadata.kv")
 
 
 def revisions(found: list[api.Change]) -> list[int]:
@@ -29,17 +32,17 @@ def test_what_came_after_a_revision_in_order() -> None:
     for revision in range(11, 20):
         history.add(revision, [("metadata.kv", ("t", f"k{revision}"), b"row")])
     history.applied(19)
-    found, upto = history.after(14, ["metadata.kv"], 100)
+    found, upto = history.after(14, PAIRS, 100)
     assert (revisions(found), upto) == ([15, 16, 17, 18, 19], 19)
     assert msgpack.unpackb(found[0].key) == ["t", "k15"]
-    assert history.after(19, ["metadata.kv"], 100) == ([], 19)
+    assert history.after(19, PAIRS, 100) == ([], 19)
 
 
 def test_other_tables_are_passed_over_but_their_revision_counts() -> None:
     history = History(0)
     history.add(1, [("metadata.node", ("n",), b"row")])
     history.applied(1)
-    assert history.after(0, ["metadata.kv"], 100) == ([], 1)
+    assert history.after(0, PAIRS, 100) == ([], 1)
 
 
 def test_a_revision_is_never_split() -> None:
@@ -47,23 +50,23 @@ def test_a_revision_is_never_split() -> None:
     history.add(1, [("metadata.kv", ("t", str(n)), b"") for n in range(5)])
     history.add(2, [("metadata.kv", ("t", "x"), b"")])
     history.applied(2)
-    found, upto = history.after(0, ["metadata.kv"], 3)
+    found, upto = history.after(0, PAIRS, 3)
     assert (revisions(found), upto) == ([1] * 5, 1)
-    assert revisions(history.after(upto, ["metadata.kv"], 3)[0]) == [2]
+    assert revisions(history.after(upto, PAIRS, 3)[0]) == [2]
 
 
-@pytest.mark.parametrize("row", [b"", b"x" * (BYTES_MAX // 100)])
+@pytest.mark.parametrize("row", [b"", b"x" * (DEFAULTS.history_bytes // 100)])
 def test_it_is_bounded_and_says_what_is_gone(row: bytes) -> None:
     history = History(0)
-    for revision in range(1, CHANGES_MAX + 101):
+    for revision in range(1, DEFAULTS.history_changes + 101):
         history.add(revision, [("metadata.kv", ("t", "k"), row)])
         if history.floor:
             break
     else:
         pytest.fail("nothing was let go of")
     with pytest.raises(Compacted, match="from_revision: 0 is gone"):
-        history.after(0, ["metadata.kv"], 10)
-    assert revisions(history.after(history.floor, ["metadata.kv"], 1)[0]) == [history.floor + 1]
+        history.after(0, PAIRS, 10)
+    assert revisions(history.after(history.floor, PAIRS, 1)[0]) == [history.floor + 1]
 
 
 def test_a_snapshot_begins_a_new_past() -> None:
@@ -71,8 +74,8 @@ def test_a_snapshot_begins_a_new_past() -> None:
     history.add(1, [("metadata.kv", ("t", "k"), b"")])
     history.restart(50)
     with pytest.raises(Compacted):
-        history.after(49, ["metadata.kv"], 10)
-    assert history.after(50, ["metadata.kv"], 10) == ([], 50)
+        history.after(49, PAIRS, 10)
+    assert history.after(50, PAIRS, 10) == ([], 50)
 
 
 @pytest.mark.parametrize(

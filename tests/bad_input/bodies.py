@@ -43,6 +43,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "then": [{"tag": "metadata.kv.get", "body": msgpack.packb({"key": "a"})}],
         "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
     },
+    "group.rows": {"table": "metadata.kv"},
 }
 
 FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**fitting_tenants.ITEMS, **SECURITY_ITEMS}

@@ -95,13 +95,17 @@ def test_the_number_of_seats_is_fixed() -> None:
 def test_removal_kills_before_it_gives_places_back() -> None:
     seen = Observed(
         reservations=placed("metadata-0", "offset-0") + placed("mqtt-0", state="REMOVED"),
-        actors=("controller-7", "metadata-0/0", "metadata-0/1", "mqtt-0/0", "offset-0/2", "other"),
+        actors=(
+            *("cache-1f", "controller-7", "metadata-0/0", "metadata-0/1", "mqtt-0/0"),
+            *("offset-0/2", "other"),
+        ),
     )
     assert plan_removal(GROUPS, seen) == (
         KillActor("metadata-0/0"),
         KillActor("metadata-0/1"),
         KillActor("mqtt-0/0"),
         KillActor("offset-0/2"),
+        KillActor("cache-1f"),
         KillActor("controller-7"),
         Release("metadata-0"),
         Release("offset-0"),
@@ -111,7 +115,7 @@ def test_removal_kills_before_it_gives_places_back() -> None:
 def test_removal_of_one_group_leaves_the_others() -> None:
     seen = Observed(
         reservations=placed("metadata-0", "offset-0"),
-        actors=("controller-7", "metadata-0/0", "offset-0/0", "offset-01/0"),
+        actors=("cache-1f", "controller-7", "metadata-0/0", "offset-0/0", "offset-01/0"),
     )
     assert plan_removal(["offset-0"], seen) == (KillActor("offset-0/0"), Release("offset-0"))
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from actors.caller import Caller
 from actors.seat import Seat
+from actors.wanted import Wanted
 from state_machines import fence, op
 from state_machines.errors import Compacted, MetarayError, Rejected, SessionExpired
 from state_machines.metadata.kv import KV
@@ -132,20 +133,25 @@ def _learn(server: Server, kind: str, key: str, input: Any, output: Any) -> None
 
 
 class Watcher:
-    """Polls for ever, and keeps what it was told. Where it is refused it begins anew."""
+    """Polls for ever, and keeps what it was told. Where it is refused it begins anew.
+
+    Every other one is content with any replica.
+    """
 
     def __init__(self, name: str, group: Group, seed: int) -> None:
         self.caller = Caller(group.wires, timeout_ms=TIMEOUT_MS, rng=Random(seed))
         self.chains: list[list[watch.Delivery | watch.Compaction]] = [[]]
         self.upto = 0
         self._group = group.name
+        self._stale = bool(seed % 2)
         self._table, self._value = WATCHED[name]
 
     async def run(self) -> None:
         """Until it is cancelled."""
+        wanted = Wanted.of_table(self._table.name)
         while True:
             try:
-                reply = await self.caller.watch(self._group, (self._table.name,), self.upto)
+                reply = await self.caller.poll(self._group, wanted, self.upto, stale=self._stale)
             except Compacted:
                 self.chains[-1].append(watch.Compaction(self.upto))
                 self.chains.append([])

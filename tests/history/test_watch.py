@@ -8,6 +8,7 @@ import msgpack
 import pytest
 
 from actors import watches
+from actors.config import RaftSettings
 from state_machines.metadata.kv import KV, PutKv
 from state_machines.wire import api_pb2 as api
 from tests.history.watch import (
@@ -32,7 +33,7 @@ def test_watchers_of_the_real_past_are_told_everything_and_a_breach_is_found() -
 
 
 def test_what_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "CHANGES_MAX", 10)
+    monkeypatch.setattr(watches, "DEFAULTS", RaftSettings(history_changes=10))
     refused = 0
     for seed in range(SEEDS):
         told = story(seed)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
+from actors.wanted import Wanted
 from actors.watches import History
 from state_machines.errors import Compacted
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
@@ -16,6 +17,7 @@ from tests.machine.alone import Group
 
 ENTRIES: Final = 60
 WATCHERS: Final = 4
+PAIRS: Final = Wanted.of_table(KV.name)
 
 Watch = list[Delivery | Compaction]
 
@@ -63,7 +65,7 @@ class Story:
         if self.luck.random() < 0.1:
             after = max(0, after - self.luck.randrange(5))
         try:
-            found, upto = self.past.after(after, [KV.name], self.luck.randrange(1, 5))
+            found, upto = self.past.after(after, PAIRS, self.luck.randrange(1, 5))
         except Compacted:
             self.watches[watcher].append(Compaction(after))
             self._at[watcher] = self.past.revision

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 CORE: Final = "state_machines.raft.core"
 PENDING: Final = "actors.pending"
 WATCHES: Final = "actors.watches"
+STREAM: Final = "actors.cache_stream"
 
 READS: Final = (
     Mutant(
@@ -78,15 +79,15 @@ READS: Final = (
         "a-watch-loses-the-change-after-a-full-page",
         "design 5.18",
         WATCHES,
-        "                return found, at - 1",
-        "                return found, at",
+        "                return found, entry.revision - 1",
+        "                return found, entry.revision",
     ),
     Mutant(
         "a-watch-gets-the-last-revision-again",
         "design 5.18",
         WATCHES,
-        "            if at <= revision:",
-        "            if at < revision:",
+        "bisect_right(self._entries, revision, lo",
+        "bisect_right(self._entries, revision - 1, lo",
     ),
     Mutant(
         "a-compacted-revision-is-answered-by-silence",
@@ -99,8 +100,8 @@ READS: Final = (
         "a-snapshot-leaves-a-gap-in-the-history-unsaid",
         "design 5.18",
         WATCHES,
-        "        self.floor = self.revision = floor\n        self._wake()",
-        "        self.revision = floor\n        self._wake()",
+        "        self.floor = self.revision = floor\n        for future",
+        "        self.revision = floor\n        for future",
     ),
     Mutant(
         "a-watch-hears-of-a-revision-before-its-changes",
@@ -114,7 +115,37 @@ READS: Final = (
         "history-forgets-silently",
         "design 5.18",
         WATCHES,
-        "            self.floor, gone, size = self._kept.popleft()",
-        "            _, gone, size = self._kept.popleft()",
+        "            self.floor = gone.revision\n",
+        "",
+    ),
+    Mutant(
+        "a-waiter-is-refused-what-passed-while-it-waited",
+        "design 5.18",
+        WATCHES,
+        "            position = max(position, await self._news(places, mark, left))",
+        "            await self._news(places, mark, left)",
+    ),
+    Mutant(
+        "a-cache-forgets-what-it-hears-while-it-reads",
+        "design 5.18",
+        STREAM,
+        "        pending, self._pending = self._pending or [], None",
+        "        pending, self._pending = [], None",
+    ),
+    Mutant(
+        "a-cache-answers-before-its-pages-agree",
+        "design 5.18",
+        STREAM,
+        "                await self.reached(upto)\n",
+        "",
+    ),
+    Mutant(
+        "a-cache-goes-on-over-what-was-compacted",
+        "design 5.18",
+        STREAM,
+        "                self.reloads += 1\n                self._begun.clear()",
+        "                self.reloads += 1\n"
+        "                self.history.restart((await self._source.poll(\n"
+        "                    self.group, self._wanted(), None)).revision)",
     ),
 )
