@@ -26,8 +26,8 @@ from metaray.cli.app import (
     print_json,
     printable,
 )
-from metaray.client import DEFAULT_DATA, connect_sync, join_cluster
-from metaray.overview import controllers
+from metaray.cli.door import connect_sync, controllers, join_cluster
+from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, NotFound
 from state_machines.metadata.duty import PauseDuty, ResumeDuty
 
