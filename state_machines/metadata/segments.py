@@ -118,7 +118,13 @@ class SegmentPage:
     next: bytes
 
 
-SEGMENTS: Final = Table("metadata.segment", Segment, key=("tenant", "shard", "sequence"))
+SEGMENTS: Final = Table(
+    "metadata.segment",
+    Segment,
+    key=("tenant", "shard", "sequence"),
+    slot_fields=(),
+    identity_field="uid",
+)
 INDEX: Final = Table(
     "metadata.segment_place",
     SegmentPlace,

@@ -65,8 +65,10 @@ class ShardPage:
     next: bytes
 
 
-SHARDS: Final = Table("metadata.shard", Shard, key=("tenant", "name"))
-MARKS: Final = Table("metadata.shard_mark", ShardMark, key=("tenant", "name"))
+SHARDS: Final = Table(
+    "metadata.shard", Shard, key=("tenant", "name"), slot_fields=(), identity_field="uid"
+)
+MARKS: Final = Table("metadata.shard_mark", ShardMark, key=("tenant", "name"), slot_fields=())
 
 
 @remover(SHARDS)

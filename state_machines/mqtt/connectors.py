@@ -100,10 +100,18 @@ class ConnectorLoad:
 
 CONNECTORS: Final = Table("mqtt.connector", Connector, key=("tenant", "name"))
 PLACES: Final = Table(
-    "mqtt.connector_place", ConnectorPlace, key=("status", "broker", "tenant", "name")
+    "mqtt.connector_place",
+    ConnectorPlace,
+    key=("status", "broker", "tenant", "name"),
+    slot_fields=("tenant", "name"),
 )
 BEATS: Final = Table("mqtt.connector_beat", ConnectorBeat, key=("tenant", "name"))
-CHECKS: Final = Table("mqtt.connector_check", ConnectorCheck, key=("since_ms", "tenant", "name"))
+CHECKS: Final = Table(
+    "mqtt.connector_check",
+    ConnectorCheck,
+    key=("since_ms", "tenant", "name"),
+    slot_fields=("tenant", "name"),
+)
 LOADS: Final = Table("mqtt.connector_load", ConnectorLoad, key=("broker",))
 
 
