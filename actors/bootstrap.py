@@ -19,8 +19,8 @@ from typing import Any
 
 from actors import calls, placement, remote
 from actors.config import ClusterConfig
-from actors.controller import leader_of
 from actors.seat import SeatSpec
+from actors.status import leader_of
 from state_machines.errors import Conflict, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
 

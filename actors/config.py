@@ -17,8 +17,10 @@ from typing import Any, Final
 
 import yaml
 
+import state_machines.intervals  # noqa: F401 - declares settings
 from state_machines.errors import Invalid
 from state_machines.raft.config import RaftConfig
+from state_machines.settings import SETTINGS
 
 KINDS: Final = ("metadata", "offset", "mqtt")  #: in the order in which they start
 FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing works without it
@@ -47,9 +49,21 @@ def _setting(default: int, low: int, high: int, unit: str = "", section: str = "
     return value
 
 
+def _live(name: str) -> int:
+    """A setting of the controller that can be changed while it runs: here is what it begins with.
+
+    Its limits and its default are declared where its values are checked (`state_machines`).
+    """
+    of = SETTINGS[name]
+    return _setting(of.default, of.low, of.high, of.unit, "controller")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """How replicas and the controller pace themselves. The same for all groups of a cluster."""
+    """How replicas and the controller pace themselves. The same for all groups of a cluster.
+
+    What stands under `controller` can be changed while it runs (`metadata.config`).
+    """
 
     heartbeat_interval_ms: int = _setting(250, 10, 60_000, "ms")
     """A leader says this often that it is there."""
@@ -95,16 +109,43 @@ class RaftSettings:
     map_bytes: int = _setting(1 << 30, 1 << 20, 1 << 44, "bytes")
     """Address space an LMDB file starts with; it grows ahead of need."""
 
-    heartbeat_timeout_ms: int = _setting(30_000, 1_000, 3_600_000, "ms", "controller")
+    heartbeat_timeout_ms: int = _live("heartbeat_timeout_ms")
     """A broker that has not been heard for this long is dead."""
 
-    heartbeat_check_ms: int = _setting(1_000, 10, 60_000, "ms", "controller")
+    order_check_ms: int = _live("order_check_ms")
+    """How often the controller reads what operators have told it: pauses and live settings."""
+
+    heartbeat_check_ms: int = _live("heartbeat_check_ms")
     """How often the controller looks for dead brokers."""
 
-    timer_check_ms: int = _setting(1_000, 10, 60_000, "ms", "controller")
+    failover_check_ms: int = _live("failover_check_ms")
+    """How often it looks for segments without a leader."""
+
+    storage_check_ms: int = _live("storage_check_ms")
+    """How often it removes shards and segments that were deleted."""
+
+    timer_check_ms: int = _live("timer_check_ms")
     """How often the controller looks for due wills and expired sessions."""
 
-    repair_check_ms: int = _setting(2_000, 10, 600_000, "ms", "controller")
+    lease_check_ms: int = _live("lease_check_ms")
+    """How often it looks for leases that have run out."""
+
+    offset_check_ms: int = _live("offset_check_ms")
+    """How often it looks for consumer groups that have been silent for too long."""
+
+    connector_check_ms: int = _live("connector_check_ms")
+    """How often it gives connectors to brokers, and takes them back."""
+
+    share_check_ms: int = _live("share_check_ms")
+    """How often it looks after the groups of shared subscriptions."""
+
+    quota_check_ms: int = _live("quota_check_ms")
+    """How often it tells the groups what tenants may have."""
+
+    tenant_check_ms: int = _live("tenant_check_ms")
+    """How often it goes on with the deletion of tenants."""
+
+    repair_check_ms: int = _live("repair_check_ms")
     """How often the controller looks for seats that have lost their disk."""
 
     history_ms: int = _setting(600_000, 100, 86_400_000, "ms", "watch")

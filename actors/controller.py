@@ -2,68 +2,55 @@
 
 It is an actor named by its epoch, the term of the metadata leader that made it, and it stamps that
 epoch on every command; apply refuses an older one (law 20), so two live controllers are harmless
-and this one ends as soon as it is told `Fenced`. Each duty is a pure planner (`duties.py`) and a
-step that observes, plans and acts. It keeps no truth: rows and timers live in the groups.
+and this one ends as soon as it is told `Fenced`. It keeps no truth: rows and timers live in groups.
 
-Duties: broker liveness, due timers of the `mqtt` groups (session expiry and delayed wills), the
-repair of groups whose replica lost its disk, and shared subscriptions whose broker or session is
-gone (`share_duty.py`).
+Here is only the loop. What is done is in the duties (`actors/duties`), each with a task of its own,
+a deadline, and a `Record` of what became of it: one that is slow or fails keeps no other from
+running, and never runs twice at a time. Operators may pause one (`duties/orders.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from actors import duties
-from actors.caller import Caller, Groups
+from actors.caller import Caller
 from actors.clock import Clock
 from actors.config import RaftSettings
-from actors.share_duty import ShareDuty
+from actors.duties import DUTIES, Context, Duty, Orders
+from actors.duties.duty import AllGroups, SeatCalls
 from state_machines.errors import Fenced
-from state_machines.metadata.node import ExpireNodes, ListNodes
-from state_machines.mqtt.pulse import NextDue, Pulse
+from state_machines.fence import is_of_controller
 
-PULSE_LIMIT = 1_000  #: timers fired by one command
-PULSES_MAX = 100  #: commands of one step; the rest waits for the next
-PAGE = 1_000  #: rows asked for at once
-CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
+WAIT_SECONDS_MIN = 0.001  #: between two looks at what is due
 
 log = logging.getLogger(__name__)
 
 
-class SeatCalls(Protocol):
-    """The methods of seats that the controller uses."""
-
-    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
-        """Call a method of the seat's actor."""
-        ...
-
-
-class AllGroups(Groups, Protocol):
-    """The groups there are."""
-
-    def groups(self) -> Sequence[str]:
-        """All groups, by name."""
-        ...
-
-
 @dataclass(slots=True)
-class Duty:
-    """One periodic task and what became of its last run."""
+class Record:
+    """A duty of this controller, and what became of its runs."""
 
-    name: str
-    every_ms: int
-    step: Callable[[], Awaitable[int]]
+    duty: Duty
     runs: int = 0
     actions: int = 0
+    last_actions: int = 0
     last_run_ms: int = 0
     last_seconds: float = 0.0
     last_error: str = ""
+    begun_at: float = 0.0
     next_at: float = 0.0
+    woken: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def due_at(self) -> float:
+        """When it is to run next, by the monotonic clock."""
+        return 0.0 if self.woken else self.next_at
 
 
 class Controller:
@@ -79,24 +66,19 @@ class Controller:
         settings: RaftSettings,
         clock: Clock,
         node: str,
+        duties: Sequence[type[Duty]] = DUTIES,
     ) -> None:
         self.epoch = epoch
         self.fenced = ""
-        self._caller = caller
-        self._groups = groups
-        self._calls = calls
-        self._settings = settings
+        self.context = Context(epoch, caller, groups, calls, settings, clock, self._wake_duty)
         self._clock = clock
         self._node = node
+        self._orders = Orders()
         self._task: asyncio.Task[None] | None = None
-        shares = ShareDuty(caller, groups, epoch)
-        self.duties = [
-            Duty("liveness", settings.heartbeat_check_ms, self._liveness),
-            Duty("timers", settings.timer_check_ms, self._timers),
-            Duty("repair", settings.repair_check_ms, self._repair),
-            Duty("share_brokers", settings.heartbeat_check_ms, shares.gone),
-            Duty("share_members", settings.repair_check_ms, shares.sweep),
-        ]
+        self._wake = asyncio.Event()
+        self.records = {
+            each.name: Record(each) for each in (self._orders, *(made() for made in duties))
+        }
 
     def __repr__(self) -> str:
         return f"controller-{self.epoch}"
@@ -107,118 +89,84 @@ class Controller:
 
     async def _run(self) -> None:
         while not self.fenced:
-            await self.step()
-            now = self._clock.monotonic()
-            wait = min(duty.next_at for duty in self.duties) - now
-            await asyncio.sleep(max(0.0, wait))
+            self._begin()
+            await self._idle()
         log.warning("%r: fenced, it does nothing more: %s", self, self.fenced)
-        await self._caller.close()
+        # Whatever else is under way stops where it is.
+        running = [each.task for each in self.records.values() if each.task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.context.caller.close()
 
     async def step(self) -> None:
-        """Run every duty that is due, once."""
-        for duty in self.duties:
+        """Run every duty that is due, once, and wait for all of them."""
+        while begun := self._begin():
+            await asyncio.wait(begun)
+
+    def _begin(self) -> list[asyncio.Task[None]]:
+        """Give every duty that is due a task of its own."""
+        begun = []
+        for record in self.records.values():
             # failpoint: controller.duty
-            begun = self._clock.monotonic()
-            if begun < duty.next_at or self.fenced:
-                continue
-            try:
-                duty.actions += await duty.step()
-                duty.last_error = ""
-            except Fenced as error:
+            if self._may_run(record) and self._clock.monotonic() >= record.due_at:
+                record.woken = False
+                record.begun_at = self._clock.monotonic()
+                record.task = asyncio.get_running_loop().create_task(self._work(record))
+                begun.append(record.task)
+        return begun
+
+    def _may_run(self, record: Record) -> bool:
+        """Whether it may run when it is due."""
+        if self.fenced or record.task is not None:
+            return False
+        heard = self._orders.read and record.duty.name not in self._orders.pauses
+        return heard or record.duty is self._orders
+
+    async def _idle(self) -> None:
+        """Wait until a duty is due, or one has ended."""
+        self._wake.clear()
+        due = [each.due_at for each in self.records.values() if self._may_run(each)]
+        left = min(due) - self._clock.monotonic() if due else None
+        limit = None if left is None else max(WAIT_SECONDS_MIN, left)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), limit)
+
+    async def _work(self, record: Record) -> None:
+        """One run of a duty."""
+        record.last_actions = 0
+        limit = record.duty.deadline_seconds
+        deadline = asyncio.timeout(limit)
+        try:
+            async with deadline:
+                record.last_actions = await record.duty.step(self.context)
+            record.last_error = ""
+        except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
+            if isinstance(error, Fenced) and is_of_controller(error):
                 self.fenced = error.detail
                 # failpoint: controller.fenced
-            except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
-                duty.last_error = f"{type(error).__name__}: {error}"
-                log.warning("%r: %s: %s", self, duty.name, duty.last_error)
-            duty.runs += 1
-            duty.last_run_ms = self._clock.now_ms()
-            duty.last_seconds = self._clock.monotonic() - begun
-            duty.next_at = self._clock.monotonic() + duty.every_ms / 1000
+            elif deadline.expired():
+                record.last_error = f"TimeoutError: it was ended after {limit:.0f} s"
+            else:
+                record.last_error = f"{type(error).__name__}: {error}"
+        if record.last_error:
+            log.warning("%r: %s: %s", self, record.duty.name, record.last_error)
+        record.runs += 1
+        record.actions += record.last_actions
+        record.last_run_ms = self._clock.now_ms()
+        record.last_seconds = self._clock.monotonic() - record.begun_at
+        record.next_at = self._clock.monotonic() + self._every_ms(record) / 1000
+        record.task = None
+        self._wake.set()
 
-    # -- duties -----------------------------------------------------------------------------
+    def _every_ms(self, record: Record) -> int:
+        return self.context.number(record.duty.interval)
 
-    async def _liveness(self) -> int:
-        nodes: list[Any] = []
-        after = b""
-        while True:
-            page = await self._caller.call(ListNodes(after=after, limit=PAGE))
-            nodes.extend(page.nodes)
-            after = page.next
-            if not after:
-                break
-        actions = duties.plan_liveness(
-            nodes, self._clock.now_ms(), self._settings.heartbeat_timeout_ms
-        )
-        for action in actions:
-            assert isinstance(action, duties.ExpireNodes), action
-            log.warning("%r: silent brokers: %s", self, ", ".join(map(repr, action.silent)))
-            # failpoint: controller.before_expiry
-            await self._caller.call(
-                ExpireNodes(controller_epoch=self.epoch, timeout_ms=action.timeout_ms)
-            )
-        return len(actions)
-
-    async def _timers(self) -> int:
-        done = 0
-        for group in self._groups.groups():
-            if not group.startswith("mqtt-"):
-                continue
-            for _ in range(PULSES_MAX):
-                due = await self._caller.call(NextDue(), group=group)
-                # failpoint: controller.before_pulse
-                actions = duties.plan_timers(due, self._clock.now_ms())
-                if not actions:
-                    break
-                await self._caller.call(
-                    Pulse(controller_epoch=self.epoch, limit=PULSE_LIMIT), group=group
-                )
-                # failpoint: controller.after_pulse
-                done += 1
-        return done
-
-    async def _repair(self) -> int:
-        await self._groups.refresh()
-        done = 0
-        for group in self._groups.groups():
-            seats = self._groups.seats(group)
-            answers = await asyncio.gather(
-                *(
-                    asyncio.wait_for(self._calls.call(seat, "status"), CALL_SECONDS)
-                    for seat in seats
-                ),
-                return_exceptions=True,
-            )
-            known = {
-                seat: answer if isinstance(answer, dict) else None
-                for seat, answer in zip(seats, answers, strict=True)
-            }
-            leader = leader_of(known.values())
-            if leader is None:
-                continue
-            # A seat that Ray does not name just now has not answered.
-            known = {**dict.fromkeys(leader["group_seats"]), **known}
-            for action in duties.plan_repair(leader, known):
-                log.warning("%r: %s: %s", self, group, action)
-                # failpoint: controller.before_repair
-                await self._act(action, leader)
-                # failpoint: controller.after_repair
-                done += 1
-        return done
-
-    async def _act(self, action: duties.Action, leader: dict[str, Any]) -> None:
-        match action:
-            case duties.Reserve(seat=seat):
-                await self._call(seat, "reserve", leader["cluster"])
-            case duties.Activate(seat=seat):
-                await self._call(seat, "activate")
-            case duties.ChangeMembership(change=change):
-                # failpoint: controller.before_change
-                await self._call(leader["seat"], "change", change)
-            case _:
-                raise TypeError(action)
-
-    async def _call(self, seat: str, method: str, *args: Any) -> Any:
-        return await asyncio.wait_for(self._calls.call(seat, method, *args), CALL_SECONDS)
+    def _wake_duty(self, name: str) -> None:
+        """It is due at once; one that is under way runs again when it has ended."""
+        if name in self.records:
+            self.records[name].woken = True
+            self._wake.set()
 
     # -- the operator's face ----------------------------------------------------------------
 
@@ -227,27 +175,31 @@ class Controller:
         return self._node
 
     def status(self) -> dict[str, Any]:
-        """Epoch, node, and for each duty: runs, actions, last run, duration, error."""
+        """Epoch, node, and for each duty what became of its runs. Plain values only."""
         return {
             "name": repr(self),
             "epoch": self.epoch,
             "node": self._node,
             "fenced": self.fenced,
-            "duties": {
-                duty.name: {
-                    "every_ms": duty.every_ms,
-                    "runs": duty.runs,
-                    "actions": duty.actions,
-                    "last_run_ms": duty.last_run_ms,
-                    "last_seconds": duty.last_seconds,
-                    "last_error": duty.last_error,
-                }
-                for duty in self.duties
-            },
+            "now_ms": self._clock.now_ms(),
+            "duties": {name: self._shown(record) for name, record in self.records.items()},
         }
 
-
-def leader_of(statuses: Any) -> dict[str, Any] | None:
-    """The status of the replica that leads in the highest term, None when nobody leads."""
-    leaders = [each for each in statuses if each is not None and each["role"] == "leader"]
-    return max(leaders, key=lambda each: int(each["term"])) if leaders else None
+    def _shown(self, record: Record) -> dict[str, Any]:
+        pause = self._orders.pauses.get(record.duty.name)
+        running = 0.0 if record.task is None else self._clock.monotonic() - record.begun_at
+        return {
+            "does": (type(record.duty).__doc__ or "").partition("\n")[0],
+            "setting": record.duty.interval,
+            "every_ms": self._every_ms(record),
+            "runs": record.runs,
+            "actions": record.actions,
+            "last_actions": record.last_actions,
+            "last_run_ms": record.last_run_ms,
+            "last_seconds": record.last_seconds,
+            "last_error": record.last_error,
+            "running_seconds": running,
+            "paused": None
+            if pause is None
+            else {"until_ms": pause.until_ms, "by": pause.by, "reason": pause.reason},
+        }

@@ -1,7 +1,8 @@
-"""What a replica shows in Ray's metrics: gauges set once a second from its own counters.
+"""What replicas and the controller show in Ray's metrics: gauges set once a second from counters.
 
-The hot path only adds to plain numbers (`replica.Counters`); this module reads them. Names appear
-as `ray_metaray_<name>` with tags `group` and `seat` on the metrics port of each node.
+The hot path only adds to plain numbers (`status.Counters`); this module reads them. Names appear
+as `ray_metaray_<name>` on the metrics port of each node: a replica's with the tags `group` and
+`seat`, those of the controller's duties, `ray_metaray_duty_<name>`, with the tag `duty`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,15 @@ _GAUGES = {
     "appends_total": "saves to the log",
     "apply_seconds_total": "time spent applying entries",
     "applies_total": "apply rounds",
+}
+
+_DUTY_GAUGES = {
+    "runs_total": "runs of the duty under this controller",
+    "actions_total": "what it did in these runs",
+    "last_seconds": "how long its last run took",
+    "running_seconds": "for how long a run has been under way, 0 if none is",
+    "failing": "1 if its last run failed",
+    "paused": "1 if operators let it rest",
 }
 
 
@@ -114,3 +124,27 @@ class Metrics:
         }
         for name, value in values.items():
             self._gauges[name].set(value, tags=self._tags)
+
+
+class DutyMetrics:
+    """The gauges of a controller's duties."""
+
+    def __init__(self) -> None:
+        self._gauges = {
+            name: Gauge(f"metaray_duty_{name}", description=text, tag_keys=("duty",))
+            for name, text in _DUTY_GAUGES.items()
+        }
+
+    def set(self, duties: dict[str, dict[str, Any]]) -> None:
+        """Copy what `Controller.status` says of its duties."""
+        for name, duty in duties.items():
+            values = {
+                "runs_total": duty["runs"],
+                "actions_total": duty["actions"],
+                "last_seconds": duty["last_seconds"],
+                "running_seconds": duty["running_seconds"],
+                "failing": int(bool(duty["last_error"])),
+                "paused": int(duty["paused"] is not None),
+            }
+            for gauge, value in values.items():
+                self._gauges[gauge].set(value, tags={"duty": name})

@@ -35,7 +35,7 @@ from actors.controller import Controller
 from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
 from actors.garbage import Garbage
-from actors.metrics import CacheMetrics, Metrics
+from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
@@ -148,7 +148,13 @@ class ControllerActor(Controller):
             clock=SystemClock(),
             node=ray.get_runtime_context().get_node_id(),
         )
+        self._metrics = DutyMetrics()
+        self._gauge()
         self.start()
+
+    def _gauge(self) -> None:
+        self._metrics.set(self.status()["duties"])
+        asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
 
 class CacheActor(NodeCache):

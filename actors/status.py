@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,3 +79,9 @@ def status_of(replica: Replica) -> dict[str, Any]:
             "phases": dict(writes.phases),
         },
     }
+
+
+def leader_of(statuses: Iterable[Any]) -> dict[str, Any] | None:
+    """The status of the replica that leads in the highest term, None when nobody leads."""
+    leaders = [each for each in statuses if each is not None and each["role"] == "leader"]
+    return max(leaders, key=lambda each: int(each["term"])) if leaders else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors import calls
-from actors.controller import leader_of
+from actors.status import leader_of
 from bench.workloads import VALUE
 from metaray.client import Client
 from metaray.demo.faults import leader

@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from actors import calls
-from actors.controller import leader_of
+from actors.status import leader_of
 from bench.rows import Row
 from metaray.client import Client
 from state_machines.errors import Invalid

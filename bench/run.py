@@ -17,7 +17,7 @@ import uvloop
 
 from actors import calls
 from actors.config import ClusterConfig
-from actors.controller import leader_of
+from actors.status import leader_of
 from bench import workloads
 from bench.profile import Profiles, sampled
 from bench.rows import Load, Row

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from actors import calls
 from actors.config import ClusterConfig
-from actors.controller import leader_of
+from actors.status import leader_of
 from bench import other
 from bench.run import NODES, machine, versions
 from bench.storm_broker import EXPIRY_S, TIMEOUT_MS, Heartbeats, Returned

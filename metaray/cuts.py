@@ -9,8 +9,8 @@ import ray
 from ray.exceptions import RayError
 
 from actors import calls
-from actors.controller import leader_of
 from actors.ray_env import NAMESPACE
+from actors.status import leader_of
 from state_machines.errors import MetarayError, NoQuorum, Rejected, Stopped
 
 PAGE_ROWS = 20_000

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from actors import calls, placement, remote
-from actors.controller import leader_of
+from actors.status import leader_of
 from metaray.join import in_one_line
 
 CALL_SECONDS = 3.0  #: our own deadline; a seat that is slower is shown as silent
@@ -36,12 +36,7 @@ def overview() -> dict[str, Any]:
         group["placement"] = reserved.get(name, "none")
         for replica in group["replicas"]:
             replica["lag"] = (leader["commit"] - replica["applied"]) if leader else None
-    controllers = [name for name in names if name.startswith(remote.CONTROLLER_PREFIX)]
-    said = calls.each_call(controllers, "status", seconds=CALL_SECONDS)
-    controlling = [
-        each if isinstance(each, dict) else {"name": name, "error": in_one_line(each)}
-        for name, each in sorted(said.items())
-    ]
+    controlling = controllers()
     return {
         "alarms": [*placement.alarms(placement.observe()), *_alarms(groups, controlling)],
         "groups": groups,
@@ -59,7 +54,17 @@ def overview() -> dict[str, Any]:
     }
 
 
-def _alarms(groups: dict[str, Any], controllers: list[dict[str, Any]]) -> list[str]:
+def controllers() -> list[dict[str, Any]]:
+    """What each controller says of itself and its duties; an `error` where one does not answer."""
+    found = [each for each in calls.named_actors() if each.startswith(remote.CONTROLLER_PREFIX)]
+    said = calls.each_call(sorted(found), "status", seconds=CALL_SECONDS)
+    return [
+        each if isinstance(each, dict) else {"name": name, "error": in_one_line(each)}
+        for name, each in said.items()
+    ]
+
+
+def _alarms(groups: dict[str, Any], controlling: list[dict[str, Any]]) -> list[str]:
     """What an operator should look at, in words; placement has its own."""
     found = []
     for name, group in groups.items():
@@ -72,14 +77,16 @@ def _alarms(groups: dict[str, Any], controllers: list[dict[str, Any]]) -> list[s
             for each in group["replicas"]
             if each["role"] in ("silent", "stopped", "vacant")
         ]
-    for each in controllers:
+    for each in controlling:
         if "duties" not in each:
             found.append(f"{each['name']}: silent {each['error']}")
             continue
         for name, duty in each["duties"].items():
             if duty["last_error"]:
                 found.append(f"{each['name']}: {name}: {in_one_line(duty['last_error'])}")
-    if groups and not any("duties" in each and not each["fenced"] for each in controllers):
+            if duty["paused"] is not None and not duty["paused"]["until_ms"]:
+                found.append(f"{each['name']}: {name} is paused until it is resumed")
+    if groups and not any("duties" in each and not each["fenced"] for each in controlling):
         found.append("no controller: brokers, timers and lost disks are not looked after")
     return found
 

@@ -25,12 +25,13 @@ class ControllerEpoch:
 
 EPOCHS: Final = Table("group.controller", ControllerEpoch, key=("name",))
 NAME: Final = "controller"
+FIELD: Final = "controller_epoch"
 
 
 def check_epoch(epoch: int) -> None:
     """Raise Invalid unless the epoch is a term."""
     if not 0 < epoch <= TERM_MAX:
-        raise Invalid(f"controller_epoch: {epoch}, the range is 1 to {TERM_MAX}")
+        raise Invalid(f"{FIELD}: {epoch}, the range is 1 to {TERM_MAX}")
 
 
 def pass_fence(db: Tables, epoch: int) -> None:
@@ -38,6 +39,11 @@ def pass_fence(db: Tables, epoch: int) -> None:
     row = db.get(EPOCHS, NAME)
     seen = row.epoch if row is not None else 0
     if epoch < seen:
-        raise Fenced(f"controller_epoch: {epoch}, in force is {seen}")
+        raise Fenced(f"{FIELD}: {epoch}, in force is {seen}")
     if epoch > seen:
         db.put(EPOCHS, ControllerEpoch(NAME, epoch))
+
+
+def is_of_controller(error: Fenced) -> bool:
+    """Whether it is the controller's epoch that is too old, and not that of a row."""
+    return error.detail.startswith(f"{FIELD}: ")

@@ -4,9 +4,11 @@ A row belongs to the tenant that is the first part of its table's key; a table t
 otherwise declares how with `belongs`. So an entity that comes later is purged from its first day.
 Each row goes in its own way (`removal.remove`): with its timer and its tally, and silently. Tables
 with longer keys go first, because what hangs on a row has the row's key and more: a session is then
-bare when its turn comes, and costs no more than another row. A row that is the tenant's as a whole
-(a tally) goes last, when there is nothing left that moves it. The group itself remembers that it
-found nothing left (`GroupQuota.clean`): a closed tenant takes no commands, so nothing comes back.
+bare when its turn comes, and costs no more than another row. A table whose rows belong to others
+(a history) declares that it goes with them. A row that is the tenant's as a whole (a tally) goes
+last, when there is nothing left that moves it.
+The group itself remembers that it found nothing left (`GroupQuota.clean`): a closed tenant takes no
+commands, so nothing comes back.
 
 The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in
 nothing but their tag. Wills that had fired before are in the outbox under their own number, not
@@ -35,6 +37,14 @@ Prefix = Callable[[str], tuple[Part, ...]]
 _BELONGS: Final[dict[str, Prefix]] = {}
 
 
+WITH_OTHERS: Final[set[str]] = set()
+
+
+def goes_with_others(table: Table[Any]) -> None:
+    """The rows of this table are removed with those of another, by its way."""
+    WITH_OTHERS.add(table.name)
+
+
 def belongs(table: Table[Any], prefix: Prefix) -> None:
     """A tenant's rows of this table stand under this prefix of its key."""
     assert table.name not in _BELONGS, f"declared twice: {table.name}"
@@ -54,7 +64,9 @@ def tables_of(kind: str) -> list[Table[Any]]:
     found = [
         table
         for name, table in TABLES.items()
-        if name.startswith(f"{kind}.") and (table.key[0] == "tenant" or name in _BELONGS)
+        if name.startswith(f"{kind}.")
+        and (table.key[0] == "tenant" or name in _BELONGS)
+        and name not in WITH_OTHERS
     ]
     return sorted(found, key=lambda table: (-len(table.key), table.name))
 

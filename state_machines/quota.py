@@ -313,6 +313,22 @@ def check_limit(value: int, field: str) -> None:
         raise Invalid(f"{field}: {value}, the range is 0 (no limit) to {LIMIT_MAX}")
 
 
+@query("group.quota.get")
+class GetQuota:
+    """Read a tenant's quota row of a group."""
+
+    single_row: ClassVar[bool] = True
+    tenant: str = names.DEFAULT_TENANT
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+
+    def read(self, db: Tables, at: Stamp) -> GroupQuota | None:
+        """None when it has no limits here."""
+        return db.get(QUOTAS, self.tenant)
+
+
 @query("group.quota.list")
 class ListQuotas:
     """The quota rows of a group by tenant, a page at a time."""

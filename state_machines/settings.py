@@ -118,7 +118,7 @@ def in_force(of: Setting, tenant: Value | None, cluster: Value | None) -> Value:
 
 
 setting(
-    "node_timeout_ms",
+    "heartbeat_timeout_ms",
     "ms",
     SECOND_MS,
     HOUR_MS,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from actors.config import ClusterConfig
 from metaray import local
+from metaray.cli import controller
 from metaray.cli.app import (
     Address,
     Data,
@@ -96,7 +97,7 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
         console.print(_groups(seen, numbers))
     for each in seen["controllers"]:
         if "duties" in each:
-            _controller(each, numbers)
+            controller.print_controller(each, numbers.get(each["node"], ""))
     for node in nodes:
         word = "alive" if node["alive"] else "[red]dead[/]"
         console.print(
@@ -105,18 +106,6 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
         )
     for alarm in seen["alarms"]:
         console.print(Text.assemble(("alarm", "bold red"), ": ", printable(alarm)), soft_wrap=True)
-
-
-def _controller(said: dict[str, Any], numbers: dict[str, str]) -> None:
-    where = numbers.get(said["node"], said["node"])
-    fenced = "  [yellow]fenced[/]" if said["fenced"] else ""
-    console.print(f"[bold]{said['name']}[/] on node {where}{fenced}", highlight=False)
-    for name, duty in said["duties"].items():
-        console.print(
-            f"  {name}: {duty['runs']} runs, {duty['actions']} actions, "
-            f"last took {duty['last_seconds'] * 1000:.0f} ms",
-            highlight=False,
-        )
 
 
 def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:

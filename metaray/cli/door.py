@@ -43,6 +43,13 @@ def overview() -> dict[str, Any]:
     return seen.overview()
 
 
+def controllers() -> list[dict[str, Any]]:
+    """`metaray.overview.controllers`."""
+    from metaray import overview as seen
+
+    return seen.controllers()
+
+
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     """`metaray.service.start_service`."""
     from metaray import service

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors import calls
-from actors.controller import leader_of
+from actors.status import leader_of
 
 CALL_SECONDS = 5.0  #: our own deadline for asking a group who leads
 

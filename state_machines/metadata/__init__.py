@@ -1,5 +1,5 @@
-"""What a `metadata` group keeps: nodes, tenants, topics, settings, pairs, the slot map, shards with
-their segments, and schemas.
+"""What a `metadata` group keeps: nodes, tenants, topics, schemas, the shards of the storage engine
+with their segments, settings, pairs, the slot map, and pauses of the controller's duties.
 
 One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
 importing this package registers them all.
@@ -7,6 +7,7 @@ importing this package registers them all.
 
 from state_machines.metadata import (
     config,
+    duty,
     kv,
     leadership,
     node,
@@ -29,6 +30,7 @@ from state_machines.metadata import (
 
 __all__ = [
     "config",
+    "duty",
     "kv",
     "leadership",
     "node",

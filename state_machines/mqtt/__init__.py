@@ -1,5 +1,5 @@
 """What an `mqtt` group keeps: sessions and what hangs on them, retained messages, topics, timers,
-connectors, and who may do what.
+connectors, users, and who may do what.
 
 One file an entity; importing this package registers them all. A session, its subscriptions and its
 will share a slot (tenant and client id), so whatever must change together is in one group.

@@ -165,8 +165,7 @@ class ExpireConnectors:
     def validate(self) -> None:
         """Numbers within their limits."""
         check_epoch(self.controller_epoch)
-        if not 0 < self.timeout_ms <= TIMEOUT_MS_MAX:
-            raise Invalid(f"timeout_ms: {self.timeout_ms}, the range is 1 to {TIMEOUT_MS_MAX}")
+        check_timeout(self.timeout_ms)
         _check_limit(self.limit)
 
     def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
@@ -221,6 +220,12 @@ class ReleaseConnectors:
         for key in keys:
             let_go(db, found(db, *key), at.now_ms)
         return len(keys)
+
+
+def check_timeout(timeout_ms: int) -> None:
+    """Raise Invalid unless it is a time to wait for."""
+    if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+        raise Invalid(f"timeout_ms: {timeout_ms}, the range is 1 to {TIMEOUT_MS_MAX}")
 
 
 def _check_limit(limit: int) -> None:

@@ -9,7 +9,9 @@ from typing import ClassVar, Self
 
 from state_machines import indexes, names
 from state_machines.errors import Invalid
+from state_machines.mqtt.connector_duty import TIMEOUT_MS, check_timeout
 from state_machines.mqtt.connectors import (
+    CHECKS,
     CONNECTORS,
     IDLE,
     LOADS,
@@ -126,3 +128,23 @@ class ConnectorLoads:
     def read(self, db: Tables, at: Stamp) -> tuple[ConnectorLoad, ...]:
         """Kept by every command that changes it."""
         return tuple(sorted([row for _, row, _ in db.scan(LOADS)], key=lambda row: row.broker))
+
+
+@query("mqtt.connector.silent")
+class SilentConnectors:
+    """Whether `ExpireConnectors` with this timeout would look at anything: a look at one row."""
+
+    every_group: ClassVar[bool] = True
+    timeout_ms: int = TIMEOUT_MS
+
+    def validate(self) -> None:
+        """Numbers within their limits."""
+        check_timeout(self.timeout_ms)
+
+    def join(self, parts: Sequence[Self], replies: Sequence[bool]) -> bool:
+        """Over all groups."""
+        return any(replies)
+
+    def read(self, db: Tables, at: Stamp) -> bool:
+        """By the group's time."""
+        return next(db.scan(CHECKS, upto=at.now_ms - self.timeout_ms - 1), None) is not None

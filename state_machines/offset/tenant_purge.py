@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from state_machines.offset.history import HISTORY
 from state_machines.op import command
-from state_machines.purge import Purge
+from state_machines.purge import Purge, goes_with_others
+
+goes_with_others(HISTORY)  # with the offset that it belongs to, which knows its numbers
 
 
 @command("offset.tenant.purge")

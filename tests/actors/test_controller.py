@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from actors import controller as controller_module
 from actors.caller import Caller
 from actors.config import RaftSettings
-from actors.controller import Controller, leader_of
+from actors.controller import Controller, Record
+from actors.duties import DUTIES, Duty, Orders, timers
+from actors.duties.liveness import Liveness
+from actors.duties.repair import Repair
+from actors.duties.timers import Timers
+from actors.status import leader_of
+from state_machines import settings
 from state_machines.errors import Conflict, Fenced, NoQuorum
+from state_machines.metadata.config import CLUSTER, Config, ConfigPage, ListConfigs
+from state_machines.metadata.duty import ListPauses, Pause
 from state_machines.metadata.node import ExpireNodes, ListNodes, Node, NodePage
 from state_machines.mqtt.pulse import NextDue, Pulse
-from state_machines.mqtt.share_group import (
-    ListShareBrokers,
-    ListShareMembers,
-    ShareBrokerPage,
-    ShareMemberPage,
-)
 from state_machines.raft.confchange import Change
 from tests.actors.virtual_time import VirtualClock, in_virtual_time
 
@@ -43,16 +45,27 @@ class Fakes:
     called: list[tuple[str, Any]] = field(default_factory=list)
     acted: list[tuple[str, str, tuple[Any, ...]]] = field(default_factory=list)
     fail: dict[type, BaseException] = field(default_factory=dict)
+    hang: set[type] = field(default_factory=set)
+    pauses: list[Pause] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
+    answer_seconds: float = 0.0
     closed: bool = False
 
     async def call(self, first: Any, *rest: Any, group: str = "") -> Any:
         if isinstance(first, str):
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.answer_seconds)
             return self.method(first, *rest)
         await asyncio.sleep(0)
-        self.called.append((group, first))
+        if type(first) in self.hang:
+            await asyncio.get_running_loop().create_future()
         if type(first) in self.fail:
+            self.called.append((group, first))
             raise self.fail[type(first)]
+        if isinstance(first, ListPauses):
+            return tuple(self.pauses)
+        if isinstance(first, ListConfigs):
+            return ConfigPage(tuple(self.configs), b"")
+        self.called.append((group, first))
         match first:
             case ListNodes(after=after):
                 at = int(after or b"0")
@@ -64,10 +77,6 @@ class Fakes:
                 return self.due[group][0] if self.due.get(group) else 0
             case Pulse():
                 self.due[group].pop(0)
-            case ListShareBrokers():
-                return ShareBrokerPage((), b"")
-            case ListShareMembers():
-                return ShareMemberPage((), b"")
         return None
 
     def method(self, seat: str, method: str, *args: Any) -> Any:
@@ -103,7 +112,20 @@ def made(fakes: Fakes, epoch: int = 4) -> Controller:
         settings=SETTINGS,
         clock=VirtualClock(),
         node="n1",
+        duties=(Liveness, Timers, Repair),
     )
+
+
+def record(controller: Controller, duty: str) -> Record:
+    return controller.records[duty]
+
+
+def runs(controller: Controller) -> dict[str, int]:
+    return {name: each.runs for name, each in controller.records.items()}
+
+
+def shown(controller: Controller, duty: str) -> Any:
+    return controller.status()["duties"][duty]
 
 
 def now_ms() -> int:
@@ -120,14 +142,7 @@ async def test_duties_run_at_their_intervals() -> None:
     controller = made(fakes)
     controller.start()
     await asyncio.sleep(30.5)
-    runs = {duty.name: duty.runs for duty in controller.duties}
-    assert runs == {
-        "liveness": 31,
-        "timers": 11,
-        "repair": 7,
-        "share_brokers": 31,
-        "share_members": 7,
-    }
+    assert runs(controller) == {"orders": 31, "liveness": 31, "timers": 11, "repair": 7}
     controller.fenced = "enough"
     await asyncio.sleep(2)
     assert fakes.closed
@@ -138,7 +153,7 @@ async def test_a_step_runs_only_what_is_due() -> None:
     controller = made(Fakes())
     for _ in range(5):
         await controller.step()
-    assert {duty.runs for duty in controller.duties} == {1}
+    assert runs(controller) == {"orders": 1, "liveness": 1, "timers": 1, "repair": 1}
 
 
 @in_virtual_time
@@ -150,7 +165,8 @@ async def test_silent_brokers_are_found_on_every_page_and_expired_under_the_epoc
     await controller.step()
     assert operations(fakes) == [ListNodes, ListNodes, ListNodes, ExpireNodes]
     assert fakes.called[-1][1] == ExpireNodes(controller_epoch=9, timeout_ms=30_000)
-    assert controller.duties[0].actions == 1
+    assert record(controller, "liveness").actions == 1
+    assert record(controller, "liveness").last_actions == 1
 
 
 @pytest.mark.parametrize(
@@ -165,14 +181,13 @@ def test_an_error_stays_in_its_duty_and_is_shown(error: Exception) -> None:
         controller = made(fakes)
         await controller.step()
         assert Pulse in operations(fakes)
-        shown = controller.status()["duties"]
-        assert type(error).__name__ in shown["liveness"]["last_error"]
-        assert shown["timers"]["last_error"] == ""
-        assert {duty.runs for duty in controller.duties} == {1}
+        assert type(error).__name__ in shown(controller, "liveness")["last_error"]
+        assert shown(controller, "timers")["last_error"] == ""
+        assert set(runs(controller).values()) == {1}
         fakes.fail.clear()
         await asyncio.sleep(1.5)
         await controller.step()
-        assert controller.status()["duties"]["liveness"]["last_error"] == ""
+        assert shown(controller, "liveness")["last_error"] == ""
 
     run()
 
@@ -180,15 +195,116 @@ def test_an_error_stays_in_its_duty_and_is_shown(error: Exception) -> None:
 @in_virtual_time
 async def test_fenced_stops_it_for_good() -> None:
     fakes = Fakes(due={"mqtt-0": [1, 1, 1]})
-    fakes.fail[Pulse] = Fenced("epoch 4 is older than 5")
+    fakes.statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT}
+    fakes.fail[Pulse] = Fenced("controller_epoch: 4, in force is 5")
+    fakes.answer_seconds = 1.0
     controller = made(fakes)
     controller.start()
     await asyncio.sleep(60)
-    assert "older than 5" in controller.status()["fenced"]
+    assert "in force is 5" in controller.status()["fenced"]
     assert operations(fakes).count(Pulse) == 1
     assert operations(fakes).count(ListNodes) == 1
-    assert controller.duties[2].runs == 0  # not even in the step that was under way
+    assert fakes.acted == [], "not even by the repair that was under way"
     assert fakes.closed
+
+
+@in_virtual_time
+async def test_the_fence_of_a_row_is_an_error_like_others() -> None:
+    """A segment's epoch, say, has moved on meanwhile: that says nothing of the controller."""
+    fakes = Fakes(due={"mqtt-0": [1]}, fail={Pulse: Fenced("leader_epoch: 4, in force is 5")})
+    controller = made(fakes)
+    await controller.step()
+    assert controller.fenced == ""
+    assert shown(controller, "timers")["last_error"].startswith("Fenced: leader_epoch")
+
+
+@in_virtual_time
+async def test_one_that_hangs_keeps_no_other_from_running_and_is_ended_in_time() -> None:
+    fakes = Fakes(hang={ListNodes})
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(20.5)
+    assert runs(controller) == {"orders": 21, "liveness": 0, "timers": 7, "repair": 5}
+    assert shown(controller, "liveness")["running_seconds"] == pytest.approx(20.5)
+    await asyncio.sleep(10)
+    assert runs(controller)["liveness"] == 1
+    assert shown(controller, "liveness")["last_error"] == "TimeoutError: it was ended after 30 s"
+    assert shown(controller, "liveness")["last_seconds"] == pytest.approx(30)
+    fakes.hang.clear()
+    await asyncio.sleep(31)
+    assert runs(controller)["liveness"] > 2
+    assert shown(controller, "liveness")["last_error"] == ""
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@in_virtual_time
+async def test_what_is_under_way_is_not_begun_again() -> None:
+    fakes = Fakes(hang={ListNodes})
+    controller = made(fakes)
+    controller.start()
+    for _ in range(60):
+        await asyncio.sleep(0.5)
+        under_way = [each for each in asyncio.all_tasks() if "_work" in repr(each)]
+        assert len(under_way) == 1
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+    assert not [each for each in asyncio.all_tasks() if "_work" in repr(each)]
+
+
+def pause(duty: str) -> Pause:
+    return Pause(duty, since_ms=1, until_ms=0, by="admin", reason="a disk is being replaced")
+
+
+@in_virtual_time
+async def test_a_paused_duty_rests_until_it_is_resumed_and_the_others_go_on() -> None:
+    fakes = Fakes(pauses=[pause("liveness")])
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(10.5)
+    assert runs(controller) == {"orders": 11, "liveness": 0, "timers": 4, "repair": 3}
+    assert shown(controller, "liveness")["paused"] == {
+        "until_ms": 0,
+        "by": "admin",
+        "reason": "a disk is being replaced",
+    }
+    assert shown(controller, "timers")["paused"] is None
+    fakes.pauses = [pause("timers")]
+    await asyncio.sleep(10)
+    assert runs(controller) == {"orders": 21, "liveness": 10, "timers": 4, "repair": 5}
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@in_virtual_time
+async def test_nothing_begins_before_the_pauses_are_known() -> None:
+    """A new controller must not do what the one before had been told to leave."""
+    fakes = Fakes(pauses=[pause("repair")], fail={ListPauses: NoQuorum("nobody")})
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(3.5)
+    assert runs(controller) == {"orders": 4, "liveness": 0, "timers": 0, "repair": 0}
+    assert "NoQuorum" in shown(controller, "orders")["last_error"]
+    fakes.fail.clear()
+    await asyncio.sleep(3)
+    fakes.fail[ListPauses] = NoQuorum("nobody")
+    await asyncio.sleep(20)
+    assert runs(controller)["repair"] == 0, "what cannot be read is as it was"
+    assert runs(controller)["liveness"] == 23
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@in_virtual_time
+async def test_what_reads_the_pauses_cannot_be_paused() -> None:
+    fakes = Fakes(pauses=[pause("orders")])
+    controller = made(fakes)
+    await controller.step()
+    fakes.pauses = []
+    await asyncio.sleep(1.1)
+    await controller.step()
+    assert runs(controller)["orders"] == 2
+    assert shown(controller, "orders")["paused"] is None
 
 
 @in_virtual_time
@@ -205,7 +321,7 @@ async def test_only_due_timers_of_mqtt_groups_pulse() -> None:
 
 @in_virtual_time
 async def test_one_step_pulses_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "PULSES_MAX", 5)
+    monkeypatch.setattr(timers, "PULSES_MAX", 5)
     fakes = Fakes(due={"mqtt-0": [1] * 12})
     controller = made(fakes)
     await controller.step()
@@ -272,7 +388,7 @@ async def test_a_seat_that_is_not_listed_has_not_answered() -> None:
     controller = made(fakes)
     await controller.step()
     assert fakes.acted == []
-    assert controller.duties[2].last_error == ""
+    assert record(controller, "repair").last_error == ""
 
 
 @in_virtual_time
@@ -289,7 +405,7 @@ async def test_silent_seats_and_groups_without_a_leader_wait() -> None:
     controller = made(fakes)
     await controller.step()
     assert fakes.acted == []
-    assert controller.duties[2].last_error == ""
+    assert record(controller, "repair").last_error == ""
 
 
 @in_virtual_time
@@ -316,15 +432,81 @@ def test_the_leader_is_the_one_of_the_highest_term() -> None:
 async def test_its_status_is_plain() -> None:
     controller = made(Fakes())
     await controller.step()
-    shown = controller.status()
-    assert (shown["name"], shown["epoch"], shown["node"], shown["fenced"]) == (
+    said = controller.status()
+    assert (said["name"], said["epoch"], said["node"], said["fenced"]) == (
         "controller-4",
         4,
         "n1",
         "",
     )
     assert controller.node() == "n1"
-    assert set(shown["duties"]) == {
-        *("liveness", "timers", "repair"),
-        *("share_brokers", "share_members"),
-    }
+    assert set(said["duties"]) == {"orders", "liveness", "timers", "repair"}
+    assert json.loads(json.dumps(said)) == said
+    assert said["now_ms"] == now_ms()
+    timers_shown = said["duties"]["timers"]
+    assert timers_shown["does"].startswith("Let due timers fire")
+    assert (timers_shown["setting"], timers_shown["every_ms"]) == ("timer_check_ms", 3_000)
+
+
+@in_virtual_time
+async def test_an_interval_that_is_set_while_it_runs_holds_from_then_on() -> None:
+    fakes = Fakes()
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(9.5)
+    assert runs(controller)["timers"] == 4
+    fakes.configs = [Config(CLUSTER, "timer_check_ms", 500, None, 1, 1)]
+    await asyncio.sleep(10)
+    assert runs(controller)["timers"] in range(18, 24)
+    assert shown(controller, "timers")["every_ms"] == 500
+    fakes.configs = []
+    await asyncio.sleep(4)
+    assert shown(controller, "timers")["every_ms"] == 3_000
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@in_virtual_time
+async def test_a_value_that_is_none_of_the_settings_is_passed_over() -> None:
+    """It may have been set by a version with other limits."""
+    fakes = Fakes()
+    fakes.configs = [
+        Config(CLUSTER, "timer_check_ms", 1, None, 1, 1),
+        Config(CLUSTER, "heartbeat_check_ms", None, "soon", 1, 1),
+        Config(CLUSTER, "a later version's", 5, None, 1, 1),
+    ]
+    controller = made(fakes)
+    await controller.step()
+    assert shown(controller, "timers")["every_ms"] == 3_000
+    assert shown(controller, "liveness")["every_ms"] == 1_000
+    assert controller.context.value("rebalance") == "on"
+
+
+@in_virtual_time
+async def test_one_duty_wakes_another_even_while_that_is_under_way() -> None:
+    fakes = Fakes(hang={NextDue}, due={"mqtt-0": []})
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(1.0)
+    controller.context.wake("repair")
+    controller.context.wake("timers")
+    controller.context.wake("nobody")
+    await asyncio.sleep(0.1)
+    assert runs(controller)["repair"] == 2, "five seconds early"
+    fakes.hang.clear()
+    await asyncio.sleep(29.0)
+    before = runs(controller)["timers"]
+    await asyncio.sleep(0.5)
+    assert (before, runs(controller)["timers"]) == (2, 2), "ended, and done again at once"
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+def test_every_duty_says_what_it_does_and_has_an_interval_that_is_a_setting() -> None:
+    duties: list[type[Duty]] = [Orders, *DUTIES]
+    assert len({each.name for each in duties}) == len(duties)
+    for each in duties:
+        assert not settings.SETTINGS[each.interval].choices
+        assert settings.SETTINGS[each.interval].unit == "ms"
+        assert each.__doc__
+        assert each.deadline_seconds > 0

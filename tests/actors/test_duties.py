@@ -1,298 +1,424 @@
-"""The controller's planners as data, and the repair of a group followed to its end."""
+"""What the duties bring about in groups of real machines, step after step."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from random import Random
+import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from actors import duties
-from actors.duties import (
-    CAUGHT_UP_ENTRIES,
-    Activate,
-    ChangeMembership,
-    ExpireNodes,
-    Pulse,
-    Reserve,
-    plan_liveness,
-    plan_repair,
-    plan_timers,
+from actors.duties.connectors import Connectors
+from actors.duties.failover import Failover
+from actors.duties.leases import Leases
+from actors.duties.liveness import Liveness
+from actors.duties.offsets import Offsets
+from actors.duties.quotas import Quotas
+from actors.duties.rebalance import Rebalance
+from actors.duties.share_groups import ShareBrokers
+from actors.duties.storage import Storage
+from actors.duties.tenants import Tenants
+from actors.duties.timers import Timers
+from state_machines.errors import NotFound, QuotaExceeded
+from state_machines.lease import GetLease, GrantLeases, KeepLeases, LeaseRequest
+from state_machines.metadata.config import CLUSTER, ConfigValue, SetConfigs
+from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.metadata.leadership import ChangeLeaders, LeaderChange
+from state_machines.metadata.node import HeartbeatNode, RegisterNode, UnregisterNode
+from state_machines.metadata.segment import DeletedSegments
+from state_machines.metadata.segment_queries import GetSegment
+from state_machines.metadata.segments import UNAVAILABLE, WRITE, Segment, SegmentName
+from state_machines.metadata.shard import CreateShards, DeleteShards, GetShard, ShardItem
+from state_machines.metadata.shards import ShardConfig
+from state_machines.metadata.tenant import (
+    CreateTenants,
+    DeleteTenants,
+    GetTenant,
+    NewTenant,
+    TenantChange,
+    TenantName,
+    TenantQuotas,
+    UpdateTenants,
 )
-from state_machines.errors import Conflict
-from state_machines.metadata.node import Node
-from state_machines.raft.confchange import Change, enter, leave
-from state_machines.raft.messages import Configuration
+from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
+from state_machines.mqtt.connector_duty import ConnectorHeartbeat, HeartbeatConnectors
+from state_machines.mqtt.connector_queries import GetConnector
+from state_machines.mqtt.connectors import Connector
+from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
+from state_machines.mqtt.share_group import GetShareGroup, JoinShareGroups, ShareJoin
+from state_machines.mqtt.topic import CreateTopics
+from state_machines.offset.group import GetGroup
+from state_machines.offset.history import GetHistorySettings
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from state_machines.quota import DropQuotas, GetQuota, ListQuotas, QuotaVersion
+from tests.actors.duty_world import World
+from tests.actors.virtual_time import in_virtual_time
+
+DAY_S = 86_400
+NODES = ("b1", "b2", "b3")
+THREE = ShardConfig(replicas=3)
 
 
-def node(name: str, heartbeat_ms: int, online: bool = True) -> Node:
-    return Node(name, 1, online, (), 0, heartbeat_ms)
+def register(world: World, *nodes: str) -> None:
+    for node in nodes:
+        world.run(RegisterNode(node_id=node))
 
 
-# -- liveness and timers ------------------------------------------------------------------------
+def shards(world: World, *names: str) -> None:
+    items = tuple([ShardItem(name=each, config=THREE, nodes=NODES) for each in names])
+    assert all(each.ok for each in world.run(CreateShards(items=items)))
 
 
-def test_a_broker_is_silent_only_after_the_timeout() -> None:
-    assert plan_liveness([], 1_000, 100) == []
-    assert plan_liveness([node("a", 900)], 1_000, 100) == []
-    assert plan_liveness([node("a", 899)], 1_000, 100) == [ExpireNodes(100, ("a",))]
-    assert plan_liveness([node("a", 2_000)], 1_000, 100) == []  # our clock is behind the group's
+def segment(world: World, shard: str = "s") -> Segment:
+    found: Segment = world.ask(GetSegment(shard=shard, sequence=0))
+    return found
 
 
-def test_one_action_names_all_that_are_silent_and_online() -> None:
-    nodes = [node("b", 0), node("a", 0), node("c", 0, online=False), node("d", 990)]
-    assert plan_liveness(nodes, 1_000, 100) == [ExpireNodes(100, ("a", "b"))]
+def configure(world: World, scope: str = CLUSTER, **values: Any) -> None:
+    items = tuple(
+        [
+            ConfigValue(scope=scope, key=key, text=each)
+            if isinstance(each, str)
+            else ConfigValue(scope=scope, key=key, number=each)
+            for key, each in values.items()
+        ]
+    )
+    assert all(each.ok for each in world.run(SetConfigs(items=items)))
 
 
-def test_timers_pulse_only_when_due() -> None:
-    assert plan_timers(0, 1_000) == []
-    assert plan_timers(1_001, 1_000) == []
-    assert plan_timers(1_000, 1_000) == [Pulse(1_000)]
+# -- brokers that are lost ----------------------------------------------------------------------
 
 
-# -- repair, branch by branch -------------------------------------------------------------------
+@in_virtual_time
+async def test_all_that_hangs_on_a_broker_moves_as_soon_as_it_is_found_silent() -> None:
+    """Within the same second, though none of these duties looks for itself within a minute."""
+    world = World()
+    register(world, *NODES)
+    shards(world, "s")
+    item = ConnectorItem(name="c", type="kafka", topic_filter="t/#")
+    world.run(CreateConnectors(items=(item,)))
+    world.run(OpenSession(client_id="c", broker="b2", expiry_s=600))
+    for broker, client in (("b1", "c1"), ("b2", "c")):
+        member = ShareJoin(name="g", client_id=client, filter="t")
+        world.run(JoinShareGroups(broker=broker, items=(member,)))
+    configure(world, failover_check_ms=60_000, connector_check_ms=60_000, share_check_ms=60_000)
+    world.run(OpenSession(client_id="c1", broker="b1", expiry_s=600))
+    controller = world.controller(Liveness, Failover, Connectors, ShareBrokers)
+    controller.start()
+    await asyncio.sleep(0.5)
+    assert world.ask(GetConnector(name="c")).broker == "b1"
+    assert world.ask(GetShareGroup(name="g")).leader == "b1"
+    for _ in range(30):
+        await asyncio.sleep(1)
+        for node in ("b2", "b3"):
+            world.run(HeartbeatNode(node_id=node, epoch=1))
+    assert segment(world).leader == "b1", "silent for the timeout is not longer than it"
+    await asyncio.sleep(1.1)
+    led = segment(world)
+    assert (led.leader, led.isr, led.leader_epoch) == ("b2", ("b2", "b3"), 1)
+    assert world.ask(GetConnector(name="c")).broker == "b2"
+    group = world.ask(GetShareGroup(name="g"))
+    assert (group.leader, group.members) == ("b2", 1)
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
 
 
-def leader(**changes: Any) -> dict[str, Any]:
-    return {
-        "voters": [1, 2, 3],
-        "outgoing": [],
-        "learners": [],
-        "progress": {},
-        "last_index": 10_000,
-        **changes,
-    }
+@in_virtual_time
+async def test_a_segment_without_anyone_in_sync_waits_for_one_that_was() -> None:
+    world = World()
+    register(world, *NODES)
+    shards(world, "s")
+    await asyncio.sleep(60)
+    await world.step(Liveness)
+    controller = await world.step(Failover)
+    lost = segment(world)
+    assert (lost.status, lost.leader, lost.last_known_isr) == (UNAVAILABLE, "", NODES)
+    assert controller.records["failover"].actions == 1
+    assert (await world.step(Failover)).records["failover"].actions == 0, "nothing to be done"
+    register(world, "b3")
+    await world.step(Failover)
+    led = segment(world)
+    assert (led.status, led.leader, led.isr) == (WRITE, "b3", ("b3",))
 
 
-def at(status: str, replica: int = 0) -> dict[str, Any]:
-    return {"status": status, "replica": replica}
-
-
-HEALTHY: Mapping[str, dict[str, Any] | None] = {
-    "g/0": at("active", 1),
-    "g/1": at("active", 2),
-    "g/2": at("active", 3),
-}
-
-
-def test_a_healthy_group_is_left_alone() -> None:
-    assert plan_repair(leader(), HEALTHY) == []
-
-
-def test_nothing_happens_during_a_change() -> None:
-    seats = {**HEALTHY, "g/2": at("vacant")}
-    assert plan_repair(leader(outgoing=[1, 2, 3]), seats) == []
-
-
-def test_a_vacant_seat_of_a_whole_group_stays_vacant() -> None:
-    assert plan_repair(leader(), {**HEALTHY, "g/3": at("vacant")}) == []
-
-
-def test_a_lost_replica_is_given_up_only_when_every_seat_has_answered() -> None:
-    assert plan_repair(leader(), {**HEALTHY, "g/2": None}) == []
-    for status in (at("vacant"), at("active", 9)):
-        assert plan_repair(leader(), {"g/0": at("active", 1), "g/1": None, "g/2": status}) == []
-
-
-def test_the_steps_of_a_replacement() -> None:
-    seats = dict(HEALTHY)
-    seats["g/2"] = at("vacant")
-    assert plan_repair(leader(), seats) == [Reserve("g/2")]
-    seats["g/2"] = at("founding", 9)
-    assert plan_repair(leader(), seats) == [Activate("g/2")]
-    seats["g/2"] = at("active", 9)
-    assert plan_repair(leader(), seats) == [ChangeMembership(Change(add_learners=(9,)))]
-    far = {"match": 10_000 - CAUGHT_UP_ENTRIES - 1}
-    learning = leader(learners=[9], progress={9: far})
-    assert plan_repair(learning, seats) == []
-    near = leader(learners=[9], progress={9: {"match": 10_000 - CAUGHT_UP_ENTRIES}})
-    assert plan_repair(near, seats) == [
-        ChangeMembership(Change(add_voters=(9,), remove=(3,))),
-    ]
-    assert plan_repair(leader(voters=[1, 2, 9]), seats) == []
-
-
-def test_a_learner_that_the_leader_knows_nothing_of_is_far() -> None:
-    seats = {**HEALTHY, "g/2": at("active", 9)}
-    assert plan_repair(leader(learners=[9]), seats) == []
-
-
-def test_a_founding_seat_is_activated_even_while_another_is_silent() -> None:
-    seats = {"g/0": at("active", 1), "g/1": None, "g/2": at("founding", 3)}
-    assert plan_repair(leader(), seats) == [Activate("g/2")]
-
-
-def test_a_stopped_seat_is_not_lost() -> None:
-    assert plan_repair(leader(), {**HEALTHY, "g/2": at("stopped", 3)}) == []
-
-
-def test_a_seat_that_cannot_open_its_directory_may_hold_what_seems_lost() -> None:
-    seats = {**HEALTHY, "g/2": at("stopped"), "g/3": at("vacant")}
-    assert plan_repair(leader(), seats) == []
-
-
-def test_a_lost_learner_goes_first() -> None:
-    seats = {**HEALTHY, "g/2": at("vacant")}
-    assert plan_repair(leader(learners=[9]), seats) == [
-        ChangeMembership(Change(remove=(9,))),
-    ]
-
-
-def test_a_lost_voter_that_has_been_replaced_already_goes() -> None:
-    seats = {**HEALTHY, "g/2": at("active", 9)}
-    assert plan_repair(leader(voters=[1, 2, 3, 9]), seats) == [
-        ChangeMembership(Change(remove=(3,))),
-    ]
-
-
-# -- repair, to its end -------------------------------------------------------------------------
-
-
-@dataclass
-class Model:
-    """A group that does what the actions say, one action a step."""
-
-    size: int
-    entries: int = 50_000
-    configuration: Configuration = field(init=False)
-    seats: dict[str, dict[str, Any]] = field(init=False)
-    match: dict[int, int] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)
-    next_id: int = 100
-
-    def __post_init__(self) -> None:
-        self.configuration = Configuration(voters=tuple(range(1, self.size + 1)))
-        self.seats = {f"g/{n}": at("active", n + 1) for n in range(self.size)}
-
-    def lose(self, seat: str) -> None:
-        """The seat comes back on an empty disk."""
-        self.seats[seat] = at("vacant")
-
-    def holders(self) -> set[int]:
-        return {each["replica"] for each in self.seats.values()}
-
-    def has_quorum(self) -> bool:
-        voters = self.configuration.voters
-        return 2 * len({*voters} & self.holders()) > len(voters)
-
-    def step(self) -> bool:
-        """One round of the controller. Whether anything happened."""
-        if self.configuration.joint:
-            self.configuration = leave(self.configuration)
-            return True
-        for learner in self.configuration.learners:
-            self.match[learner] = min(self.entries, self.match.get(learner, 0) + 30_000)
-        before = dict(self.match)
-        led = {
-            "voters": list(self.configuration.voters),
-            "outgoing": list(self.configuration.outgoing),
-            "learners": list(self.configuration.learners),
-            "progress": {each: {"match": match} for each, match in self.match.items()},
-            "last_index": self.entries,
-        }
-        seen = {seat: None if seat in self.silent else each for seat, each in self.seats.items()}
-        actions = plan_repair(led, seen)
-        for action in actions:
-            self.act(action)
-        return bool(actions) or any(
-            before.get(each, 0) < self.entries for each in self.configuration.learners
+@in_virtual_time
+async def test_segments_go_back_to_whom_they_prefer_a_few_at_a_time() -> None:
+    world = World()
+    names = [f"s{number}" for number in range(5)]
+    register(world, *NODES)
+    shards(world, *names)
+    changes = [
+        LeaderChange(
+            shard=name, sequence=0, uid=segment(world, name).uid, leader_epoch=0, leader=to
         )
-
-    def act(self, action: duties.Action) -> None:
-        match action:
-            case Reserve(seat=seat):
-                self.next_id += 1
-                self.seats[seat] = at("founding", self.next_id)
-            case Activate(seat=seat):
-                assert self.seats[seat]["status"] == "founding"
-                self.seats[seat]["status"] = "active"
-            case ChangeMembership(change=change):
-                self.configuration = enter(
-                    self.configuration,
-                    change,
-                    lambda learner: self.match[learner] > self.entries - 1_000,
-                )
-                assert self.has_quorum(), change
-            case _:
-                raise AssertionError(action)
-
-    def converge(self) -> None:
-        for _ in range(60):
-            if not self.step():
-                break
-        else:
-            raise AssertionError(f"no end: {self.configuration} {self.seats}")
-        assert {*self.configuration.voters} == self.holders(), (self.configuration, self.seats)
-        assert len(self.configuration.voters) == self.size
-        assert not self.configuration.learners
+        for name, to in zip(names, ("b2", "b3", "b2", "b3", "b2"), strict=True)
+    ]
+    assert all(each.ok for each in world.run(ChangeLeaders(controller_epoch=1, items=(*changes,))))
+    configure(world, rebalance_moves_max=2, rebalance="off")
+    assert (await world.step(Rebalance)).records["rebalance"].actions == 0
+    configure(world, rebalance="on")
+    controller = world.controller(Rebalance)
+    for left in (3, 1, 0):
+        await controller.step()
+        assert sum(segment(world, name).leader != "b1" for name in names) == left
+        await asyncio.sleep(61)
+    assert controller.records["rebalance"].actions == 5
 
 
-@pytest.mark.parametrize(
-    ("size", "lost"),
-    [(size, lost) for size in (3, 5) for lost in range(size)],
-)
-def test_any_single_loss_is_made_good(size: int, lost: int) -> None:
-    model = Model(size)
-    model.lose(f"g/{lost}")
-    model.converge()
+@in_virtual_time
+async def test_a_deleted_shard_goes_when_every_broker_has_deleted_its_copy_or_has_left() -> None:
+    world = World()
+    register(world, *NODES)
+    shards(world, "s", "kept")
+    uid = segment(world).uid
+    world.run(DeleteShards(names=("s",)))
+    await world.step(Storage)
+    await world.step(Storage)
+    assert segment(world) is not None, "its copies are still there"
+    name = SegmentName(shard="s", sequence=0, uid=uid)
+    for node in ("b1", "b2"):
+        world.run(DeletedSegments(node_id=node, broker_epoch=1, items=(name,)))
+    await world.step(Storage)
+    assert segment(world) is not None, "b3 may still serve its own"
+    world.run(UnregisterNode(node_id="b3", epoch=1))
+    await world.step(Storage)
+    assert segment(world) is None
+    assert world.ask(GetShard(name="s")) is None
+    assert world.ask(GetShard(name="kept")) is not None
+    register(world, "b3")
+    shards(world, "s")
 
 
-@pytest.mark.parametrize("lost", list(itertools.combinations(range(5), 2)))
-def test_any_two_losses_of_five_are_made_good(lost: tuple[int, int]) -> None:
-    model = Model(5)
-    for each in lost:
-        model.lose(f"g/{each}")
-    model.converge()
+# -- time ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("steps", range(8))
-def test_a_seat_that_loses_its_disk_again_in_mid_repair_is_made_good(size: int, steps: int) -> None:
-    for seat in range(size):
-        model = Model(size)
-        model.lose(f"g/{seat}")
-        for _ in range(steps):
-            model.step()
-        if model.configuration.joint:
-            model.step()
-        model.lose(f"g/{seat}")
-        if model.has_quorum():
-            model.converge()
+@in_virtual_time
+async def test_a_group_that_is_away_keeps_the_timers_of_no_other() -> None:
+    world = World()
+    epoch = world.run(OpenSession(client_id="c", broker="b1", expiry_s=1)).epoch
+    world.run(CloseSession(client_id="c", epoch=epoch))
+    lease = world.at("mqtt").run(GrantLeases(items=(LeaseRequest(owner="o", ttl_ms=1_000),)))
+    world.away = {"offset-0"}
+    controller = world.controller(Timers, Leases)
+    for _ in range(4):
+        await asyncio.sleep(60)
+        await controller.step()
+    assert world.ask(GetSession(client_id="c")) is None
+    assert world.at("mqtt").ask(GetLease(lease_id=lease[0].lease_id)) is None
+    assert "NoQuorum" in controller.records["leases"].last_error, "it is said all the same"
+    assert controller.records["timers"].last_error == ""
 
 
-@pytest.mark.parametrize("steps", range(8))
-def test_a_seat_that_falls_silent_in_mid_repair_only_delays_it(steps: int) -> None:
-    for lost, silent in itertools.permutations(range(3), 2):
-        model = Model(3)
-        model.lose(f"g/{lost}")
-        for _ in range(steps):
-            model.step()
-        model.silent = {f"g/{silent}"}
-        for _ in range(20):
-            model.step()
-        model.silent.clear()
-        model.converge()
+@in_virtual_time
+async def test_a_lease_ends_with_its_time_and_is_given_grace_when_it_could_not_be_kept() -> None:
+    world = World()
+    metadata = world.at("metadata")
+    ids = [
+        each.lease_id
+        for each in metadata.run(GrantLeases(items=(LeaseRequest(owner="o", ttl_ms=30_000),) * 2))
+    ]
+    controller = world.controller(Leases)
+    controller.start()
+    await asyncio.sleep(20)
+    world.at("metadata").run(KeepLeases(items=(ids[1],)))
+    await asyncio.sleep(60)
+    left = [metadata.ask(GetLease(lease_id=each)) is not None for each in ids]
+    assert left == [False, False], "both had their time, the second twice"
+    late = world.at("metadata").run(GrantLeases(items=(LeaseRequest(owner="o", ttl_ms=1_000),)))
+    world.away = {"metadata-0"}
+    await asyncio.sleep(120)
+    world.away = set()
+    await asyncio.sleep(3)
+    assert metadata.ask(GetLease(lease_id=late[0].lease_id)) is not None, "it may be kept yet"
+    await asyncio.sleep(20)
+    assert metadata.ask(GetLease(lease_id=late[0].lease_id)) is None
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
 
 
-def test_random_losses_and_silences_come_to_an_end() -> None:
-    for seed in range(200):
-        rng = Random(seed)
-        model = Model(rng.choice((3, 5)))
-        for _ in range(40):
-            seat = rng.choice(sorted(model.seats))
-            held = model.seats[seat]
-            model.lose(seat)
-            if model.configuration.joint or not model.has_quorum() or rng.random() > 0.2:
-                model.seats[seat] = held
-            model.silent = {each for each in model.seats if rng.random() < 0.1}
-            model.step()
-        model.silent.clear()
-        model.converge()
+def commit(world: World, group: str, tenant: str = "default") -> None:
+    entry = OffsetCommit(group=group, topic="t", partition=0, offset=1)
+    world.run(CommitOffsets.of([entry], tenant=tenant))
 
 
-def test_a_change_that_makes_no_sense_is_never_planned() -> None:
-    with pytest.raises(Conflict):  # the model refuses as the core does
-        enter(Configuration((1,), learners=(9,)), Change(add_voters=(9,)), lambda _: False)
+@in_virtual_time
+async def test_a_group_that_nobody_commits_for_is_forgotten_after_the_retention_in_force() -> None:
+    world = World()
+    commit(world, "old")
+    await asyncio.sleep(2 * DAY_S)
+    commit(world, "young")
+    await world.step(Offsets)
+    assert world.ask(GetGroup(group="old")) is not None
+    configure(world, offset_retention_ms=DAY_S * 1_000)
+    await world.step(Offsets)
+    assert world.ask(GetGroup(group="old")) is None
+    assert world.ask(GetGroup(group="young")) is not None
+
+
+@in_virtual_time
+async def test_nothing_is_forgotten_before_the_longest_retention_of_a_tenant() -> None:
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="acme"),)))
+    configure(world, offset_retention_ms=DAY_S * 1_000)
+    configure(world, "tenant/acme", offset_retention_ms=5 * DAY_S * 1_000)
+    commit(world, "g", "acme")
+    await asyncio.sleep(3 * DAY_S)
+    await world.step(Offsets)
+    assert world.ask(GetGroup(tenant="acme", group="g")) is not None
+    await asyncio.sleep(3 * DAY_S)
+    await world.step(Offsets)
+    assert world.ask(GetGroup(tenant="acme", group="g")) is None
+
+
+@in_virtual_time
+async def test_offset_groups_keep_the_history_that_is_set() -> None:
+    world = World()
+    usual = world.ask(GetHistorySettings())
+    assert (await world.step(Offsets)).records["offsets"].actions == 0
+    configure(world, offset_history_ms=0)
+    await world.step(Offsets)
+    assert world.ask(GetHistorySettings()).rows == 0
+    configure(world, offset_history_ms=7_200_000)
+    controller = await world.step(Offsets)
+    kept = world.ask(GetHistorySettings())
+    assert (kept.rows, kept.age_ms, kept.step_ms) == (usual.rows, 7_200_000, usual.step_ms)
+    assert controller.records["offsets"].actions == 1
+
+
+# -- connectors and shared subscriptions --------------------------------------------------------
+
+
+def connectors(world: World, count: int) -> list[Connector]:
+    return [world.ask(GetConnector(name=f"c{number}")) for number in range(count)]
+
+
+@in_virtual_time
+async def test_connectors_are_spread_and_taken_back_from_whoever_falls_silent() -> None:
+    world = World()
+    register(world, "b1", "b2")
+    items = [ConnectorItem(name=f"c{n}", type="kafka", topic_filter="t") for n in range(5)]
+    world.run(CreateConnectors(items=tuple(items)))
+    await world.step(Connectors)
+    spread = Counter(each.broker for each in connectors(world, 5))
+    assert spread == {"b1": 3, "b2": 2}
+    given = connectors(world, 5)
+    silent = next(each for each in given if each.broker == "b2")
+    for _ in range(4):
+        await asyncio.sleep(10)
+        for broker in ("b1", "b2"):
+            mine = [
+                ConnectorHeartbeat(name=each.name, epoch=each.epoch)
+                for each in connectors(world, 5)
+                if each.broker == broker and each.name != silent.name
+            ]
+            world.run(HeartbeatConnectors(broker=broker, items=tuple(mine)))
+            world.run(HeartbeatNode(node_id=broker, epoch=1))
+    controller = await world.step(Connectors)
+    changed = [name for name, was in zip(connectors(world, 5), given, strict=True) if name != was]
+    assert [each.name for each in changed] == [silent.name], "its broker lives, it does not run it"
+    assert controller.records["connectors"].actions == 2, "taken back, and given anew"
+    world.run(UnregisterNode(node_id="b1", epoch=1))
+    await world.step(Connectors)
+    assert {each.broker for each in connectors(world, 5)} == {"b2"}
+
+
+@in_virtual_time
+async def test_connectors_wait_while_there_is_no_broker() -> None:
+    world = World()
+    world.run(CreateConnectors(items=(ConnectorItem(name="c0", type="kafka", topic_filter="t"),)))
+    assert (await world.step(Connectors)).records["connectors"].actions == 0
+    assert world.commands == []
+    register(world, "b1")
+    await world.step(Connectors)
+    assert connectors(world, 1)[0].broker == "b1"
+
+
+# -- tenants ------------------------------------------------------------------------------------
+
+
+def quotas(world: World, kind: str) -> dict[str, Any]:
+    return {each.tenant: each for each in world.at(kind).ask(ListQuotas()).quotas}
+
+
+@in_virtual_time
+async def test_every_group_learns_of_quotas_of_changes_and_of_their_end() -> None:
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t", quotas=TenantQuotas(topics=1)),)))
+    await world.step(Quotas)
+    assert {quotas(world, kind)["t"].topics for kind in ("metadata", "offset", "mqtt")} == {1}
+    assert world.at("mqtt").ask(GetQuota(tenant="t")) == quotas(world, "mqtt")["t"]
+    assert world.at("mqtt").ask(GetQuota(tenant="u")) is None
+    world.run(CreateTopics(tenant="t", names=("a",)))
+    with pytest.raises(QuotaExceeded):
+        world.run(CreateTopics(tenant="t", names=("b",)))
+    assert (await world.step(Quotas)).records["quotas"].actions == 0, "all know it"
+    world.run(UpdateTenants(items=(TenantChange(name="t", quotas=TenantQuotas(topics=2)),)))
+    world.away = {"mqtt-0"}
+    controller = world.controller(Quotas)
+    await controller.step()
+    assert "NoQuorum" in controller.records["quotas"].last_error
+    assert quotas(world, "offset")["t"].topics == 2, "one that is away holds up no other"
+    world.away = set()
+    await world.step(Quotas)
+    world.run(CreateTopics(tenant="t", names=("b",)))
+    world.run(UpdateTenants(items=(TenantChange(name="t", quotas=TenantQuotas()),)))
+    await world.step(Quotas)
+    assert quotas(world, "mqtt") == {}
+
+
+@in_virtual_time
+async def test_groups_that_know_all_are_asked_again_only_now_and_then() -> None:
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t", quotas=TenantQuotas(topics=1)),)))
+    controller = world.controller(Quotas)
+    await controller.step()
+    assert controller.records["quotas"].actions == 3
+    for kind in ("metadata", "offset", "mqtt"):  # as if somebody else had meddled
+        world.at(kind).run(
+            DropQuotas(
+                controller_epoch=4, items=(QuotaVersion("t", quotas(world, kind)["t"].version),)
+            )
+        )
+    await asyncio.sleep(10)
+    await controller.step()
+    assert quotas(world, "mqtt") == {}
+    await asyncio.sleep(60)
+    await controller.step()
+    assert quotas(world, "mqtt")["t"].topics == 1
+    world.run(UpdateTenants(items=(TenantChange(name="t", quotas=TenantQuotas(topics=2)),)))
+    await asyncio.sleep(6)
+    await controller.step()
+    assert quotas(world, "mqtt")["t"].topics == 2, "a change is told at once"
+
+
+@in_virtual_time
+async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> None:
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t"),)))
+    for number in range(30):
+        world.run(PutKv(tenant="t", key=f"k{number}", value=b"v"))
+        world.run(OpenSession(tenant="t", client_id=f"c{number}", broker="b1", expiry_s=600))
+        commit(world, f"g{number}", "t")
+    world.run(PutKv(key="k", value=b"another's"))
+    world.run(DeleteTenants(items=(TenantName(name="t"),)))
+    world.away = {"offset-0"}
+    controller = world.controller(Tenants)
+    await controller.step()
+    assert "NoQuorum" in controller.records["tenants"].last_error
+    assert world.ask(GetTenant(name="t")) is not None, "its rows in that group have to go, too"
+    world.away = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors.planners.tenants.PURGE_LIMIT", 7)
+        await world.step(Tenants, Quotas)
+    with pytest.raises(NotFound):
+        world.run(OpenSession(tenant="t", client_id="late", broker="b1", expiry_s=1))
+    await asyncio.sleep(10)
+    await world.step(Tenants, Quotas)
+    assert world.ask(GetTenant(name="t")) is None
+    assert world.ask(GetKv(tenant="t", key="k1")) is None
+    assert world.ask(GetSession(tenant="t", client_id="c1")) is None
+    assert world.ask(GetGroup(tenant="t", group="g1")) is None
+    assert world.ask(GetKv(key="k")) is not None
+    assert quotas(world, "mqtt") == quotas(world, "metadata") == {}
+    assert world.run(CreateTenants(items=(NewTenant(name="t"),)))[0].ok
+    world.run(OpenSession(tenant="t", client_id="again", broker="b1", expiry_s=1))

@@ -54,7 +54,9 @@ class Silent(Fakes):
 async def test_a_seat_that_never_answers_holds_the_controller_up_for_a_while_only() -> None:
     fakes = Silent(statuses={"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT})
     controller = made(fakes)
+    begun = asyncio.get_running_loop().time()
     await controller.step()
+    assert asyncio.get_running_loop().time() - begun < 10, "the call has a deadline of its own"
     await settled()
     assert [each[1] for each in fakes.acted] == ["reserve"]
     assert "TimeoutError" in controller.status()["duties"]["repair"]["last_error"]

@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from actors import share_duty
-from actors.share_duty import ShareDuty
+from actors.clock import SystemClock
+from actors.config import RaftSettings
+from actors.duties import share_groups
+from actors.duties.duty import Context
+from actors.duties.share_groups import ShareBrokers, ShareMembers
 from state_machines import op
 from state_machines.errors import Fenced
 from state_machines.metadata.node import ExpireNodes, RegisterNode, UnregisterNode
@@ -67,6 +70,21 @@ class Cluster:
         return ["" if each is None else each.leader for each in found]
 
 
+class ShareDuty:
+    """Both duties of one controller."""
+
+    def __init__(self, cluster: Cluster, epoch: int) -> None:
+        anyone: Any = cluster
+        self._context = Context(epoch, anyone, anyone, anyone, RaftSettings(), SystemClock())
+        self._brokers, self._members = ShareBrokers(), ShareMembers()
+
+    def gone(self) -> Coroutine[Any, Any, int]:
+        return self._brokers.step(self._context)
+
+    def sweep(self) -> Coroutine[Any, Any, int]:
+        return self._members.step(self._context)
+
+
 NAMES = tuple(f"g{number}" for number in range(6))  #: of both groups of the kind
 
 
@@ -84,7 +102,7 @@ def run(step: Coroutine[Any, Any, T]) -> T:
 
 
 def test_nothing_is_done_while_every_broker_is_there(cluster: Cluster) -> None:
-    duty = ShareDuty(cluster, cluster, 1)
+    duty = ShareDuty(cluster, 1)
     assert run(duty.gone()) == 0
     assert len(cluster.called) == 2, "without members nobody asks for nodes"
     cluster.join("b1", "c1", *NAMES)
@@ -96,8 +114,8 @@ def test_nothing_is_done_while_every_broker_is_there(cluster: Cluster) -> None:
 def test_a_broker_that_is_gone_is_gone_from_every_group(
     cluster: Cluster, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_duty, "REMOVE_LIMIT", 1)
-    monkeypatch.setattr(share_duty, "PAGE", 1)
+    monkeypatch.setattr(share_groups, "REMOVE_LIMIT", 1)
+    monkeypatch.setattr(share_groups, "PAGE", 1)
     cluster.join("b1", "c1", *NAMES)
     cluster.join("b2", "c2", *NAMES[:5])
     if how == "left":
@@ -106,7 +124,7 @@ def test_a_broker_that_is_gone_is_gone_from_every_group(
         cluster.made["metadata-0"].now_ms += 60_000
         cluster.now(RegisterNode(node_id="b2"))
         cluster.now(ExpireNodes(controller_epoch=1, timeout_ms=30_000))
-    duty = ShareDuty(cluster, cluster, 1)
+    duty = ShareDuty(cluster, 1)
     assert run(duty.gone()) == 1
     assert cluster.leaders(*NAMES) == ["b2"] * 5 + [""]
     assert run(duty.gone()) == 0
@@ -120,7 +138,7 @@ def test_a_member_whose_session_is_in_another_group_goes_with_it(cluster: Cluste
     cluster.now(DeleteSessions(client_ids=tuple(clients[:3])))
     left = cluster.now(ListShareMembers())
     assert 18 < len(left.members) < 36, "some have gone with their session"
-    duty = ShareDuty(cluster, cluster, 1)
+    duty = ShareDuty(cluster, 1)
     assert run(duty.sweep()) == len(left.members) - 18
     assert {each.client_id for each in cluster.now(ListShareMembers()).members} == set(clients[3:])
     assert run(duty.sweep()) == 0
@@ -129,10 +147,10 @@ def test_a_member_whose_session_is_in_another_group_goes_with_it(cluster: Cluste
 def test_a_sweep_goes_on_where_it_was_and_begins_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_duty, "PAGE", 2)
+    monkeypatch.setattr(share_groups, "PAGE", 2)
     for each in range(5):
         cluster.join("b1", f"c{each}", "g0")
-    duty = ShareDuty(cluster, cluster, 1)
+    duty = ShareDuty(cluster, 1)
     assert [run(duty.sweep()) for _ in range(4)] == [2, 2, 1, 0]
     assert cluster.leaders("g0") == [""]
 
@@ -142,7 +160,7 @@ def test_an_old_controller_is_told_so(cluster: Cluster) -> None:
     cluster.join("b9", "c1", "g0")
     for group in ("mqtt-0", "mqtt-1"):
         cluster.now(RemoveShareBroker(controller_epoch=7, broker="nobody"), group)
-    duty = ShareDuty(cluster, cluster, 6)
+    duty = ShareDuty(cluster, 6)
     for step in (duty.gone(), duty.sweep()):
         with pytest.raises(Fenced):
             run(step)

@@ -33,6 +33,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "expected_version": 0,
     },
     **fitting_engine.FITTING,
+    **fitting_tenants.FITTING,
     **FITTING_SECURITY,
     "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},
     "group.lease.attach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},
@@ -42,7 +43,6 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
         "then": [{"tag": "metadata.kv.get", "body": msgpack.packb({"key": "a"})}],
         "otherwise": [{"tag": "metadata.kv.delete", "body": msgpack.packb({"key": "a"})}],
     },
-    **fitting_tenants.FITTING,
     "group.rows": {"table": "metadata.kv"},
 }
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from actors.config import ClusterConfig
+from actors.config import SECTIONS, ClusterConfig
 from actors.placement import META
 from actors.ray_env import DATA_VARIABLE
 
@@ -69,9 +69,6 @@ def test_it_states_the_defaults() -> None:
 
 
 def test_it_states_every_setting(launcher: dict[str, Any]) -> None:
-    stated = {
-        *launcher["metadata"]["raft"],
-        *launcher["metadata"]["controller"],
-    }
+    stated = {key for section in SECTIONS for key in launcher["metadata"][section]}
     raft = ClusterConfig().raft
     assert stated == {name.removesuffix("_ms") for name in raft.__slots__}

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from actors.caller import Caller
 from actors.config import RaftSettings
-from actors.controller import Controller, leader_of
+from actors.controller import Controller
 from actors.seat import Seat
+from actors.status import leader_of
 from state_machines.errors import MetarayError
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration
@@ -47,6 +48,7 @@ SETTINGS: Final = RaftSettings(
     log_keep_entries=10,
     map_bytes=1 << 20,
     heartbeat_timeout_ms=2_000,
+    order_check_ms=50,
     heartbeat_check_ms=50,
     timer_check_ms=50,
     repair_check_ms=50,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors import calls
-from actors.controller import leader_of
+from actors.status import leader_of
 
 CALL_SECONDS = 5.0
 WAIT_SECONDS = 60.0  #: the deadline of whatever these tests wait for

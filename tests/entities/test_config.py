@@ -115,31 +115,31 @@ def test_the_docs_have_every_setting_as_it_is(request: pytest.FixtureRequest) ->
 
 
 def test_a_value_is_set_at_the_revision_that_was_seen(group: Group) -> None:
-    made = put(group, key="node_timeout_ms", number=5_000, expected_revision=0)
+    made = put(group, key="heartbeat_timeout_ms", number=5_000, expected_revision=0)
     assert made.ok
-    assert group.ask(GetConfig(key="node_timeout_ms")) == Config(
-        "cluster", "node_timeout_ms", 5_000, None, made.revision, NOW_MS
+    assert group.ask(GetConfig(key="heartbeat_timeout_ms")) == Config(
+        "cluster", "heartbeat_timeout_ms", 5_000, None, made.revision, NOW_MS
     )
     with pytest.raises(Conflict, match=f"^expected_revision: 0, .* is at {made.revision}$"):
-        put(group, key="node_timeout_ms", number=6_000, expected_revision=0).or_raise()
-    newer = put(group, key="node_timeout_ms", number=6_000, expected_revision=made.revision)
+        put(group, key="heartbeat_timeout_ms", number=6_000, expected_revision=0).or_raise()
+    newer = put(group, key="heartbeat_timeout_ms", number=6_000, expected_revision=made.revision)
     assert newer.revision > made.revision
-    late = ConfigName(key="node_timeout_ms", expected_revision=made.revision)
+    late = ConfigName(key="heartbeat_timeout_ms", expected_revision=made.revision)
     assert group.run(DeleteConfigs(items=(late,)))[0].code == "CONFLICT"
-    right = ConfigName(key="node_timeout_ms", expected_revision=newer.revision)
+    right = ConfigName(key="heartbeat_timeout_ms", expected_revision=newer.revision)
     assert group.run(DeleteConfigs(items=(right,)))[0].ok
-    assert group.ask(GetConfig(key="node_timeout_ms")) is None
-    with pytest.raises(NotFound, match=r"^key: 'node_timeout_ms' is not set in 'cluster'"):
-        group.run(DeleteConfigs(items=(ConfigName(key="node_timeout_ms"),)))[0].or_raise()
+    assert group.ask(GetConfig(key="heartbeat_timeout_ms")) is None
+    with pytest.raises(NotFound, match=r"^key: 'heartbeat_timeout_ms' is not set in 'cluster'"):
+        group.run(DeleteConfigs(items=(ConfigName(key="heartbeat_timeout_ms"),)))[0].or_raise()
 
 
 def test_what_is_refused_of_a_batch_keeps_nobody_else_from_happening(group: Group) -> None:
     items = (
-        ConfigValue(key="node_timeout_ms", number=5_000, expected_revision=9),
+        ConfigValue(key="heartbeat_timeout_ms", number=5_000, expected_revision=9),
         ConfigValue(key="rebalance", text="off"),
     )
     assert [each.code for each in group.run(SetConfigs(items=items))] == ["CONFLICT", "OK"]
-    assert now(group, "node_timeout_ms") == 30_000
+    assert now(group, "heartbeat_timeout_ms") == 30_000
 
 
 def test_a_setting_that_is_not_known_any_more_can_be_taken_back(
@@ -186,7 +186,9 @@ def test_a_setting_is_declared_once_with_a_default_in_its_range() -> None:
 
 
 def _set(**fields: Any) -> SetConfigs:
-    return SetConfigs(items=(ConfigValue(**{"key": "node_timeout_ms", "number": 5_000, **fields}),))
+    return SetConfigs(
+        items=(ConfigValue(**{"key": "heartbeat_timeout_ms", "number": 5_000, **fields}),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,10 +223,12 @@ def _set(**fields: Any) -> SetConfigs:
     ],
 )
 def test_limits(group: Group, operation: Any, field: str) -> None:
-    put(group, key="node_timeout_ms", number=7_000)
+    put(group, key="heartbeat_timeout_ms", number=7_000)
     group.beyond(operation, field)
 
 
 def test_a_refusal_says_the_range() -> None:
-    with pytest.raises(Invalid, match=r"^number: node_timeout_ms is 1, the range is 1000 to 36000"):
+    with pytest.raises(
+        Invalid, match=r"^number: heartbeat_timeout_ms is 1, the range is 1000 to 36000"
+    ):
         _set(number=1).validate()

@@ -34,7 +34,12 @@ from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
-from tests.machine import plausible_engine, plausible_offsets, plausible_tenants
+from tests.machine import (
+    plausible_controller,
+    plausible_engine,
+    plausible_offsets,
+    plausible_tenants,
+)
 from tests.machine.plausible_security import security
 from tests.machine.plausible_transactions import transactions
 
@@ -53,6 +58,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: HeartbeatNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: UnregisterNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
+        *plausible_controller.controller(luck),
     ]
 
 
@@ -132,9 +138,8 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
         "offset": lambda: offset(luck, index),
     }[kind]()
     known += plausible_engine.more(kind, luck, index, epochs)
-    more = [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
-    more += [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
-    return known + more
+    more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
+    return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 
 
 def history(kind: str, luck: Random, count: int) -> Iterator[api.Batch]:

@@ -72,11 +72,11 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         ),
         lambda: RemoveTenant(controller_epoch=epoch, name=tenant, revision=mark),
         lambda: PurgeMetadata(controller_epoch=epoch, tenant=tenant, limit=queues),
-        lambda: SetConfigs(items=(ConfigValue(key="node_timeout_ms", number=1_000 * queues),)),
+        lambda: SetConfigs(items=(ConfigValue(key="heartbeat_timeout_ms", number=1_000 * queues),)),
         lambda: SetConfigs(
             items=(ConfigValue(scope=f"tenant/{tenant}", key="offset_history_ms", number=queues),)
         ),
-        lambda: DeleteConfigs(items=(ConfigName(key="node_timeout_ms"),)),
+        lambda: DeleteConfigs(items=(ConfigName(key="heartbeat_timeout_ms"),)),
         lambda: CreateTopicConfigs(
             tenant=tenant,
             items=(NewTopic(name=topic, protocol="kafka", attributes=(Attribute("a", "b"),)),),

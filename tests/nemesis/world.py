@@ -23,8 +23,8 @@ import psutil
 import ray
 
 from actors import ray_env
-from actors.controller import leader_of
 from actors.ray_env import NAMESPACE
+from actors.status import leader_of
 from metaray import local
 from metaray.local import LocalCluster, LocalNode, StartFailed, start
 from metaray.local.processes import MARK_VARIABLE, Started, kill, marked

@@ -119,6 +119,7 @@ def draw(seed: int) -> Plan:
             log_keep_entries=rng.choice((1, 3, 10, 50, 2_000)),
             batch_linger_ms=rng.choice((0, 0, 0, 20)),
             batch_max=rng.choice((1, 3, 1_000)),
+            order_check_ms=2_500,
             heartbeat_check_ms=3_000,
             timer_check_ms=2_000,
             repair_check_ms=1_500,

@@ -32,8 +32,8 @@ UNTESTED = {
     "Thesis 4.2.4 ¶1": "the assumptions of the items",
     "Thesis 4.2.4 ¶2": "the conclusion of the items",
     "Thesis 4.3 ¶6": "says that every comparison has to count both majorities: tests/properties",
-    "Thesis 4.4 ¶1": "how operators call it: the controller does (tests/actors/test_duties.py)",
-    "Thesis 4.4 ¶2": "a policy for failed servers: the controller's (tests/actors/test_duties.py)",
+    "Thesis 4.4 ¶1": "how operators call it: the controller does (tests/actors/test_planners.py)",
+    "Thesis 4.4 ¶2": "a policy for failed servers: the controller (tests/actors/test_planners.py)",
     "Thesis 4.4 ¶5": "announces chapter 6",
 }
 

@@ -1,35 +1,14 @@
-"""What the controller decides: pure planners from what was observed to what should be done.
-
-Each duty is `plan(observed) -> actions`; the actions are data, so a test needs no clock, no group
-and no Ray. Nothing here holds a truth of its own: a controller that dies between two steps loses
-nothing, and the next one plans the same from the same rows (design 5.7).
-"""
+"""How a replica whose directory is gone is replaced, one step at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from state_machines.metadata.node import Node
 from state_machines.raft.confchange import Change
 
 CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's last index may vote
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireNodes:
-    """Mark nodes offline that have been silent for longer than the timeout."""
-
-    timeout_ms: int
-    silent: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """Let the group's due timers fire: sessions expire, wills go to the outbox."""
-
-    due_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +32,7 @@ class Activate:
     seat: str
 
 
-Action = ExpireNodes | Pulse | ChangeMembership | Reserve | Activate
-
-
-def plan_liveness(nodes: Sequence[Node], now_ms: int, timeout_ms: int) -> list[Action]:
-    """Nodes that are online and have not been heard of for `timeout_ms`."""
-    silent = tuple(
-        sorted(
-            node.node_id
-            for node in nodes
-            if node.online and now_ms - node.heartbeat_ms > timeout_ms
-        )
-    )
-    return [ExpireNodes(timeout_ms, silent)] if silent else []
-
-
-def plan_timers(next_due_ms: int, now_ms: int) -> list[Action]:
-    """Whether the earliest timer (0: there is none) has come due."""
-    return [Pulse(next_due_ms)] if next_due_ms and next_due_ms <= now_ms else []
+Action = ChangeMembership | Reserve | Activate
 
 
 def plan_repair(

@@ -1,0 +1,142 @@
+"""What a duty is, and what it is given to see and to act with.
+
+A `Duty` has a name, the setting that says how often it runs, and `step(context)`: observe through
+`context.caller`, plan with its pure planner (`actors/planners`), act by commands that carry
+`context.epoch`. It keeps no truth: another controller may go on from where this one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+from actors.caller import Caller, Groups
+from actors.clock import Clock
+from actors.config import RaftSettings
+from state_machines import packing
+from state_machines.errors import Fenced
+from state_machines.metadata.node import ListNodes
+from state_machines.settings import SETTINGS, Value, fits
+
+CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
+DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begins anew
+PAGE = 1_000  #: rows asked for at once
+ROWS_MAX = 100_000  #: rows that one step looks at, at most
+
+
+def _nobody(_: str) -> None:
+    """There is no other duty to wake."""
+
+
+class SeatCalls(Protocol):
+    """The methods of seats that the controller uses."""
+
+    def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
+        """Call a method of the seat's actor."""
+        ...
+
+
+class AllGroups(Groups, Protocol):
+    """The groups there are."""
+
+    def groups(self) -> Sequence[str]:
+        """All groups, by name."""
+        ...
+
+
+@dataclass(slots=True)
+class Context:
+    """What the duties of one controller share: eyes and hands, and the settings in force."""
+
+    epoch: int
+    """The term of the metadata leader that made the controller: every command carries it."""
+
+    caller: Caller
+    groups: AllGroups
+    calls: SeatCalls
+    settings: RaftSettings
+    """What the cluster was started with."""
+
+    clock: Clock
+    wake: Callable[[str], None] = _nobody
+    """Let another duty run as soon as it can: something has happened that concerns it."""
+
+    configured: dict[str, Value] = field(default_factory=dict)
+    """What operators have set for the cluster since (`metadata.config`), as read last."""
+
+    def __repr__(self) -> str:
+        return f"controller-{self.epoch}"
+
+    def value(self, key: str) -> Value:
+        """A setting as it is in force: what was set since over what the cluster was started with,
+        and that over the default."""
+        declared = SETTINGS[key]
+        found = self.configured.get(key)
+        if found is not None and fits(declared, found):
+            return found
+        if declared.choices:
+            return declared.default_choice
+        begun: int = getattr(self.settings, key, declared.default)
+        return begun
+
+    def number(self, key: str) -> int:
+        """The same for one that is a number."""
+        found = self.value(key)
+        assert isinstance(found, int), f"{key} is a text"
+        return found
+
+    def of_kind(self, kind: str) -> list[str]:
+        """The groups of a kind, by name."""
+        return [each for each in self.groups.groups() if each.startswith(f"{kind}-")]
+
+    async def in_each(
+        self, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]
+    ) -> int:
+        """Do something in every group at once. Returns how much was done in all.
+
+        A group that fails keeps no other from being done; the first failure is raised at the end.
+        """
+        done = await asyncio.gather(*map(act, groups), return_exceptions=True)
+        failed = [each for each in done if isinstance(each, BaseException)]
+        fenced = [each for each in failed if isinstance(each, Fenced)]
+        for error in (*fenced, *failed):
+            raise error
+        return sum(each for each in done if isinstance(each, int))
+
+    async def live_nodes(self) -> dict[str, int]:
+        """The brokers that are online, each with its epoch."""
+        nodes = await self.rows(ListNodes(limit=PAGE))
+        return {each.node_id: each.epoch for each in nodes if each.online}
+
+    async def call_seat(self, seat: str, method: str, *args: Any) -> Any:
+        """Call a method of a seat's actor. Raises TimeoutError after `CALL_SECONDS`."""
+        return await asyncio.wait_for(self.calls.call(seat, method, *args), CALL_SECONDS)
+
+    async def rows(self, query: Any, group: str = "") -> list[Any]:
+        """All rows of a list query, page after page, `ROWS_MAX` at most."""
+        rows: list[Any] = []
+        while True:
+            page = await self.caller.call(query, group=group)
+            kind: Any = type(page)
+            rows.extend(getattr(page, packing.field_names(kind)[0]))
+            if not page.next or len(rows) >= ROWS_MAX:
+                return rows
+            query = replace(query, after=page.next)
+
+
+class Duty(ABC):
+    """One periodic task of the controller."""
+
+    name: ClassVar[str]
+    interval: ClassVar[str]  #: the setting of how many milliseconds lie between two runs
+    deadline_seconds: ClassVar[float] = DEADLINE_SECONDS
+
+    @abstractmethod
+    async def step(self, context: Context) -> int:
+        """Observe, plan, act: once. Returns how many actions there were.
+
+        Raises whatever a call raises: it is shown, and the next run is another try.
+        """

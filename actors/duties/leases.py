@@ -1,0 +1,58 @@
+"""Leases that were not kept alive end, and the rows attached to them go."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from actors.duties.duty import Context, Duty
+from actors.planners.leases import GroupLeases, plan_leases
+from state_machines.lease import ExpireLeases, NextLeaseDue
+
+ROUNDS_MAX = 100  #: commands for one group in one step; the rest waits for the next
+
+
+class Leases(Duty):
+    """End leases that have run out, with the rows attached to them."""
+
+    name: ClassVar[str] = "leases"
+    interval: ClassVar[str] = "lease_check_ms"
+
+    def __init__(self) -> None:
+        self._silent: set[str] = set()  # groups that did not answer when they were asked last
+        self._back_ms: dict[str, int] = {}  # group -> since when it answers again
+
+    async def step(self, context: Context) -> int:
+        """Every group, whatever its kind, until none of its leases is due."""
+        return await context.in_each(context.groups.groups(), lambda each: self._of(context, each))
+
+    async def _of(self, context: Context, group: str) -> int:
+        done = 0
+        grace_ms = context.number("lease_grace_ms")
+        for _ in range(ROUNDS_MAX):
+            due_ms = await self._ask(context, group)
+            seen = GroupLeases(group, due_ms, self._back_ms.get(group, 0))
+            actions = plan_leases([seen], context.clock.now_ms(), grace_ms)
+            if not actions:
+                break
+            for action in actions:
+                ended = await context.caller.call(
+                    ExpireLeases(
+                        controller_epoch=context.epoch,
+                        limit=action.limit,
+                        grace_ms=action.grace_ms,
+                    ),
+                    group=group,
+                )
+                done += ended.leases
+        return done
+
+    async def _ask(self, context: Context, group: str) -> int:
+        try:
+            due_ms: int = await context.caller.call(NextLeaseDue(), group=group)
+        except Exception:
+            self._silent.add(group)
+            raise
+        if group in self._silent:
+            self._silent.discard(group)
+            self._back_ms[group] = context.clock.now_ms()
+        return due_ms

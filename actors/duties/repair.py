@@ -1,0 +1,64 @@
+"""Groups whose replica lost its disk get a new one at the seat that stands vacant."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, ClassVar
+
+from actors.duties.duty import Context, Duty
+from actors.planners.repair import Action, Activate, ChangeMembership, Reserve, plan_repair
+from actors.status import leader_of
+
+log = logging.getLogger(__name__)
+
+
+class Repair(Duty):
+    """Replace replicas whose directory is gone: learner first, then voter, then the lost one goes.
+
+    It also looks again which groups and seats there are, for all duties.
+    """
+
+    name: ClassVar[str] = "repair"
+    interval: ClassVar[str] = "repair_check_ms"
+    deadline_seconds: ClassVar[float] = 300.0  # many groups, each with a silent seat
+
+    async def step(self, context: Context) -> int:
+        """One step of the replacement in every group that needs one."""
+        await context.groups.refresh()
+        done = 0
+        for group in context.groups.groups():
+            seats = context.groups.seats(group)
+            answers = await asyncio.gather(
+                *(context.call_seat(seat, "status") for seat in seats),
+                return_exceptions=True,
+            )
+            known = {
+                seat: answer if isinstance(answer, dict) else None
+                for seat, answer in zip(seats, answers, strict=True)
+            }
+            leader = leader_of(known.values())
+            if leader is None:
+                continue
+            # A seat that Ray does not name just now has not answered.
+            known = {**dict.fromkeys(leader["group_seats"]), **known}
+            for action in plan_repair(leader, known):
+                log.warning("%r: %s: %s", context, group, action)
+                # failpoint: controller.before_repair
+                await _act(context, action, leader)
+                # failpoint: controller.after_repair
+                done += 1
+        return done
+
+
+async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None:
+    match action:
+        case Reserve(seat=seat):
+            await context.call_seat(seat, "reserve", leader["cluster"])
+        case Activate(seat=seat):
+            await context.call_seat(seat, "activate")
+        case ChangeMembership(change=change):
+            # failpoint: controller.before_change
+            await context.call_seat(leader["seat"], "change", change)
+        case _:
+            raise TypeError(action)

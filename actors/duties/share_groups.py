@@ -1,0 +1,95 @@
+"""Groups of shared subscriptions lose the members of brokers and sessions that are gone.
+
+`ShareBrokers` is cheap and finds brokers that are no more; `ShareMembers` looks at one page of
+members of each group a run, so that it costs the same however many there are. Its place in the
+sweep is all that is remembered, and a controller that begins anew begins there anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import ClassVar
+
+from actors.duties.duty import Context, Duty
+from actors.planners.share_groups import plan_gone, plan_orphans
+from state_machines.metadata.node import ListNodes
+from state_machines.mqtt.session import GetSession
+from state_machines.mqtt.share_group import (
+    ListShareBrokers,
+    ListShareMembers,
+    RemoveShareBroker,
+    RemoveShareOrphans,
+)
+
+PAGE = 500  #: rows asked for at once, and members of one run of the sweep
+REMOVE_LIMIT = 1_000  #: members and groups that one command changes
+REMOVES_MAX = 100  #: commands for one broker in one run; the rest waits for the next
+
+log = logging.getLogger(__name__)
+
+
+class ShareBrokers(Duty):
+    """Remove members whose broker is gone; groups that it led get another leader."""
+
+    name: ClassVar[str] = "share_brokers"
+    interval: ClassVar[str] = "share_check_ms"
+
+    async def step(self, context: Context) -> int:
+        """How many brokers there were. Brokers are read before nodes: see the planner."""
+        groups = context.of_kind("mqtt")
+        found = [
+            each
+            for group in groups
+            for each in await context.rows(ListShareBrokers(limit=PAGE), group)
+        ]
+        if not found:
+            return 0
+        nodes = await context.rows(ListNodes(limit=PAGE))
+        gone = plan_gone([each.broker for each in found], nodes)
+        for broker in gone:
+            log.warning("%r: shared subscriptions of broker %r: it is gone", context, broker)
+            for group in groups:
+                await _remove(context, broker, group)
+        return len(gone)
+
+
+async def _remove(context: Context, broker: str, group: str) -> None:
+    command = RemoveShareBroker(controller_epoch=context.epoch, broker=broker, limit=REMOVE_LIMIT)
+    for _ in range(REMOVES_MAX):
+        done = await context.caller.call(command, group=group)
+        if not done.more:
+            return
+
+
+class ShareMembers(Duty):
+    """Remove members whose session is gone, which may have been in another group of the kind."""
+
+    name: ClassVar[str] = "share_members"
+    interval: ClassVar[str] = "share_check_ms"
+
+    def __init__(self) -> None:
+        self._swept: dict[str, bytes] = {}  # where the sweep of each group goes on
+
+    async def step(self, context: Context) -> int:
+        """How many there were on a page of each group. Members are read before their sessions: see
+        the planner."""
+        return await context.in_each(context.of_kind("mqtt"), lambda each: self._of(context, each))
+
+    async def _of(self, context: Context, group: str) -> int:
+        after = self._swept.get(group, b"")
+        page = await context.caller.call(ListShareMembers(limit=PAGE, after=after), group=group)
+        self._swept[group] = page.next
+        sessions = await asyncio.gather(
+            *(
+                context.caller.call(GetSession(tenant=each.tenant, client_id=each.client_id))
+                for each in page.members
+            )
+        )
+        orphans = plan_orphans(page.members, [each is not None for each in sessions])
+        if orphans:
+            await context.caller.call(
+                RemoveShareOrphans(controller_epoch=context.epoch, items=tuple(orphans)),
+                group=group,
+            )
+        return len(orphans)

@@ -1,0 +1,80 @@
+"""Tenants that are being deleted are closed, purged and removed, step after step."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from typing import ClassVar
+
+from actors.duties.duty import PAGE, Context, Duty
+from actors.planners.tenants import (
+    Advance,
+    Purge,
+    Remove,
+    Set,
+    command_of,
+    kind_of,
+    plan_tenant_deletion,
+    progress,
+)
+from state_machines.metadata.tenant import DELETING, ListTenants, Tenant
+from state_machines.quota import GetQuota, GroupQuota
+
+ROUNDS_MAX = 100  #: rounds of commands for one tenant in one step; the rest waits for the next
+
+log = logging.getLogger(__name__)
+
+
+class Tenants(Duty):
+    """Go on with deletions of tenants: close them in every group, purge their rows, free the name.
+
+    A group that does not answer holds a deletion up, for its rows have to go, too.
+    """
+
+    name: ClassVar[str] = "tenants"
+    interval: ClassVar[str] = "tenant_check_ms"
+    deadline_seconds: ClassVar[float] = 120.0  # a tenant may have many rows
+
+    async def step(self, context: Context) -> int:
+        """Every tenant that was marked, in the order of their names."""
+        tenants = await context.rows(ListTenants(limit=PAGE))
+        done = 0
+        for tenant in tenants:
+            if tenant.state == DELETING:
+                done += await self._delete(context, tenant)
+        return done
+
+    async def _delete(self, context: Context, tenant: Tenant) -> int:
+        groups = context.groups.groups()
+        counts = Counter(map(kind_of, groups))
+        seen = {group: await self._quota(context, group, tenant.name) for group in groups}
+        done = 0
+        for _ in range(ROUNDS_MAX):
+            actions = plan_tenant_deletion(tenant, counts, seen)
+            gone = 0
+            for action in actions:
+                group, command = command_of(action, context.epoch)
+                reply = await context.caller.call(command, group=group)
+                done += 1
+                match action:
+                    case Set(quotas=(quota,)):
+                        seen[group] = quota
+                    case Purge():
+                        gone += reply.gone
+                        seen[group] = await self._quota(context, group, tenant.name)
+                    case Advance(step=step):
+                        tenant = replace(tenant, step=step)
+                    case Remove():
+                        log.warning("%r: tenant %r is deleted", context, tenant.name)
+            for action in progress(tenant, gone):
+                group, command = command_of(action, context.epoch)
+                await context.caller.call(command, group=group)
+                tenant = replace(tenant, purged=tenant.purged + gone)
+            if not actions or isinstance(actions[-1], Remove):
+                break
+        return done
+
+    async def _quota(self, context: Context, group: str, tenant: str) -> GroupQuota | None:
+        found: GroupQuota | None = await context.caller.call(GetQuota(tenant=tenant), group=group)
+        return found

@@ -1,0 +1,38 @@
+"""Due timers of the `mqtt` groups fire: sessions expire, delayed wills go out."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from actors.duties.duty import Context, Duty
+from actors.planners.timers import plan_timers
+from state_machines.mqtt.pulse import NextDue, Pulse
+
+PULSE_LIMIT = 1_000  #: timers fired by one command
+PULSES_MAX = 100  #: commands for one group in one step; the rest waits for the next
+
+
+class Timers(Duty):
+    """Let due timers fire: sessions expire with all that hangs on them, wills are sent."""
+
+    name: ClassVar[str] = "timers"
+    interval: ClassVar[str] = "timer_check_ms"
+
+    async def step(self, context: Context) -> int:
+        """Pulses in every group until nothing is due any more."""
+        return await context.in_each(context.of_kind("mqtt"), lambda each: _pulse(context, each))
+
+
+async def _pulse(context: Context, group: str) -> int:
+    done = 0
+    for _ in range(PULSES_MAX):
+        due = await context.caller.call(NextDue(), group=group)
+        # failpoint: controller.before_pulse
+        actions = plan_timers(due, context.clock.now_ms())
+        if not actions:
+            break
+        pulse = Pulse(controller_epoch=context.epoch, limit=PULSE_LIMIT)
+        await context.caller.call(pulse, group=group)
+        # failpoint: controller.after_pulse
+        done += 1
+    return done

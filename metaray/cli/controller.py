@@ -1,0 +1,181 @@
+"""`controller`: what its duties did last, and letting one of them rest for a while."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from actors.duties import DUTIES
+from metaray.cli.app import (
+    Address,
+    Data,
+    Json,
+    app,
+    cell,
+    console,
+    explained,
+    print_json,
+    printable,
+)
+from metaray.cli.door import connect_sync, controllers, join_cluster
+from metaray.where import DEFAULT_DATA
+from state_machines.errors import Invalid, NotFound
+from state_machines.metadata.duty import PauseDuty, ResumeDuty
+
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN: Final = re.compile(r"(\d{1,12})\s*([a-z]+)", re.ASCII)
+_SHOWN: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+controller = typer.Typer(
+    help="The controller's duties; without a command, what they did last.",
+    invoke_without_command=True,
+)
+app.add_typer(controller, name="controller")
+
+
+@controller.callback()
+@explained
+def show(
+    context: typer.Context,
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """The controller's duties: how often, when last, how long, what they did, what went wrong."""
+    if context.invoked_subcommand is not None:
+        return
+    join_cluster(address, data)
+    said = controllers()
+    if as_json:
+        print_json(said)
+        return
+    if not said:
+        raise NotFound("controller: there is none; metadata-0 has no leader, or has just got one")
+    for each in said:
+        print_controller(each)
+
+
+@controller.command()
+@explained
+def pause(
+    duty: str,
+    span: Annotated[
+        str, typer.Option("--for", help="For so long (10m, 90s, 2h); until resumed if absent.")
+    ] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds it.")] = "",
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Let a duty rest. It holds for every controller to come."""
+    known = [each.name for each in DUTIES]
+    if duty not in known:
+        raise Invalid(f"duty: {printable(duty[:80])!r} is none of {', '.join(known)}")
+    for_ms = parse_span(span) if span else 0
+    with connect_sync(address, data=data) as client:
+        made = client.call(PauseDuty(duty=duty, for_ms=for_ms, by=_who(), reason=reason))
+    console.print(f"{duty} is paused {_until(made.until_ms)}", highlight=False)
+
+
+@controller.command()
+@explained
+def resume(duty: str, address: Address = None, data: Data = DEFAULT_DATA) -> None:
+    """Let a duty run again."""
+    with connect_sync(address, data=data) as client:
+        was = client.call(ResumeDuty(duty=duty))
+    console.print(f"{cell(duty)} {'runs again' if was else 'was not paused'}", highlight=False)
+
+
+def print_controller(said: dict[str, Any], where: str = "") -> None:
+    """One controller: a line a duty, then what is paused and what went wrong, in words."""
+    if "duties" not in said:
+        console.print(Text(f"{said['name']}: silent {printable(said['error'])}", style="red"))
+        return
+    fenced = "  [yellow]fenced[/]" if said["fenced"] else ""
+    on = where or said["node"]
+    console.print(f"[bold]{cell(said['name'])}[/] on node {cell(on)}{fenced}", highlight=False)
+    console.print(duty_table(said))
+    for line in _remarks(said):
+        console.print(line, soft_wrap=True)
+
+
+def duty_table(said: dict[str, Any]) -> Table:
+    """One line a duty, within 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("duty", no_wrap=True)
+    for column in ("every", "last run", "took", "runs", "actions", "last"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for name, duty in said["duties"].items():
+        ago = said["now_ms"] - duty["last_run_ms"]
+        state, style = _state(duty)
+        table.add_row(
+            cell(name),
+            shown_span(duty["every_ms"]),
+            f"{shown_span(max(0, ago))} ago" if duty["runs"] else "never",
+            shown_span(round(duty["last_seconds"] * 1_000)),
+            *(str(duty[key]) for key in ("runs", "actions", "last_actions")),
+            state,
+            style=style,
+        )
+    return table
+
+
+def _state(duty: dict[str, Any]) -> tuple[str, str | None]:
+    if duty["paused"] is not None:
+        return "paused", "yellow"
+    if duty["last_error"]:
+        return "error", "red"
+    return ("runs" if duty["running_seconds"] else ""), None
+
+
+def _remarks(said: dict[str, Any]) -> Iterator[Text]:
+    for name, duty in said["duties"].items():
+        paused = duty["paused"]
+        if paused is not None:
+            by, why = (printable(paused[key]) for key in ("by", "reason"))
+            words = f"{_until(paused['until_ms'])}{f', by {by}' * bool(by)}{f': {why}' * bool(why)}"
+            yield Text.assemble((name, "yellow"), " is paused ", words)
+        if duty["last_error"]:
+            yield Text.assemble((name, "red"), ": ", printable(duty["last_error"]))
+
+
+def _until(until_ms: int) -> str:
+    if not until_ms:
+        return "until it is resumed"
+    return f"until {datetime.fromtimestamp(until_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def parse_span(text: str) -> int:
+    """Milliseconds of `10m`, `90 s`, `2h`, `1d`. Raises Invalid."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None or match[2] not in _UNITS:
+        raise Invalid(
+            f"for: a whole number with {', '.join(_UNITS)} is wanted, not {printable(text[:80])!r}"
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def shown_span(span_ms: int) -> str:
+    """A span in its largest unit."""
+    for unit, size in _SHOWN:
+        if span_ms >= size:
+            return f"{span_ms // size} {unit}"
+    return f"{span_ms} ms"
+
+
+def _who() -> str:
+    """Who asks: for whoever finds the pause."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for its user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,129 @@
+"""A cluster for the duties: one real machine a kind, in virtual time, without replicas or wires.
+
+`World` is caller, groups and seats in one. What a duty asks and commands goes to the machines, so
+fences, refusals and paging are those of production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from actors.config import RaftSettings
+from actors.controller import Controller
+from actors.duties import Duty
+from state_machines import fence, op
+from state_machines.errors import NoQuorum
+from state_machines.tables import Tables
+from tests.actors.virtual_time import VirtualClock
+from tests.entities.group import Dump, Group, rows_but_books
+from tests.machine.alone import NOW_MS
+
+KINDS = ("metadata", "offset", "mqtt")
+LOOP_BEGINS_S = 1_000  #: where the virtual loop's time begins
+
+
+class WorldClock(VirtualClock):
+    """The loop's time, beginning where the machines' does."""
+
+    def now_ms(self) -> int:
+        return NOW_MS + super().now_ms() - LOOP_BEGINS_S * 1_000
+
+
+class World:
+    """The groups `metadata-0`, `offset-0` and `mqtt-0`, and whoever calls them."""
+
+    def __init__(self) -> None:
+        self.machines = {f"{kind}-0": Group(kind) for kind in KINDS}
+        self.clock = WorldClock()
+        self.commands: list[Any] = []
+        self.away: set[str] = set()  #: groups that do not answer
+        self.closed = False
+
+    def at(self, kind: str) -> Group:
+        """The group of a kind, at the time it is."""
+        group = self.machines[f"{kind}-0"]
+        group.now_ms = max(group.now_ms, self.clock.now_ms())
+        return group
+
+    def run(self, command: Any) -> Any:
+        """One command at whichever group it belongs to."""
+        kind: Any = type(command)
+        return self.at(op.kind(kind)).run(command)
+
+    def ask(self, query: Any) -> Any:
+        """One query, likewise."""
+        kind: Any = type(query)
+        return self.at(op.kind(kind)).ask(query)
+
+    def rows(self) -> dict[str, Dump]:
+        """Every row of every group, but for their books and what the fence remembers."""
+        return {
+            name: {
+                table: rows
+                for table, rows in rows_but_books(group.store).items()
+                if table != fence.EPOCHS.name
+            }
+            for name, group in self.machines.items()
+        }
+
+    def fence(self, epoch: int) -> None:
+        """A controller of this epoch has spoken to every group."""
+        for group in self.machines.values():
+            db = Tables(group.store, group.index)
+            db.put(fence.EPOCHS, fence.ControllerEpoch(fence.NAME, epoch))
+
+    def controller(
+        self, *duties: type[Duty], epoch: int = 4, settings: RaftSettings | None = None
+    ) -> Controller:
+        """A controller with these duties."""
+        return Controller(
+            epoch=epoch,
+            caller=cast(Any, self),
+            groups=cast(Any, self),
+            calls=cast(Any, self),
+            settings=settings or RaftSettings(),
+            clock=self.clock,
+            node="n1",
+            duties=duties,
+        )
+
+    async def step(self, *duties: type[Duty], **more: Any) -> Controller:
+        """One run of these duties by a new controller, which goes well."""
+        controller = self.controller(*duties, **more)
+        await controller.step()
+        errors = {name: each.last_error for name, each in controller.records.items()}
+        assert not any(errors.values()), errors
+        assert not controller.fenced, controller.fenced
+        return controller
+
+    # -- the controller's ports -------------------------------------------------------------
+
+    async def call(self, operation: Any, *, group: str = "", **_: Any) -> Any:
+        """`Caller.call`."""
+        await asyncio.sleep(0)
+        kind: Any = type(operation)
+        of = op.kind(kind) or group.rpartition("-")[0]
+        if f"{of}-0" in self.away:
+            raise NoQuorum(f"{of}-0: no answer before the deadline")
+        machine = self.at(of)
+        if op.is_query(kind):
+            return machine.ask(operation)
+        self.commands.append(operation)
+        return machine.run(operation)
+
+    def groups(self) -> Sequence[str]:
+        """All of them."""
+        return sorted(self.machines)
+
+    def seats(self, group: str) -> Sequence[str]:
+        """Nobody sits anywhere."""
+        return ()
+
+    async def refresh(self) -> None:
+        """They are known."""
+
+    async def close(self) -> None:
+        """The controller has ended."""
+        self.closed = True
