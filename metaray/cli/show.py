@@ -71,11 +71,7 @@ def _show(operation: Operation, asked: Any, value: Any) -> None:
     elif isinstance(value, tuple):
         many = getattr(operation.cls, "many", "")
         items = getattr(asked, many) if many else ()
-        if any(dataclasses.is_dataclass(each) for each in value):
-            _rows(value, items if len(items) == len(value) else ())
-        else:
-            for each in value:
-                console.print(cell(text_of(each)), highlight=False, soft_wrap=True)
+        _rows(value, items if len(items) == len(value) else ())
     elif dataclasses.is_dataclass(value):
         _record(value)
     else:
@@ -88,9 +84,13 @@ def _rows_of(page: Any) -> str:
 
 
 def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:
-    """A table, or records if it would be wider than the terminal."""
+    """A table, records if it would be wider than the terminal, or lines of what has no fields."""
     if not rows:
         console.print("[dim]none[/]")
+        return
+    if not any(dataclasses.is_dataclass(each) for each in rows):
+        for each in rows:
+            console.print(cell(text_of(each)), highlight=False, soft_wrap=True)
         return
     names = [each.name for each in dataclasses.fields(rows[0])]
     cells = [[cell(text_of(getattr(row, name), name)) for name in names] for row in rows]
