@@ -348,6 +348,7 @@ def corrupt(engine: Any) -> None:
 
 @in_loop
 async def test_reads_and_writes_of_a_lead_that_is_lost_are_refused(tmp_path: Path) -> None:
+    """Reference defect 8: whoever was asked answered from what he had."""
     async with running(Group(tmp_path)) as (group, caller):
         await caller.call(PutKv(key="k", value=b"v"))
         leader = await group.leader()

@@ -94,6 +94,8 @@ def test_bad_watches_are_refused(
 
 
 def test_a_watcher_sees_every_change_through_a_failover(tmp_path: Path) -> None:
+    """Reference defect 14: a change was told thrice at most, with nothing to resume from."""
+
     async def story() -> None:
         async with running(Group(tmp_path)) as (group, caller):
             begin = (await caller.watch("metadata-0", (), None)).revision

@@ -159,6 +159,7 @@ def test_a_founded_group_starts_without_a_broken_or_a_silent_seat(
 
 
 def test_a_new_group_needs_every_seat_and_says_who_is_missing(answers: dict[str, object]) -> None:
+    """Reference defect 16: who reached nobody within half a second was a cluster of his own."""
     names = ["g-0/0", "g-0/1", "g-0/2"]
     answers |= dict.fromkeys(names, hello("", status="vacant"))
     answers["g-0/1"] = hello("", fault="METARAY_DATA is not set", status="stopped")

@@ -178,6 +178,7 @@ def keys_by_owner(last: int) -> tuple[str, str]:
 
 
 def test_a_group_serves_what_it_owns_and_sends_the_rest_away() -> None:
+    """Reference defect 12: a hash modulo the number of groups moves rows by itself, unsaid."""
     group = Group("metadata")
     mine, other = keys_by_owner(8_000)
     group.run(PutKv(key=other, value=b""))

@@ -39,6 +39,7 @@ class TestDiskEngine(EngineContract):
 
 
 def test_a_commit_is_never_less_than_durable(tmp_path: Path) -> None:
+    """Reference defect 17: votes and entries were promised before they were synced."""
     engine = DiskEngine(tmp_path / "e")
     flags = engine._env.flags()
     assert flags["sync"]

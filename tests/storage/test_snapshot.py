@@ -70,6 +70,7 @@ def older(disk: Disk) -> State:
 
 @pytest.mark.parametrize("chunk_bytes", [16, 100, 1000, CHUNK_BYTES])
 def test_a_snapshot_replaces_the_whole_state(disk: Disk, chunk_bytes: int) -> None:
+    """Reference defect 3: rows that are not in the snapshot came back, and caches stayed."""
     chunks = stream(source(), chunk_bytes)
     state = older(disk)
     state.install(receive(state, chunks), META)
