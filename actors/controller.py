@@ -199,6 +199,7 @@ class Controller:
             "last_seconds": record.last_seconds,
             "last_error": record.last_error,
             "running_seconds": running,
+            "under_way": list(record.duty.under_way()),
             "paused": None
             if pause is None
             else {"until_ms": pause.until_ms, "by": pause.by, "reason": pause.reason},

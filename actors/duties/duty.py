@@ -134,6 +134,10 @@ class Duty(ABC):
     interval: ClassVar[str]  #: the setting of how many milliseconds lie between two runs
     deadline_seconds: ClassVar[float] = DEADLINE_SECONDS
 
+    def under_way(self) -> Sequence[str]:
+        """What takes more than one step and is not finished, in words for an operator."""
+        return ()
+
     @abstractmethod
     async def step(self, context: Context) -> int:
         """Observe, plan, act: once. Returns how many actions there were.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -36,13 +37,24 @@ class Tenants(Duty):
     interval: ClassVar[str] = "tenant_check_ms"
     deadline_seconds: ClassVar[float] = 120.0  # a tenant may have many rows
 
+    def __init__(self) -> None:
+        self._going: dict[str, Tenant] = {}  # as they were seen last
+
+    def under_way(self) -> Sequence[str]:
+        """The deletions, each with its step and how far it is."""
+        return [
+            f"tenant {name!r} is being deleted: {each.step}, {each.purged} rows gone"
+            for name, each in self._going.items()
+        ]
+
     async def step(self, context: Context) -> int:
         """Every tenant that was marked, in the order of their names."""
         tenants = await context.rows(ListTenants(limit=PAGE))
+        marked = [each for each in tenants if each.state == DELETING]
+        self._going = {each.name: each for each in marked}
         done = 0
-        for tenant in tenants:
-            if tenant.state == DELETING:
-                done += await self._delete(context, tenant)
+        for tenant in marked:
+            done += await self._delete(context, tenant)
         return done
 
     async def _delete(self, context: Context, tenant: Tenant) -> int:
@@ -67,10 +79,13 @@ class Tenants(Duty):
                         tenant = replace(tenant, step=step)
                     case Remove():
                         log.warning("%r: tenant %r is deleted", context, tenant.name)
+                        self._going.pop(tenant.name, None)
             for action in progress(tenant, gone):
                 group, command = command_of(action, context.epoch)
                 await context.caller.call(command, group=group)
                 tenant = replace(tenant, purged=tenant.purged + gone)
+            if tenant.name in self._going:
+                self._going[tenant.name] = tenant
             if not actions or isinstance(actions[-1], Remove):
                 break
         return done

@@ -144,6 +144,8 @@ def _remarks(said: dict[str, Any]) -> Iterator[Text]:
             by, why = (printable(paused[key]) for key in ("by", "reason"))
             words = f"{_until(paused['until_ms'])}{f', by {by}' * bool(by)}{f': {why}' * bool(why)}"
             yield Text.assemble((name, "yellow"), " is paused ", words)
+        for each in duty["under_way"]:
+            yield Text.assemble((name, "cyan"), ": ", printable(each))
         if duty["last_error"]:
             yield Text.assemble((name, "red"), ": ", printable(duty["last_error"]))
 

@@ -406,6 +406,8 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     await controller.step()
     assert "NoQuorum" in controller.records["tenants"].last_error
     assert world.ask(GetTenant(name="t")) is not None, "its rows in that group have to go, too"
+    (told,) = controller.status()["duties"]["tenants"]["under_way"]
+    assert told.startswith("tenant 't' is being deleted: ")
     world.away = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("actors.planners.tenants.PURGE_LIMIT", 7)
@@ -415,6 +417,8 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     await asyncio.sleep(10)
     await world.step(Tenants, Quotas)
     assert world.ask(GetTenant(name="t")) is None
+    await controller.step()
+    assert controller.status()["duties"]["tenants"]["under_way"] == []
     assert world.ask(GetKv(tenant="t", key="k1")) is None
     assert world.ask(GetSession(tenant="t", client_id="c1")) is None
     assert world.ask(GetGroup(tenant="t", group="g1")) is None

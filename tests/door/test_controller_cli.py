@@ -36,6 +36,7 @@ def duty(**changes: Any) -> dict[str, Any]:
         "last_seconds": 0.25,
         "last_error": "",
         "running_seconds": 0.0,
+        "under_way": [],
         "paused": None,
         **changes,
     }
@@ -48,7 +49,7 @@ SAID: dict[str, Any] = {
     "fenced": "",
     "now_ms": 1_700_000_065_000,
     "duties": {
-        "timers": duty(),
+        "timers": duty(under_way=["tenant 'a' is being deleted: purge, 7 rows gone"]),
         "repair": duty(last_error="NoQuorum: [red]nobody\n"),
         "segment_leaders": duty(runs=0),
         "liveness": duty(paused={"until_ms": 0, "by": "ann@ops", "reason": "a [new] disk"}),
@@ -76,6 +77,7 @@ def test_the_table_fits_a_terminal_and_says_what_was_done() -> None:
     said = "\n".join(lines)
     assert "liveness is paused until it is resumed, by ann@ops: a [new] disk" in said
     assert "tenants is paused until 2023-11-14 22:28:20 UTC" in lines
+    assert "timers: tenant 'a' is being deleted: purge, 7 rows gone" in said
     assert "repair: NoQuorum: [red]nobody\\n" in said
     states = {line.split()[0]: line.split()[-1] for line in lines[3:8]}
     assert (states["repair"], states["liveness"]) == ("error", "paused")
