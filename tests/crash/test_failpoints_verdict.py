@@ -23,7 +23,8 @@ SOUND = PLACE.with_name(f"{PLACE.name}-sound")
 ORDER = Order(root="", life=0, seed=11, wide="metadata-0", phases=("crash",))
 FLUSHED = Order(root="", life=0, seed=5, armed=Armed("flush.after_write", 9))
 LATER = Order(root="", life=0, seed=5, phases=("bulk", "crash", "transfer", "away"))
-TROUBLED = Order(root="", life=0, seed=5, trouble=True)
+#: a broken product may never get over its trouble; a sound one takes two seconds
+TROUBLED = Order(root="", life=0, seed=5, trouble=True, kill_after=30.0)
 Lines = list[list[Any]]
 
 
