@@ -90,12 +90,15 @@ def _remove(db: Tables, at: Stamp, row: Kv) -> None:
     db.delete(KV, row.tenant, row.key)
 
 
-def _check_key(tenant: str, key: str) -> None:
+def check_key(tenant: str, key: str) -> None:
+    """Raise Invalid unless both are within their limits."""
     names.name(tenant, "tenant", TENANT_BYTES_MAX)
     names.name(key, "key", KEY_BYTES_MAX)
 
 
-def _put(db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: int | None) -> int:
+def put_pair(
+    db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: int | None
+) -> int:
     """Set a pair and return its revision, or raise Conflict. The hottest row of its kind: handled
     as plain values."""
     place = (tenant, key)
@@ -110,6 +113,15 @@ def _put(db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: i
     revision = max(at.index, before + 1)
     db.settle(KV.name, place, db.pack((db.revision, (tenant, key, value, revision))))
     return revision
+
+
+def drop_pair(db: Tables, at: Stamp, tenant: str, key: str, expected: int | None) -> None:
+    """Remove a pair, or raise NotFound or Conflict."""
+    row = db.get(KV, tenant, key)
+    _expect(row.revision if row is not None else 0, expected)
+    if row is None:
+        raise NotFound(f"key: {key!r} is not there")
+    _remove(db, at, row)
 
 
 def _expect(revision: int, expected: int | None) -> None:
@@ -128,7 +140,7 @@ class PutKv:
 
     def validate(self) -> None:
         """Key and value within their limits."""
-        _check_key(self.tenant, self.key)
+        check_key(self.tenant, self.key)
         names.payload(self.value, "value")
         names.positive(self.expected_revision or 0, "expected_revision")
 
@@ -148,14 +160,14 @@ class PutKv:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the pair is at the expected revision."""
-        return _put(db, at, self.tenant, self.key, self.value, self.expected_revision)
+        return put_pair(db, at, self.tenant, self.key, self.value, self.expected_revision)
 
     @classmethod
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[int | Conflict]:
         """The same of a run."""
         for row in run.rows("tenant", "key", "value", "expected_revision"):
             try:
-                yield _put(db, at, *row)
+                yield put_pair(db, at, *row)
             except Conflict as error:
                 yield error
 
@@ -170,7 +182,7 @@ class DeleteKv:
 
     def validate(self) -> None:
         """The key within its limit."""
-        _check_key(self.tenant, self.key)
+        check_key(self.tenant, self.key)
         names.positive(self.expected_revision or 0, "expected_revision")
 
     def slot_key(self) -> tuple[str, ...]:
@@ -179,11 +191,7 @@ class DeleteKv:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """NotFound, or Conflict unless the pair is at the expected revision."""
-        row = db.get(KV, self.tenant, self.key)
-        _expect(row.revision if row is not None else 0, self.expected_revision)
-        if row is None:
-            raise NotFound(f"key: {self.key!r} is not there")
-        _remove(db, at, row)
+        drop_pair(db, at, self.tenant, self.key, self.expected_revision)
 
 
 @query("metadata.kv.get")
@@ -196,7 +204,7 @@ class GetKv:
 
     def validate(self) -> None:
         """The key within its limit."""
-        _check_key(self.tenant, self.key)
+        check_key(self.tenant, self.key)
 
     def slot_key(self) -> tuple[str, ...]:
         """Pairs spread by key."""

@@ -18,6 +18,7 @@ from state_machines.mqtt import (
     retained,
     rewrite,
     session,
+    session_batch,
     session_columns,
     share_group,
     subscription,
@@ -25,6 +26,7 @@ from state_machines.mqtt import (
     topic,
     user,
     will,
+    will_batch,
 )
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "retained",
     "rewrite",
     "session",
+    "session_batch",
     "session_columns",
     "share_group",
     "subscription",
@@ -47,4 +50,5 @@ __all__ = [
     "topic",
     "user",
     "will",
+    "will_batch",
 ]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from state_machines import names
+from state_machines.batch import Batch, Outcome, each
+from state_machines.errors import NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
 from state_machines.mqtt.properties import PublishProperties, check_properties
@@ -122,6 +124,81 @@ class DeleteRetained:
         if old is not None:
             remove(db, old)
         return old is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedItem:
+    """A message to retain. Fields as in `SetRetained`."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    expiry_s: int | None = None
+    properties: PublishProperties | None = None
+
+
+@command("mqtt.retained.set_all")
+class SetAllRetained(Batch):
+    """Retain messages; an empty payload removes its topic's (MQTT 5, 3.3.1.3)."""
+
+    tenant: str = names.DEFAULT_TENANT
+    items: tuple[RetainedItem, ...]
+
+    def validate(self) -> None:
+        """Names, payloads and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.items, "items")
+        for item in self.items:
+            self._one(item).validate()
+
+    def slot_key_of(self, item: RetainedItem) -> tuple[str, ...]:
+        """Messages spread by topic."""
+        return (self.tenant, item.topic)
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
+        """One outcome for each, in order: of two for a topic the second stays."""
+        return each(db, self.items, lambda item: SetRetained.apply(self._one(item), db, at))
+
+    def _one(self, item: RetainedItem) -> SetRetained:
+        return SetRetained(
+            tenant=self.tenant,
+            topic=item.topic,
+            payload=item.payload,
+            qos=item.qos,
+            expiry_s=item.expiry_s,
+            properties=item.properties,
+        )
+
+
+@command("mqtt.retained.delete_all")
+class DeleteAllRetained(Batch):
+    """Remove the retained messages of topics."""
+
+    many: ClassVar[str] = "topics"
+    tenant: str = names.DEFAULT_TENANT
+    topics: tuple[str, ...]
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.topics, "topics")
+        for topic in self.topics:
+            names.topic_name(topic, "topics")
+
+    def slot_key_of(self, item: str) -> tuple[str, ...]:
+        """Messages spread by topic."""
+        return (self.tenant, item)
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
+        """NotFound for a topic that has none."""
+
+        def delete(topic: str) -> None:
+            old = db.get(RETAINED, self.tenant, topic)
+            if old is None:
+                raise NotFound(f"topics: nothing is retained for {topic[:80]!r}")
+            remove(db, old)
+
+        return each(db, self.topics, delete)
 
 
 def _alive(row: Retained, now_ms: int) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from state_machines import names, op, quota
-from state_machines.errors import Invalid
+from state_machines import batch, names, op, quota
+from state_machines.errors import Invalid, NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
@@ -37,6 +37,11 @@ class TopicPage:
 TOPICS: Final = Table("mqtt.topic", Topic, key=("tenant", "name"))
 
 
+def _check_partitions(value: int) -> None:
+    if not 0 < value <= PARTITIONS_MAX:
+        raise Invalid(f"partitions: {value}, the range is 1 to {PARTITIONS_MAX}")
+
+
 @remover(TOPICS)
 def _remove(db: Tables, at: Stamp, topic: Topic) -> None:
     db.delete(TOPICS, topic.tenant, topic.name)
@@ -58,8 +63,7 @@ class CreateTopics:
         names.items(self.names, "names")
         for each in self.names:
             names.topic_name(each, "names")
-        if not 0 < self.partitions <= PARTITIONS_MAX:
-            raise Invalid(f"partitions: {self.partitions}, the range is 1 to {PARTITIONS_MAX}")
+        _check_partitions(self.partitions)
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """Topics spread by name."""
@@ -95,6 +99,48 @@ class CreateTopics:
         if any(outcomes):
             quota.add(db, self.tenant, quota.TOPICS, sum(outcomes))
         return tuple(outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGrowth:
+    """How many partitions a topic is to have."""
+
+    name: str
+    partitions: int
+
+
+@command("mqtt.topic.update")
+class UpdateTopics(batch.Batch):
+    """Add partitions to topics. There are never fewer: what is in one would be lost."""
+
+    tenant: str = names.DEFAULT_TENANT
+    items: tuple[TopicGrowth, ...]
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.items(self.items, "items")
+        for item in self.items:
+            names.topic_name(item.name, "name")
+            _check_partitions(item.partitions)
+
+    def slot_key_of(self, item: TopicGrowth) -> tuple[str, ...]:
+        """Topics spread by name."""
+        return (self.tenant, item.name)
+
+    def apply(self, db: Tables, at: Stamp) -> tuple[batch.Outcome, ...]:
+        """NotFound for one that is not there, Invalid for fewer; as many as there are is fine."""
+
+        def update(item: TopicGrowth) -> None:
+            old = db.get(TOPICS, self.tenant, item.name)
+            if old is None:
+                raise NotFound(f"name: there is no {item.name[:80]!r}")
+            if item.partitions < old.partitions:
+                raise Invalid(f"partitions: {item.partitions}, there are {old.partitions} already")
+            if item.partitions > old.partitions:
+                db.put(TOPICS, replace(old, partitions=item.partitions))
+
+        return batch.each(db, self.items, update)
 
 
 @command("mqtt.topic.delete")

@@ -14,10 +14,12 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+import msgpack
+
 from actors.caller import Caller
 from state_machines import op
 from state_machines.errors import Invalid, MetarayError, Unavailable
-from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.limits import PARTS_MAX, REQUEST_BYTES_MAX, VALUES_MAX
 from state_machines.metadata.kv import GetKv, PutKv
 from tests.actors.scripted import Script
 from tests.actors.virtual_time import VirtualLoop
@@ -88,8 +90,29 @@ def call(operation: Any, names: tuple[str, ...], must: bool, **options: Any) -> 
     return run(lambda caller: caller.call(operation, **options), names, must=must)
 
 
+def crowded(body: bytes) -> bool:
+    """Whether it has more lists and maps, or more values, than all of a body may have.
+
+    As with its bytes, that is asked of the whole: 10,000 items of 12 fields are too many values.
+    """
+    parts = values = 0
+
+    def some(items: list[Any], count: int = 0) -> None:
+        nonlocal parts, values
+        parts += 1
+        values += count or len(items)
+
+    msgpack.unpackb(
+        body, list_hook=some, object_pairs_hook=lambda pairs: some(pairs, 2 + 2 * len(pairs))
+    )
+    return parts > PARTS_MAX or values > VALUES_MAX
+
+
 def look(tag: str, operation: Any, names: tuple[str, ...], must: bool) -> Outcome:
-    """Only the check that comes before a call: what it lets through, a group can decode."""
+    """Only the check that comes before a call: what it lets through, a group can decode.
+
+    Unless there is too much of it: the group says so.
+    """
     try:
         op.validate(operation)
     except Invalid as error:
@@ -98,6 +121,12 @@ def look(tag: str, operation: Any, names: tuple[str, ...], must: bool) -> Outcom
         raise Wrong("let in", f"{tag}")
     body = op.encode(operation)
     if len(body) <= REQUEST_BYTES_MAX:
+        if crowded(body):
+            try:
+                op.decode(ALL, tag, body)
+            except Invalid as error:
+                return refused(error, ("body",))
+            raise Wrong("let in", f"{tag}: more than a body may have")
         again = op.decode(ALL, tag, body)
         if again != operation:
             raise Wrong("changed", f"{tag}: another operation after a round")

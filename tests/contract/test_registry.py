@@ -14,7 +14,7 @@ from metaray.contract.refusals import refusals
 from state_machines import fence, limits
 from state_machines.batch import Batch, Outcome, each
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
-from state_machines.metadata import kv
+from state_machines.metadata import kv, kv_batch
 from state_machines.mqtt import session
 from state_machines.op import Stamp
 from state_machines.slots import SlotRange
@@ -192,7 +192,7 @@ def test_types_in_words(hint: Any, words: str) -> None:
 def test_types_are_found_in_types() -> None:
     assert registry.dataclasses_in([kv.KvPage | None]) == [kv.KvPage, kv.KvEntry]
     (entity,) = (each for each in registry.entities() if each.name == "kv")
-    assert entity.types == [kv.KvEntry, kv.KvPage]
+    assert entity.types == [kv.KvEntry, kv_batch.KvItem, kv_batch.KvKey, kv.KvPage]
     homes = [cls for each in registry.entities() for cls in each.types]
     shared = [cls for cls in registry.parts() if registry.home(cls) is None]
     assert sorted(map(str, homes + shared)) == sorted(map(str, registry.parts()))

@@ -35,6 +35,7 @@ from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import (
+    plausible_batches,
     plausible_controller,
     plausible_engine,
     plausible_offsets,
@@ -59,6 +60,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: UnregisterNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
         *plausible_controller.controller(luck),
+        *plausible_batches.pairs(luck, index),
     ]
 
 
@@ -105,6 +107,7 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
         lambda: ClaimOutbox(broker=luck.choice(("b1", "b2")), limit=2),
         lambda: AckOutbox(broker=luck.choice(("b1", "b2")), ids=(luck.randrange(1, 40),)),
         *[lambda: luck.choice(security(luck, index, client))()] * 6,
+        lambda: luck.choice(plausible_batches.fleet(luck, epochs))(),
     ]
 
 
