@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from actors import storage_jobs
+from actors.storage_thread import Haste
 from actors.wanted import Wanted
 from actors.watches import DEFAULTS, History
 from state_machines.errors import Compacted, Invalid, NotFound
@@ -164,6 +165,7 @@ def test_a_revision_is_not_passed_over_while_the_storage_thread_is_ahead(
 
             watching = asyncio.create_task(watch())
             monkeypatch.setattr("actors.replica.apply", held_up)
+            monkeypatch.setattr("actors.replica.haste_of_apply", lambda *_: Haste.NONE)
             for index, key in ((begin + 1, "a"), (begin + 2, "b")):
                 # Two commits in a row: entries that were saved before, and now have a majority.
                 batch = api.Batch(proposals=[proposal(begin, index - begin, key)])

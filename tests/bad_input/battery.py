@@ -157,9 +157,9 @@ def _run(case: Case, memory: _Memory | None) -> Outcome:
     """What became of it. Also a processor's time is longer on a busy machine: late is what is late
     each time."""
     for _ in range(HANGS_BELIEVED - 1):
-        with suppress(Hang), _LISTENER, _watch(memory), memory or nullcontext():
+        with suppress(Hang), _LISTENER, memory or nullcontext(), _watch(memory):
             return case.run()
-    with _LISTENER, _watch(memory), memory or nullcontext():
+    with _LISTENER, memory or nullcontext(), _watch(memory):
         return case.run()
 
 

@@ -15,7 +15,7 @@ from state_machines import clients
 from tests.simulation.plan import KINDS, Fault, Plan, draw
 from tests.simulation.run import Result, minimise, run, struck
 
-SEEDS = 300
+SEEDS = 200
 BATCH = 25
 ROOT = Path(__file__).parents[2]
 
