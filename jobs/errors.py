@@ -2,6 +2,7 @@
 
 JobError
 ├── SchemaMismatch       a dataset lacks a column, or has one of another type
+├── BadCut               a directory is no whole cut, or not what its manifest says
 └── SparkUnavailable     Spark cannot run here and now; the rows are not touched
     ├── NoJava
     ├── NotConnected     this process is not connected to the Ray cluster it names
@@ -29,6 +30,12 @@ class SchemaMismatch(JobError):
     def __init__(self, detail: str, column: str = "") -> None:
         super().__init__(detail, column)
         self.column = column
+
+
+class BadCut(JobError):
+    """A directory holds no whole cut, or not what its manifest says."""
+
+    code = "BAD_CUT"
 
 
 class OutputFailed(JobError):

@@ -1,0 +1,106 @@
+"""A cut on disk: the rows of some groups at one applied index each, as Parquet, and a manifest.
+
+    manifest.json                       written last: where there is one, the cut is whole
+    offset.offset/offset-0-00000.parquet
+    offset.offset/offset-0-00001.parquet
+    mqtt.session/mqtt-0-00000.parquet
+    …
+
+A file has rows of one table of one group, in key order, with the columns of `actors.columns` (the
+fields of the row and its revision). A group's files together are its rows at `cut[group]`, the
+vector that the manifest declares. A reader needs nothing of metaray: Spark, pyarrow or DuckDB read
+the directory as it is. Paths in the manifest are relative, so a cut can be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from jobs.errors import BadCut
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutFile:
+    """One Parquet file: rows of `table` that `group` keeps."""
+
+    path: str
+    """Relative to the cut's directory, with `/`."""
+    table: str
+    group: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a cut is of."""
+
+    cluster: str
+    """The cluster's id: a cut is restored into this or another one, and says so."""
+    taken_ms: int
+    """When it was taken, Unix milliseconds of the leaders' clock."""
+    cut: Mapping[str, int]
+    """The vector: group to the applied index of its rows."""
+    files: Sequence[CutFile]
+    schema: str
+    """SHA-256 over the columns of all tables in it: cuts of one schema can be compared."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def tables(self) -> tuple[str, ...]:
+        """The tables there are files of, sorted."""
+        return tuple(sorted({each.table for each in self.files}))
+
+    def rows(self, table: str) -> int:
+        """Rows of a table, of all groups."""
+        return sum(each.rows for each in self.files if each.table == table)
+
+    def write(self, directory: Path) -> None:
+        """Put it into the cut's directory, whole or not at all."""
+        part = directory / f".{MANIFEST}.part"
+        part.write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        part.replace(directory / MANIFEST)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a cut. Raises BadCut for a directory that holds no whole cut, or one of
+    another format."""
+    path = directory / MANIFEST
+    try:
+        said: Any = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadCut(f"{directory}: no {MANIFEST}; it is no cut, or was not finished") from None
+    except (OSError, ValueError) as error:
+        raise BadCut(f"{path}: {error}") from None
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise BadCut(f"{path}: format is not {FORMAT}")
+    try:
+        files = [CutFile(**each) for each in said.pop("files")]
+        return Manifest(files=files, **said)
+    except (KeyError, TypeError) as error:
+        raise BadCut(f"{path}: {error}") from None
+
+
+def check(directory: Path, manifest: Manifest) -> None:
+    """See that every file is what the manifest says. Raises BadCut naming the first that is not."""
+    for each in manifest.files:
+        path = directory / each.path
+        if path.resolve().parent.parent != directory.resolve():
+            raise BadCut(f"{each.path}: outside of the cut")
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise BadCut(f"{each.path}: {error.strerror}") from None
+        if (size, found) != (each.bytes, each.sha256):
+            raise BadCut(f"{each.path}: {size} bytes, sha256 {found}; not what the manifest says")

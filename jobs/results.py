@@ -1,0 +1,66 @@
+"""A job's results as they lie on disk, for whoever picks what is shown of them.
+
+A result may have as many rows as the dataset it was made of, so nothing here loads one whole
+unless asked to: the largest rows and the sums are taken batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+BATCH_ROWS = 65_536  #: rows in memory while results are looked through
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The Parquet files of one run, by the name of the output."""
+
+    files: Mapping[str, Path]
+
+    def rows(self, output: str) -> int:
+        """How many there are."""
+        return int(pq.read_metadata(self.files[output]).num_rows)
+
+    def table(self, output: str) -> pa.Table:
+        """The whole of it: for outputs that are small whatever went into the job."""
+        return pq.read_table(self.files[output])
+
+    def sum(self, output: str, column: str) -> int:
+        """The sum of a column of whole numbers, nulls left out: of any size, in Python's."""
+        total = 0
+        with pq.ParquetFile(self.files[output]) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
+                total += sum(value for value in batch.column(0).to_pylist() if value is not None)
+        return total
+
+    def top(
+        self,
+        output: str,
+        column: str,
+        limit: int,
+        *ties: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[Row]:
+        """The rows with the largest values, ties by the columns of `ties` in their order, rows
+        without a value last. `where` keeps the rows whose columns have these values."""
+        keys = [(column, "descending"), *((name, "ascending") for name in ties)]
+        found: pa.Table | None = None
+        with pq.ParquetFile(self.files[output]) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                some = pa.Table.from_batches([batch])
+                for name, value in (where or {}).items():
+                    some = some.filter(pc.equal(some[name], value))
+                if found is not None:
+                    some = pa.concat_tables([found, some])
+                found = some.take(pc.sort_indices(some, sort_keys=keys)[:limit])
+        rows: list[Row] = found.to_pylist() if found is not None else []
+        return rows
