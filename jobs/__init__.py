@@ -1,21 +1,20 @@
 """Analysis: what Spark says about the rows that the groups keep.
 
-A job is a function from DataFrame to DataFrame. It knows nothing of Ray, of replicas or of the
-clock: the moment a report speaks of is an argument, so the same rows give the same numbers for
-ever. Around the jobs stand three modules with effects:
+A job is a function from DataFrames to DataFrames and a function from what was found to what is
+shown (`job`, `view`). It knows nothing of Ray, of replicas or of the clock: the moment a report
+speaks of is an argument, so the same rows give the same numbers for ever. Around the jobs stand
+the modules with effects:
 
     session     the one place that starts and ends Spark: on the Ray cluster (RayDP), or here
                 (jvm finds and ends the Java process beside this one)
     datasets    pages of Arrow in, DataFrame out, page by page
-    report      runs the jobs, writes Parquet, a picture and a manifest that says of which cut
-                (plot and tables draw it, for a file and for a terminal)
+    sources     which datasets: of a cut's directory, an earlier one, the history, single files
+    report      runs any job, writes Parquet, pictures, a page and a manifest that says of which cut
+                (plot, page and tables draw its view: as PNG and SVG, in HTML, for a terminal;
+                words is how they all write a value)
 
-and the jobs themselves:
-
-    progress    consumers: commits, latest offset, lag, commit rate per tenant, group and topic
-    sessions    MQTT sessions: active, disconnected, expired, by broker and by expiry
-
-Reading order: progress, sessions, schemas, datasets, session, jvm, report, plot, tables.
+`catalogue` lists the jobs. Reading order: job, view, lag, progress, sessions, schemas, datasets,
+sources, session, jvm, report, words, plot, page, tables.
 
 Spark reads what a group exported and nothing else. It holds no lock, no placement group of a
 replica and no connection to one, so an outage of Spark is not seen by the metadata service.

@@ -47,7 +47,7 @@ def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: s
         return _through_objects(session, schema, blocks(schema, pages, dataset))
     path = session.directory / f"{dataset}-{uuid4().hex}.parquet"
     write_parquet(path, schema, pages, dataset)
-    return session.spark.read.schema(_ddl(schema)).parquet(path.as_uri())
+    return session.spark.read.schema(ddl(schema)).parquet(path.as_uri())
 
 
 def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> int:
@@ -68,7 +68,7 @@ def read_parquet(session: Session, path: Path, schema: pa.Schema, dataset: str) 
     """
     try:
         with pq.ParquetFile(path) as file:
-            project(_empty(file.schema_arrow), schema, dataset)
+            project(empty(file.schema_arrow), schema, dataset)
             return frame(session, schema, file.iter_batches(), dataset)
     except (OSError, pa.ArrowException) as error:
         raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
@@ -92,11 +92,13 @@ def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[p
         yield pa.concat_batches(gathered)
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A page of these columns without a row."""
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def _ddl(schema: pa.Schema) -> str:
+def ddl(schema: pa.Schema) -> str:
+    """The columns as Spark's readers want them."""
     return ", ".join(
         f"`{field.name}` {spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
         for field in schema
@@ -111,7 +113,7 @@ def _through_objects(
     # As bytes, because RayDP decodes those in the JVM; Arrow tables would go through pandas.
     references = [ray.put(columns.to_ipc(block)) for block in found]
     if not references:
-        references = [ray.put(columns.to_ipc(_empty(schema)))]
+        references = [ray.put(columns.to_ipc(empty(schema)))]
     session.kept.extend(references)
     with _no_deprecation_notice():
         return ray_dataset_to_spark_dataframe(session.spark, schema, references)

@@ -3,6 +3,9 @@
 JobError
 ├── SchemaMismatch       a dataset lacks a column, or has one of another type
 ├── BadCut               a directory is no whole cut, or not what its manifest says
+├── MissingInput         a job needs a dataset that it was not given
+├── OutputFailed         the report's directory cannot be written
+├── JobFailed            Spark ran, and broke in mid-job
 └── SparkUnavailable     Spark cannot run here and now; the rows are not touched
     ├── NoJava
     ├── NotConnected     this process is not connected to the Ray cluster it names
@@ -36,6 +39,22 @@ class BadCut(JobError):
     """A directory holds no whole cut, or not what its manifest says."""
 
     code = "BAD_CUT"
+
+
+class MissingInput(JobError):
+    """A job needs a dataset that it was not given. `dataset` is its name."""
+
+    code = "MISSING_INPUT"
+
+    def __init__(self, detail: str, dataset: str = "") -> None:
+        super().__init__(detail, dataset)
+        self.dataset = dataset
+
+
+class JobFailed(JobError):
+    """Spark ran and broke in mid-job; the cause is in the detail, and nothing was changed."""
+
+    code = "JOB_FAILED"
 
 
 class OutputFailed(JobError):

@@ -1,14 +1,13 @@
-"""One report: both jobs over one cut, as Parquet, a picture, two tables and a manifest.
+"""One run of a job: what it found as Parquet, pictures, a page to look at, and a manifest.
 
-    progress.parquet   one row per (tenant, group, topic)        jobs.progress.PROGRESS
-    groups.parquet     one row per (tenant, group)               jobs.progress.GROUPS
-    sessions.parquet   one row per value of each dimension       jobs.sessions.STATISTICS
-    report.png         the largest of them, drawn
-    manifest.json      of which cut, how many rows, checksums, versions
+    groups.parquet       one file for each `Job.outputs`, sorted
+    largest-lag.png      one for each plot of the job's view
+    index.html           all of it to look at; needs nothing else, works offline
+    manifest.json        which job, of which cut, with which options; checksums; versions
 
 The manifest is written last and removed first: where there is one, the report is whole. Rows are
-sorted and files are written here on the driver, a bounded number of rows at a time, so the same
-cut gives the same bytes whether Spark ran on Ray or locally, and wherever its executors were.
+sorted by Spark and files are written here on the driver, a bounded number of rows at a time, so the
+same cut gives the same bytes whether Spark ran on Ray or locally, and wherever its executors were.
 """
 
 from __future__ import annotations
@@ -17,132 +16,188 @@ import hashlib
 import itertools
 import json
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from jobs import plot
-from jobs import progress as progress_job
-from jobs import sessions as sessions_job
-from jobs.errors import OutputFailed
-from jobs.session import Session
+from jobs import page, plot
+from jobs.datasets import frame
+from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
+from jobs.job import Context, Job
+from jobs.results import Results
+from jobs.schemas import project, require
+from jobs.session import Session, last_line
+from jobs.view import View
 
-CHUNK_ROWS = 10_000
+CHUNK_ROWS: Final = 10_000
 """Result rows that the driver holds at once while it writes them."""
 
-TOP_ROWS: Final = 20
-"""Rows of each table that a report carries for people to read."""
-
-TOP_BARS: Final = 10
-CUT_CHARACTERS_MAX: Final = 90
 MANIFEST: Final = "manifest.json"
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = 2
+PAGE: Final = "index.html"
 PACKAGES: Final = ("metaray", "matplotlib", "pyarrow", "pyspark", "ray", "raydp")
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a report is made of."""
-
-    offsets: DataFrame  # jobs.progress.OFFSETS
-    watermarks: DataFrame  # jobs.progress.WATERMARKS
-    sessions: DataFrame  # jobs.sessions.SESSIONS
-    now_ms: int
-    """The moment the report speaks of, Unix milliseconds: the clock of the cut, not of a job."""
-    cut: Mapping[str, int]
-    """Group to the applied index its rows were read at."""
+Progress = Callable[[str], None]
+"""Told in a few words what is being done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A finished report: where it lies, and as much of it as fits a terminal."""
+    """A finished run: where it lies, and as much of it as a person looks at."""
 
+    job: Job
     directory: Path
     engine: str  # raydp or local
-    now_ms: int
-    cut: Mapping[str, int]
-    totals: Mapping[str, int]
-    groups: Sequence[Row]  # GROUPS, at most TOP_ROWS, largest lag first
-    topics: Sequence[Row]  # PROGRESS, at most TOP_ROWS, largest lag first
-    sessions: Sequence[Row]  # STATISTICS, at most TOP_ROWS of each dimension, in its order
+    context: Context
+    view: View
+    totals: Mapping[str, float | None]
+    """The numbers of the view, by their names."""
+    rows: Mapping[str, int]
+    """Rows of each output."""
     files: Mapping[str, str]  # name to SHA-256
 
     @property
-    def picture(self) -> Path:
-        """The PNG."""
-        return self.directory / "report.png"
+    def page(self) -> Path:
+        """The page to look at."""
+        return self.directory / PAGE
+
+    @property
+    def results(self) -> Results:
+        """The rows, where they lie."""
+        return Results({name: self.directory / f"{name}.parquet" for name in self.job.outputs})
 
 
-def run(session: Session, source: Source, directory: Path) -> Report:
-    """Run both jobs and write the report into `directory`, which is made if it is not there.
+def run(
+    session: Session,
+    job: Job,
+    frames: Mapping[str, DataFrame],
+    context: Context,
+    directory: Path,
+    progress: Progress = lambda _: None,
+) -> Report:
+    """Run a job and write its report into `directory`, which is made if it is not there.
 
-    Raises SchemaMismatch for a dataset of another shape, before anything is computed, and
-    OutputFailed when the directory cannot be written.
+    `frames` has a DataFrame for each input of the job, or none where the input is not required.
+    Raises MissingInput and SchemaMismatch before anything is computed, OutputFailed when the
+    directory cannot be written, and JobFailed when Spark broke.
     """
-    progress = progress_job.progress(source.offsets, source.watermarks).persist()
-    statistics = sessions_job.statistics(source.sessions, source.now_ms)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / MANIFEST).unlink(missing_ok=True)
-        topics = _write(progress, progress_job.PROGRESS, directory, "progress")
-        groups = _write(progress_job.by_group(progress), progress_job.GROUPS, directory, "groups")
-        sessions = _write(statistics, sessions_job.STATISTICS, directory, "sessions")
-        return _finish(session, source, directory, topics, groups, sessions)
+        results = _planned(job, _inputs(session, job, frames), context)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _clear(directory)
+            rows = {
+                name: _write(results[name], job, name, directory, progress) for name in job.outputs
+            }
+            return _finish(session, job, context, directory, rows, progress)
+        finally:
+            session.spark.catalog.clearCache()  # what the job kept between its outputs
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+        raise JobFailed(f"{job.name}: Spark failed: {last_line(error)}") from error
     except OSError as error:
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
-    finally:
-        progress.unpersist()
 
 
-SORT_KEYS: Final = {
-    "progress": ("tenant", "group", "topic"),
-    "groups": ("tenant", "group"),
-    "sessions": ("dimension", "position", "value"),
-}
+def _inputs(session: Session, job: Job, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    found = {}
+    for name, wanted in job.inputs.items():
+        given = frames.get(name)
+        if given is not None:
+            found[name] = require(given, wanted.schema, name)
+        elif wanted.required:
+            raise MissingInput(f"{job.name} needs {name}, and got none", name)
+        else:
+            found[name] = frame(session, wanted.schema, [], name)
+    return found
 
 
-def _write(frame: DataFrame, schema: pa.Schema, directory: Path, name: str) -> Path:
-    path = directory / f"{name}.parquet"
+def _planned(job: Job, inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFrame]:
+    made = job.run(inputs, context)
+    if missing := sorted(set(job.outputs) - set(made)):
+        raise SchemaMismatch(f"{job.name}: no output {missing[0]}", missing[0])
+    return {
+        name: require(made[name], output.schema, f"{job.name} {name}")
+        for name, output in job.outputs.items()
+    }
+
+
+def _clear(directory: Path) -> None:
+    """Take away what an earlier run left, its manifest first."""
+    path = directory / MANIFEST
+    try:
+        said = json.loads(path.read_text())
+        names = [name for name in said["files"] if isinstance(name, str)]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        names = []
+    path.unlink(missing_ok=True)
+    for name in names:
+        if re.fullmatch(r"[\w-]+\.(parquet|png|html)", name):
+            (directory / name).unlink(missing_ok=True)
+
+
+def _write(frame: DataFrame, job: Job, name: str, directory: Path, progress: Progress) -> int:
+    """One output, sorted by its order and then by all it has, so that ties fall one way."""
+    output = job.outputs[name]
+    schema = output.schema
+    others = [field for field in schema.names if field not in output.order]
     part = directory / f".{name}.parquet.part"
-    rows = frame.orderBy(*(f"`{key}`" for key in SORT_KEYS[name])).toLocalIterator()
+    progress(f"{job.name}: {name}")
+    rows = frame.orderBy(*(f"`{key}`" for key in (*output.order, *others))).toLocalIterator()
+    nested = any(pa.types.is_nested(field.type) for field in schema)
+    written = 0
     with pq.ParquetWriter(part, schema) as writer:
         while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
-            columns = [
-                pa.array(values, field.type)
-                for values, field in zip(zip(*chunk, strict=True), schema, strict=True)
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    part.replace(path)
-    return path
+            writer.write_batch(_batch(chunk, schema, f"{job.name} {name}", nested=nested))
+            written += len(chunk)
+            progress(f"{job.name}: {name}, {written:,} rows")
+    part.replace(directory / f"{name}.parquet")
+    return written
+
+
+def _batch(chunk: list[Any], schema: pa.Schema, dataset: str, *, nested: bool) -> pa.RecordBatch:
+    if nested:  # Spark's rows in rows are tuples, where Arrow wants names
+        batch = pa.RecordBatch.from_pylist([row.asDict(recursive=True) for row in chunk], schema)
+    else:
+        columns = zip(zip(*chunk, strict=True), schema, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in columns]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return project(batch, schema, dataset)  # which has no null where none may be
 
 
 def _finish(
-    session: Session, source: Source, directory: Path, topics: Path, groups: Path, sessions: Path
+    session: Session,
+    job: Job,
+    context: Context,
+    directory: Path,
+    rows: Mapping[str, int],
+    progress: Progress,
 ) -> Report:
-    # Folded results, as columns: small beside what they were made of.
-    by_topic, by_group, by_state = (pq.read_table(path) for path in (topics, groups, sessions))
-    totals = _totals(by_topic, by_group, by_state)
-    plot.draw(_picture(source, totals, by_group, by_state), directory / "report.png")
-    names = ("progress.parquet", "groups.parquet", "sessions.parquet", "report.png")
+    progress(f"{job.name}: pictures")
+    data = [f"{name}.parquet" for name in job.outputs]
+    view = job.view(Results({name: directory / f"{name}.parquet" for name in job.outputs}), context)
+    pictures = picture_names(view)
+    for name, each in zip(pictures, view.plots, strict=True):
+        plot.png(each, directory / name)
+    files = {name: checksum(directory / name) for name in (*data, *pictures)}
+    (directory / PAGE).write_text(page.render(job, view, context, rows, files), encoding="utf-8")
     report = Report(
+        job=job,
         directory=directory,
         engine=session.engine,
-        now_ms=source.now_ms,
-        cut=dict(sorted(source.cut.items())),
-        totals=totals,
-        groups=_largest(by_group, "lag", TOP_ROWS, "tenant", "group"),
-        topics=_largest(by_topic, "lag", TOP_ROWS, "tenant", "group", "topic"),
-        sessions=_each_dimension(by_state),
-        files={name: _checksum(directory / name) for name in names},
+        context=context,
+        view=view,
+        totals={number.name: number.value for number in view.numbers},
+        rows=rows,
+        files={**files, PAGE: checksum(directory / PAGE)},
     )
     part = directory / f".{MANIFEST}.part"
     part.write_text(json.dumps(_manifest(report), indent=2) + "\n")
@@ -150,87 +205,41 @@ def _finish(
     return report
 
 
-def _totals(by_topic: pa.Table, by_group: pa.Table, by_state: pa.Table) -> dict[str, int]:
-    everyone = by_state.filter(pc.equal(by_state["dimension"], "all")).to_pylist()[0]
-    # Python's integers: a total of totals may pass 64 bits where no single one did.
-    return {
-        "offsets": pc.sum(by_topic["partitions"]).as_py() or 0,
-        "groups": by_group.num_rows,
-        "topics": by_topic.num_rows,
-        "commits": sum(by_topic["commits"].to_pylist()),
-        "lag": sum(lag for lag in by_group["lag"].to_pylist() if lag is not None),
-        "partitions_unmeasured": pc.sum(by_topic["partitions_unmeasured"]).as_py() or 0,
-        "sessions": everyone["total"],
-        **{state: everyone[state] for state in sessions_job.STATES},
-    }
+def picture_names(view: View) -> list[str]:
+    """The file of each plot: its title in small letters, numbered where two are the same."""
+    names: list[str] = []
+    for place, each in enumerate(view.plots, 1):
+        word = "-".join(re.findall(r"[a-z0-9]+", each.title.lower()))[:60] or f"plot-{place}"
+        names.append(f"{word}.png" if f"{word}.png" not in names else f"{word}-{place}.png")
+    return names
 
 
-def _largest(table: pa.Table, column: str, limit: int, *names: str) -> list[Row]:
-    """The rows with the largest values, ties by name, rows without a value last."""
-    keys = [(column, "descending"), *((name, "ascending") for name in names)]
-    order = pc.sort_indices(table, sort_keys=keys)
-    rows: list[Row] = table.take(order[:limit]).to_pylist()
-    return rows
-
-
-def _each_dimension(by_state: pa.Table) -> list[Row]:
-    rows: list[Row] = []
-    for dimension in ("all", "tenant", "broker", "expiry", "expiring"):
-        some = by_state.filter(pc.equal(by_state["dimension"], dimension))
-        if dimension in ("tenant", "broker"):
-            rows += _largest(some, "total", TOP_ROWS, "value")
-        else:
-            rows += some.to_pylist()
-    return rows
-
-
-def _picture(
-    source: Source, totals: Mapping[str, int], by_group: pa.Table, by_state: pa.Table
-) -> plot.Picture:
-    cut = ", ".join(f"{group} at {index:,}" for group, index in sorted(source.cut.items()))
-    if len(cut) > CUT_CHARACTERS_MAX:
-        cut = f"{len(source.cut)} groups"  # the manifest has them all
-
-    def bars(column: str) -> plot.Bars:
-        rows = _largest(by_group, column, TOP_BARS, "tenant", "group")
-        rows = [row for row in rows if row[column] is not None]
-        return plot.Bars(
-            names=[_name(row) for row in rows], values=[float(row[column]) for row in rows]
-        )
-
-    def stacks(dimension: str, limit: int | None = None) -> plot.Stacks:
-        some = by_state.filter(pc.equal(by_state["dimension"], dimension))
-        rows = some.to_pylist() if limit is None else _largest(some, "total", limit, "value")
-        return plot.Stacks(
-            names=[row["value"] or "(no broker)" for row in rows],
-            counts=[[row[state] for state in sessions_job.STATES] for row in rows],
-        )
-
-    return plot.Picture(
-        subtitle=(
-            f"{totals['commits']:,} commits of {totals['groups']:,} groups, "
-            f"{totals['lag']:,} records behind; {totals['sessions']:,} sessions"
-            f"   \N{MIDDLE DOT}   read from {cut or 'no group'}"
-        ),
-        lag=bars("lag"),
-        rate=bars("commits_per_s"),
-        brokers=stacks("broker", TOP_BARS),
-        expiry=stacks("expiry"),
-        expiring=stacks("expiring"),
-    )
-
-
-def _name(row: Row) -> str:
-    tenant, group = row["tenant"], row["group"]
-    return str(group) if tenant == "default" else f"{tenant}/{group}"
+def manifests(directory: Path) -> list[dict[str, Any]]:
+    """The manifests of the whole reports that lie in `directory`, each under its job's name."""
+    found = []
+    for path in sorted(directory.glob(f"*/{MANIFEST}")):
+        try:
+            said = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue  # no report, or one that is being written
+        if not isinstance(said, dict) or said.get("format") != MANIFEST_FORMAT:
+            continue
+        if said.get("job") == path.parent.name:
+            found.append(said)
+    return found
 
 
 def _manifest(report: Report) -> dict[str, Any]:
     return {
         "format": MANIFEST_FORMAT,
-        "now_ms": report.now_ms,
-        "cut": report.cut,
+        "job": report.job.name,
+        "title": report.job.title,
+        "headline": report.view.headline,
+        "now_ms": report.context.now_ms,
+        "options": dict(report.context.options),
+        "cut": dict(sorted(report.context.cut.items())),
         "totals": report.totals,
+        "rows": report.rows,
         "files": {
             name: {"sha256": checksum, "bytes": (report.directory / name).stat().st_size}
             for name, checksum in report.files.items()
@@ -243,6 +252,7 @@ def _manifest(report: Report) -> dict[str, Any]:
     }
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -178,7 +178,7 @@ def _local(settings: SparkSettings, app: str, configs: dict[str, str]) -> Iterat
     except _StillRunning as error:
         raise SparkTimeout(error.detail) from None
     except Exception as error:
-        raise SparkFailed(f"local Spark did not start: {_words(error)}") from error
+        raise SparkFailed(f"local Spark did not start: {last_line(error)}") from error
     try:
         yield session
     finally:
@@ -236,7 +236,7 @@ def _start(
         raise SparkTimeout(error.detail) from None
     except Exception as error:
         _abandon(settings, None)
-        words = _words(error)
+        words = last_line(error)
         if "FileNotFoundError" in words and "java" in words:
             raise NoJava(
                 "a Ray node has no Java: start Ray's nodes with metaray's environment, or put "
@@ -252,7 +252,7 @@ def _stop(settings: SparkSettings) -> None:
     try:
         _within(settings.stop_timeout_s, "Spark's end on Ray", raydp.stop_spark)
     except Exception as error:  # noqa: BLE001  what did not end by itself is killed below
-        logger.warning("Spark did not stop by itself: %s", _words(error))
+        logger.warning("Spark did not stop by itself: %s", last_line(error))
     jvm.end(settings.stop_timeout_s)
     if not _until(lambda: not _actors(), settings.stop_timeout_s):
         _kill()
@@ -373,7 +373,7 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def _words(error: Exception) -> str:
+def last_line(error: BaseException) -> str:
     """The last line of an error is its cause; what is above is the way it came."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip()[:500] if lines else type(error).__name__

@@ -15,11 +15,19 @@ has all of it ahead. `now_ms` is an argument: a job reads no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
+from jobs.job import Context, Input, Job, Output
+from jobs.results import Results
 from jobs.schemas import require
+from jobs.view import LISTING_ROWS, PLOT_NAMES, Listing, Number, Stacks, View
+from jobs.view import Column as Shown
 
 EXPIRY_S_NEVER = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire"."""
@@ -171,3 +179,74 @@ def _place(value: Column, buckets: tuple[str, ...]) -> Column:
     for position, bucket in enumerate(buckets):
         place = fn.when(value == bucket, position).otherwise(place)
     return place
+
+
+def run(inputs: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataFrame]:
+    """The job: the statistics of the sessions at the moment of the cut."""
+    return {"sessions": statistics(inputs["sessions"], context.now_ms)}
+
+
+def view(results: Results, context: Context) -> View:
+    """How many there are in which state, by broker and by expiry."""
+    table = results.table("sessions")
+    rows = {
+        dimension: table.filter(pc.equal(table["dimension"], dimension)).to_pylist()
+        for dimension in ("all", "tenant", "broker", "expiry", "expiring")
+    }
+    for dimension in ("tenant", "broker"):
+        rows[dimension].sort(key=lambda row: (-row["total"], row["value"]))
+    everyone = rows["all"][0]
+    listed = [row for dimension in rows for row in rows[dimension][:LISTING_ROWS]]
+
+    def stacks(title: str, dimension: str) -> Stacks:
+        some = rows[dimension][:PLOT_NAMES]
+        return Stacks(
+            title=title,
+            label="sessions",
+            names=[row["value"] or "(no broker)" for row in some],
+            parts=STATES,
+            values=[[row[state] for state in STATES] for row in some],
+        )
+
+    return View(
+        headline=f"{everyone['total']:,} sessions, {everyone['active']:,} with a client",
+        numbers=(
+            Number("sessions", everyone["total"]),
+            *(Number(state, everyone[state]) for state in STATES),
+        ),
+        listings=(
+            Listing(
+                title="MQTT sessions",
+                columns=(
+                    Shown("dimension", "by"),
+                    Shown("value", ""),
+                    *(Shown(name, name, "count") for name in (*STATES, "total")),
+                ),
+                rows=listed,
+                of=len(listed),
+                section="dimension",
+            ),
+        ),
+        plots=(
+            stacks("Sessions by broker", "broker"),
+            stacks("Sessions by expiry asked for", "expiry"),
+            stacks("Sessions by time left", "expiring"),
+        ),
+    )
+
+
+JOB: Final = Job(
+    name="sessions",
+    title="MQTT sessions",
+    about="Which sessions there are, at which brokers, and how long they will be.",
+    inputs={"sessions": Input(schema=SESSIONS, table="mqtt.session", about="MQTT sessions")},
+    outputs={
+        "sessions": Output(
+            schema=STATISTICS,
+            order=("dimension", "position", "value"),
+            about="One row for each value of each dimension.",
+        )
+    },
+    run=run,
+    view=view,
+)

@@ -1,76 +1,181 @@
-"""The report of a running cluster: cuts of its groups, through Spark, into a directory."""
+"""Running jobs: their inputs brought together, Spark started once, a report of each.
+
+    made = run([JOBS["lag"]], Path("build/report"), Sources(), address="auto")
+
+What the caller named is read from there (`jobs.sources`). What is to come of a cut and was not
+named comes from the running cluster: one cut of the tables that the jobs need, taken of replicas
+that serve nobody meanwhile, so that all reports of one call speak of one moment.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-
-from actors import calls
-from jobs import datasets
-from jobs import report as report_job
-from jobs.progress import OFFSETS, WATERMARKS
+from actors import calls, columns
+from jobs import page, sources
+from jobs import report as reports
+from jobs.cut import CutFile, Manifest
+from jobs.datasets import write_parquet
+from jobs.errors import MissingInput, OutputFailed
+from jobs.job import Job
+from jobs.report import Progress, Report
 from jobs.session import SparkSettings, spark
-from jobs.sessions import SESSIONS
+from jobs.sources import Sources
 from metaray import cuts
-from state_machines.errors import NoQuorum
+from state_machines import tables as known
+from state_machines.errors import Invalid, NoQuorum
 
-OFFSET_TABLE = "offset.offset"
-SESSION_TABLE = "mqtt.session"
+OPTION_CHARACTERS_MAX = 80  #: of a bad value that are repeated
 
 
-def report(
-    address: str | None,
+def run(
+    jobs: Sequence[Job],
     out: Path,
-    watermarks: Path | None = None,
+    given: Sources,
     *,
+    address: str | None,
+    options: Mapping[str, str] | None = None,
     settings: SparkSettings | None = None,
     fallback: bool = False,
-) -> report_job.Report:
-    """Run both jobs over a cut of every offset and mqtt group of the connected cluster.
+    progress: Progress = lambda _: None,
+) -> list[Report]:
+    """Run jobs and write each one's report into `out`, under its name, and a page over all.
 
-    `address` None runs Spark in this process instead of on the cluster. `watermarks` is a Parquet
-    file (tenant, topic, partition, high_watermark); without it no lag can be told.
+    `address` None runs Spark in this process instead of on the connected cluster. Raises Invalid
+    for an option or a file that no job has, MissingInput for what a job needs and has not: both
+    before anything is started or written.
+    """
+    if not jobs:
+        raise Invalid("jobs: none was named")
+    values = {job.name: parse_options(job, jobs, options or {}) for job in jobs}
+    sources.check_files(jobs, given)
+    live = needs_cluster(jobs, given)
+    for job in jobs:
+        sources.check(job, given, live=live)
+    made = []
+    with ExitStack() as stack:
+        progress("Spark starts")
+        session = stack.enter_context(spark(address, settings, fallback=fallback))
+        if live:
+            directory = session.directory / "cut"
+            take(
+                sorted({table for job in jobs for table in sources.tables(job)}),
+                directory,
+                progress,
+            )
+            given = replace(given, cut=directory)
+        for job in jobs:
+            progress(f"{job.name}: reading")
+            read = sources.read(session, job, given)
+            context = job.context(read.now_ms, read.cut, values[job.name])
+            made.append(reports.run(session, job, read.frames, context, out / job.name, progress))
+    write_index(out)
+    return made
+
+
+def needs_cluster(jobs: Iterable[Job], given: Sources) -> bool:
+    """Whether a cut has to be taken: a job reads one and none was given."""
+    return given.cut is None and any(sources.tables(job) for job in jobs)
+
+
+def runnable(jobs: Iterable[Job], given: Sources, *, live: bool) -> tuple[list[Job], list[str]]:
+    """The jobs that have what they need, and in words what the others lack."""
+    able, lacking = [], []
+    for job in jobs:
+        try:
+            sources.check(job, given, live=live)
+        except MissingInput as error:
+            lacking.append(error.detail)
+        else:
+            able.append(job)
+    return able, lacking
+
+
+def parse_options(job: Job, jobs: Sequence[Job], given: Mapping[str, str]) -> dict[str, Any]:
+    """The options that are this job's, as numbers where they are. Raises Invalid."""
+    every = sorted({name for each in jobs for name in each.options})
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in every:
+            raise Invalid(
+                f"{name}: no job here has such an option; they have {', '.join(every) or 'none'}"
+            )
+        option = job.options.get(name)
+        if option is None:
+            continue
+        if isinstance(option.default, str):
+            values[name] = text
+            continue
+        try:
+            values[name] = int(text)
+        except ValueError:
+            raise Invalid(
+                f"{name}: a whole number is wanted, not {text[:OPTION_CHARACTERS_MAX]!r}"
+            ) from None
+    job.context(0, {}, values)  # which knows the limits
+    return values
+
+
+def write_index(out: Path) -> Path:
+    """The page over all reports that lie in `out`."""
+    manifests = reports.manifests(out)
+    path = out / reports.PAGE
+    try:
+        path.write_text(page.index("Reports", manifests), encoding="utf-8")
+    except OSError as error:
+        raise OutputFailed(f"the page cannot be written to {path}: {error}") from error
+    return path
+
+
+def take(tables: Sequence[str], directory: Path, progress: Progress) -> Manifest:
+    """A cut of the running cluster: these tables of every group that keeps them, into `directory`.
+
+    Raises NoQuorum when there is no such group, or a group that gives no cut.
     """
     groups = sorted({name.rpartition("/")[0] for name in calls.named_actors() if "/" in name})
-    with ExitStack() as stack:
-        session = stack.enter_context(spark(address, settings, fallback=fallback))
-        taken: list[cuts.Cut] = []
-        for group in groups:
-            table = {"offset": OFFSET_TABLE, "mqtt": SESSION_TABLE}.get(group.rpartition("-")[0])
-            if table is not None:
-                cut = cuts.take(group, (table,))
-                stack.callback(cut.close)
-                taken.append(cut)
-        if not taken:
-            raise NoQuorum("there is no offset or mqtt group to report on")
-        offsets = (
-            page
-            for cut in taken
-            if cut.group.startswith("offset-")
-            for page in cut.pages(OFFSET_TABLE)
-        )
-        sessions = (
-            page
-            for cut in taken
-            if cut.group.startswith("mqtt-")
-            for page in cut.pages(SESSION_TABLE)
-        )
-        if watermarks is None:
-            marks = datasets.frame(session, WATERMARKS, _nothing(WATERMARKS), "watermarks")
-        else:
-            marks = datasets.read_parquet(session, watermarks, WATERMARKS, "watermarks")
-        source = report_job.Source(
-            offsets=datasets.frame(session, OFFSETS, offsets, "offsets"),
-            watermarks=marks,
-            sessions=datasets.frame(session, SESSIONS, sessions, "sessions"),
-            now_ms=time.time_ns() // 1_000_000,
-            cut={cut.group: cut.index for cut in taken},
-        )
-        return report_job.run(session, source, out)
+    files: list[CutFile] = []
+    vector: dict[str, int] = {}
+    for group in groups:
+        kind = group.rpartition("-")[0]
+        wanted = tuple(table for table in tables if table.partition(".")[0] == kind)
+        if not wanted:
+            continue
+        cut = cuts.take(group, wanted)
+        try:
+            vector[group] = cut.index
+            files += [_write(cut, table, directory, progress) for table in wanted]
+        finally:
+            cut.close()
+    if not vector:
+        raise NoQuorum(f"there is no group that keeps {', '.join(tables)}")
+    manifest = Manifest(
+        cluster="", taken_ms=time.time_ns() // 1_000_000, cut=vector, files=files, schema=""
+    )
+    manifest.write(directory)
+    return manifest
 
 
-def _nothing(schema: pa.Schema) -> list[pa.RecordBatch]:
-    return [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+def _write(cut: cuts.Cut, table: str, directory: Path, progress: Progress) -> CutFile:
+    path = directory / table / f"{cut.group}-00000.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = columns.schema_of(known.TABLES[table].row)
+    rows = write_parquet(path, schema, _told(cut.pages(table), cut, progress), table)
+    return CutFile(
+        path=f"{table}/{path.name}",
+        table=table,
+        group=cut.group,
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=reports.checksum(path),
+    )
+
+
+def _told(pages: Iterator[bytes], cut: cuts.Cut, progress: Progress) -> Iterator[bytes]:
+    for number, each in enumerate(pages, 1):
+        progress(f"{cut.group}: page {number}")
+        yield each

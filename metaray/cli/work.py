@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table
 
-from metaray.cli.app import Address, Data, app, console, explained
+from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import join_cluster
-from metaray.where import DEFAULT_DATA
+from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
+from state_machines.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+    from jobs.report import Report
 
 DEMO_DATA = Path("build") / "demo"
 DEMO_OUT = Path("build") / "report"
@@ -18,34 +27,177 @@ DEMO_OUT = Path("build") / "report"
 @app.command()
 @explained
 def report(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The jobs to run: lag and sessions if none is named.")
+    ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Directory for Parquet, PNG, JSON.")
+        Path, typer.Option("--out", help="Directory for pages, Parquet, PNG and JSON.")
     ] = DEMO_OUT,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run each job that has what it needs.")
+    ] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the jobs with their inputs and options.")
+    ] = False,
+    cut: Annotated[
+        Path | None, typer.Option("--cut", help="Read this cut instead of the running cluster.")
+    ] = None,
+    before: Annotated[
+        Path | None, typer.Option("--before", help="An earlier cut, to compare with.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option("--history", help="The operation history's directory.")
+    ] = None,
     watermarks: Annotated[
         Path | None,
         typer.Option(
             "--watermarks", help="Parquet: tenant, topic, partition, high_watermark; for the lag."
         ),
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE", help="Parquet for an input of that name."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of a job.")
+    ] = None,
     local_spark: Annotated[
         bool, typer.Option("--local-spark", help="Run Spark in this process, not on the cluster.")
     ] = False,
     address: Address = None,
     data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
-    """Report on consumer progress and sessions, by Spark over a consistent cut."""
-    from jobs import tables
+    """Run jobs of the pipeline: tables here, and a page, pictures and Parquet in a directory."""
+    from jobs.catalogue import DEFAULT, JOBS
+    from jobs.sources import Sources
     from metaray import reporting
 
-    join_cluster(address, data)
-    with console.status("Spark reads the groups …"):
-        made = reporting.report(
-            None if local_spark else "auto", out, watermarks, fallback=not local_spark
+    if listing:
+        _list(list(JOBS.values()), as_json=as_json)
+        return
+    files = {name: Path(path) for name, path in _pairs("input", inputs).items()}
+    if watermarks is not None:
+        files["watermarks"] = watermarks
+    given = Sources(cut=cut, before=before, history=history, files=files)
+    if every and names:
+        raise Invalid("all: either --all or names of jobs")
+    if every:
+        jobs, lacking = reporting.runnable(JOBS.values(), given, live=cut is None)
+    else:
+        jobs, lacking = [_job(name, JOBS) for name in names or DEFAULT], []
+    # What needs no cluster asks for none, unless one was named to run Spark on.
+    joins = reporting.needs_cluster(jobs, given) or bool(
+        address or os.environ.get(ADDRESS_VARIABLE)
+    )
+    if joins:
+        join_cluster(address, data)
+    with console.status("Spark starts") as status:
+        made = reporting.run(
+            jobs,
+            out,
+            given,
+            address="auto" if joins and not local_spark else None,
+            options=_pairs("set", settings),
+            fallback=True,
+            progress=lambda words: status.update(cell(words)),
         )
-    console.print(tables.progress_table(made))
-    console.print(tables.session_table(made))
-    console.print(f"Spark ran {'on the cluster' if made.engine == 'raydp' else 'in this process'}")
-    console.print(f"report in {made.directory}", highlight=False)
+    if as_json:
+        print_json([_plain(each) for each in made])
+        return
+    show(made)
+    for each in lacking:
+        console.print(f"[yellow]left out[/]: {cell(each)}", highlight=False, soft_wrap=True)
+    console.print(f"look at {out / 'index.html'}", highlight=False, soft_wrap=True)
+
+
+def show(made: Sequence[Report]) -> None:
+    """Reports on the terminal, one below the other."""
+    from jobs import tables
+
+    for each in made:
+        console.print()
+        for part in tables.render(each):
+            console.print(part)
+    if made:
+        where = "on the cluster" if made[0].engine == "raydp" else "in this process"
+        console.print(f"\nSpark ran {where}", highlight=False)
+
+
+def _job(name: str, jobs: dict[str, Job]) -> Job:
+    if name not in jobs:
+        raise NotFound(f"job: there is no {name[:80]!r}; there are {', '.join(jobs)}")
+    return jobs[name]
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise Invalid(f"{option}: NAME=VALUE is wanted, not {each[:80]!r}")
+        if name in pairs:
+            raise Invalid(f"{option}: {name[:80]!r} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _list(jobs: Sequence[Job], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_described(job) for job in jobs])
+        return
+    for job in jobs:
+        console.print(f"[bold]{job.name}[/]  {cell(job.about)}", highlight=False)
+        table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column()
+        for name, each in job.inputs.items():
+            needed = "" if each.required else ", if there is one"
+            table.add_row(f"  {name}", cell(f"{_origin(name, job)}{needed}  {each.about}"))
+        for name, option in job.options.items():
+            table.add_row(f"  --set {name}=", cell(f"{option.about} ({option.default})"))
+        console.print(table)
+
+
+def _origin(name: str, job: Job) -> str:
+    each = job.inputs[name]
+    return {
+        "cut": f"table {each.table}",
+        "before": f"table {each.table} of --before",
+        "history": "--history",
+        "file": f"--input {name}=FILE",
+    }[each.of]
+
+
+def _described(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "title": job.title,
+        "about": job.about,
+        "inputs": {
+            name: {"of": each.of, "table": each.table, "required": each.required}
+            for name, each in job.inputs.items()
+        },
+        "outputs": {name: each.about for name, each in job.outputs.items()},
+        "options": {
+            name: {"default": each.default, "about": each.about}
+            for name, each in job.options.items()
+        },
+    }
+
+
+def _plain(made: Report) -> dict[str, Any]:
+    return {
+        "job": made.job.name,
+        "headline": made.view.headline,
+        "directory": str(made.directory),
+        "engine": made.engine,
+        "now_ms": made.context.now_ms,
+        "cut": dict(made.context.cut),
+        "totals": dict(made.totals),
+        "rows": dict(made.rows),
+        "files": dict(made.files),
+    }
 
 
 @app.command()

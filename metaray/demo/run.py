@@ -19,6 +19,8 @@ from rich.table import Table
 
 from actors.config import ClusterConfig
 from jobs import tables as job_tables
+from jobs.catalogue import DEFAULT, JOBS
+from jobs.sources import Sources
 from metaray import local, reporting
 from metaray.client import Client, join_cluster
 from metaray.demo.brokers import Broker, free_port
@@ -120,20 +122,27 @@ def _story(
     with steps.step("report by Spark on the same cluster") as note:
         watermarks = out / "watermarks.parquet"
         consumers.write_watermarks(watermarks, consumers.rng)
-        report = reporting.report(cluster.address, out, watermarks)
-        note.text = f"{report.engine}, {report.directory}"
-    summary.report = str(report.directory)
-    counted = report.totals["commits"]
+        reports = reporting.run(
+            [JOBS[name] for name in DEFAULT],
+            out,
+            Sources(files={"watermarks": watermarks}),
+            address=cluster.address,
+        )
+        note.text = f"{reports[0].engine}, {out}"
+    summary.report = str(out)
+    totals = {name: value for report in reports for name, value in report.totals.items()}
+    counted = totals["commits"] or 0
     steps.check(
         counted >= consumers.acknowledged,
         f"the report counts {counted} commits, {consumers.acknowledged} were acknowledged",
     )
     steps.check(
-        report.totals["sessions"] >= CLIENTS - DROPPED,
-        f"the report counts {report.totals['sessions']} sessions",
+        (totals["sessions"] or 0) >= CLIENTS - DROPPED,
+        f"the report counts {totals['sessions']} sessions",
     )
-    steps.console.print(job_tables.progress_table(report))
-    steps.console.print(job_tables.session_table(report))
+    for report in reports:
+        for part in job_tables.render(report):
+            steps.console.print(part)
 
 
 async def _traffic(

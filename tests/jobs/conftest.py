@@ -66,12 +66,11 @@ def no_spark(shared_spark: SharedSpark) -> None:
 
 
 @pytest.fixture(scope="session")
-def local_report(
+def local_reports(
     shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory
-) -> report.Report:
-    """The report of the sample fleet, made by a local Spark."""
-    session = shared_spark.get()
-    return report.run(session, samples.source(session), tmp_path_factory.mktemp("report"))
+) -> dict[str, report.Report]:
+    """The reports of the sample fleet by job, made by a local Spark."""
+    return samples.reports(shared_spark.get(), tmp_path_factory.mktemp("report"))
 
 
 Rows = Callable[[pa.Schema, list[dict[str, Any]]], Any]

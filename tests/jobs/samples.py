@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from actors import columns
+from jobs import lag
+from jobs import sessions as sessions_job
 from jobs.datasets import frame
+from jobs.job import Context, Job
 from jobs.progress import WATERMARKS
-from jobs.report import Source
+from jobs.report import Report, run
 from jobs.session import Session
 
 NOW = 1_800_000_000_000
@@ -110,13 +114,31 @@ def pages(row: type, rows: list[Any], size: int = 100) -> Iterator[bytes]:
         yield columns.to_ipc(columns.batch(row, some, [start + 1] * len(some)))
 
 
-def source(session: Session) -> Source:
-    return Source(
-        offsets=frame(session, columns.schema_of(Offset), pages(Offset, offsets()), "offsets"),
-        watermarks=frame(session, WATERMARKS, [watermarks()], "watermarks"),
-        sessions=frame(
+def frames(session: Session) -> dict[str, Any]:
+    """The inputs of *lag* and of *sessions*, as pages bring them."""
+    return {
+        "offsets": frame(session, columns.schema_of(Offset), pages(Offset, offsets()), "offsets"),
+        "watermarks": frame(session, WATERMARKS, [watermarks()], "watermarks"),
+        "sessions": frame(
             session, columns.schema_of(MqttSession), pages(MqttSession, sessions()), "sessions"
         ),
-        now_ms=NOW,
-        cut={"offset-0": 41, "mqtt-0": 7},
-    )
+    }
+
+
+def context(job: Job) -> Context:
+    return job.context(NOW, {"offset-0": 41, "mqtt-0": 7}, {})
+
+
+def reports(session: Session, directory: Path) -> dict[str, Report]:
+    """What *lag* and *sessions* say of the sample fleet, each in its directory."""
+    inputs = frames(session)
+    return {
+        job.name: run(
+            session,
+            job,
+            {name: inputs[name] for name in job.inputs},
+            context(job),
+            directory / job.name,
+        )
+        for job in (lag.JOB, sessions_job.JOB)
+    }

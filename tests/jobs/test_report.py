@@ -5,147 +5,211 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 from rich.console import Console
 
-from jobs import report, tables
+from jobs import lag, report, tables
+from jobs import sessions as sessions_job
 from jobs.datasets import frame
-from jobs.errors import OutputFailed, SchemaMismatch
-from jobs.plot import Bars, Picture, Stacks, count, draw, shorten
-from jobs.progress import GROUPS, OFFSETS, PROGRESS, WATERMARKS
+from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
+from jobs.job import Context, Input, Job, Output
+from jobs.progress import OFFSETS
+from jobs.results import Results
 from jobs.session import Session
-from jobs.sessions import SESSIONS, STATISTICS
-from tests.jobs.samples import NOW, offsets, sessions, source
+from jobs.sessions import SESSIONS
+from jobs.view import Number, View
+from tests.jobs.samples import context, frames, offsets, reports, sessions
+
+NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+NESTED = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("word", pa.string()),
+        pa.field("pair", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+    ]
+)
+
+
+def on_screen(made: report.Report) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    for part in tables.render(made):
+        console.print(part)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def job(output: pa.Schema, run: Any, *, order: tuple[str, ...] = ("n",)) -> Job:
+    return Job(
+        name="probe",
+        title="Probe",
+        about="A job of a test.",
+        inputs={"numbers": Input(schema=NUMBERS, of="file")},
+        outputs={"found": Output(schema=output, order=order, about="What was found.")},
+        run=run,
+        view=lambda results, _: View(
+            headline="found", numbers=(Number("rows", results.rows("found")),)
+        ),
+    )
+
+
+def numbers(session: Session, *values: int) -> dict[str, DataFrame]:
+    batch = pa.RecordBatch.from_pylist([{"n": n} for n in values], schema=NUMBERS)
+    return {"numbers": frame(session, NUMBERS, [batch], "numbers")}
 
 
 @pytest.mark.spark
 def test_a_report_is_whole_and_comes_out_the_same(
-    session: Session, local_report: report.Report, tmp_path: Path
+    session: Session, local_reports: dict[str, report.Report], tmp_path: Path
 ) -> None:
-    made = local_report
     rows = offsets()
-    assert made.totals["offsets"] == len(rows)
-    assert made.totals["commits"] == sum(row.commits for row in rows)
-    assert made.totals["groups"] == 60
-    assert made.totals["sessions"] == len(sessions())
-    assert made.totals["active"] == sum(row.connected for row in sessions())
+    progress, states = local_reports["lag"], local_reports["sessions"]
+    assert progress.totals["commits"] == sum(row.commits for row in rows)
+    assert progress.totals["groups"] == progress.rows["groups"] == 60
+    assert states.totals["sessions"] == len(sessions())
+    assert states.totals["active"] == sum(row.connected for row in sessions())
+    for made in local_reports.values():
+        manifest = json.loads((made.directory / "manifest.json").read_text())
+        assert (manifest["job"], manifest["cut"]) == (made.job.name, {"mqtt-0": 7, "offset-0": 41})
+        assert (manifest["totals"], manifest["rows"]) == (made.totals, made.rows)
+        assert manifest["versions"]["pyspark"] == "3.5.7"
+        assert sorted(path.name for path in made.directory.iterdir()) == sorted(
+            ["manifest.json", *manifest["files"]]
+        )
+        for name, file in manifest["files"].items():
+            data = (made.directory / name).read_bytes()
+            assert (len(data), hashlib.sha256(data).hexdigest()) == (file["bytes"], file["sha256"])
+            assert not name.endswith(".png") or data.startswith(b"\x89PNG")
+        for name, output in made.job.outputs.items():
+            table = pq.read_table(made.directory / f"{name}.parquet")
+            assert table.schema.equals(output.schema)
+            keys = [tuple(row[key] for key in output.order) for row in table.to_pylist()]
+            assert keys == sorted(keys)
+            assert len(keys) == made.rows[name]
+        text = on_screen(made)
+        assert made.view.headline in text
+        assert made.view.headline in made.page.read_text()
 
-    manifest = json.loads((made.directory / "manifest.json").read_text())
-    assert manifest["cut"] == {"mqtt-0": 7, "offset-0": 41}
-    assert manifest["totals"] == made.totals
-    assert manifest["versions"]["pyspark"] == "3.5.7"
-    assert sorted(path.name for path in made.directory.iterdir()) == sorted(
-        ["manifest.json", *manifest["files"]]
-    )
-    for name, file in manifest["files"].items():
-        data = (made.directory / name).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (file["bytes"], file["sha256"])
-    assert made.picture.read_bytes().startswith(b"\x89PNG")
-    for name, schema in (("progress", PROGRESS), ("groups", GROUPS), ("sessions", STATISTICS)):
-        assert pq.read_schema(made.directory / f"{name}.parquet").equals(schema)
-
-    lags = [row["lag"] for row in made.groups]
-    assert lags == sorted(lags, reverse=True)
-    assert len(made.groups) == len(made.topics) == report.TOP_ROWS
-
-    again = report.run(session, source(session), tmp_path)
-    assert again.files == made.files
-
-    console = Console(file=io.StringIO(), width=160)
-    console.print(tables.progress_table(made), tables.session_table(made))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "20 of 60 groups" in text
-    assert made.groups[0]["group"] in text
-    assert "01-15 0" in text  # the last commits, in UTC
-    assert "up to 1 hour" in text
+    again = reports(session, tmp_path)
+    assert {name: made.files for name, made in again.items()} == {
+        name: made.files for name, made in local_reports.items()
+    }
 
 
 @pytest.mark.spark
 def test_nothing_at_all_makes_a_report_too(session: Session, tmp_path: Path) -> None:
-    nothing = report.Source(
-        offsets=frame(session, OFFSETS, [], "offsets"),
-        watermarks=frame(session, WATERMARKS, [], "watermarks"),
-        sessions=frame(session, SESSIONS, [], "sessions"),
-        now_ms=NOW,
-        cut={},
-    )
-    made = report.run(session, nothing, tmp_path)
-    assert set(made.totals.values()) == {0}
-    assert made.picture.exists()
-    Console(file=io.StringIO()).print(tables.progress_table(made), tables.session_table(made))
+    """And an input that is not required need not be there."""
+    for each, name, schema in (
+        (lag.JOB, "offsets", OFFSETS),
+        (sessions_job.JOB, "sessions", SESSIONS),
+    ):
+        nothing = {name: frame(session, schema, [], name)}
+        made = report.run(session, each, nothing, Context(now_ms=0), tmp_path / each.name)
+        assert set(made.totals.values()) <= {0, None}
+        assert made.page.exists()
+        assert on_screen(made)
 
 
 @pytest.mark.spark
 def test_a_report_that_cannot_be_made_says_why(session: Session, tmp_path: Path) -> None:
-    good = source(session)
+    good = frames(session)
+
+    def run(offsets: DataFrame, where: Path) -> None:
+        report.run(session, lag.JOB, {**good, "offsets": offsets}, context(lag.JOB), where)
+
     with pytest.raises(SchemaMismatch, match="offsets: column commits is missing"):
-        report.run(session, replace(good, offsets=good.offsets.drop("commits")), tmp_path / "r")
+        run(good["offsets"].drop("commits"), tmp_path / "r")
+    with pytest.raises(MissingInput, match="lag needs offsets, and got none") as missing:
+        report.run(session, lag.JOB, {}, context(lag.JOB), tmp_path / "r")
+    assert missing.value.dataset == "offsets"
     assert not (tmp_path / "r").exists()
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputFailed, match="cannot be written to"):
-        report.run(session, good, tmp_path / "file")
+        run(good["offsets"], tmp_path / "file")
 
 
-def test_names_from_clients_are_drawn_and_never_obeyed(tmp_path: Path) -> None:
-    names = ["$x^2$", "日本語", "a\nb\x1b[31m", "n" * 300, "", r"\frac", "[red]"]
-    states = Stacks(names=names, counts=[(1, 2, 3)] * len(names))
-    picture = Picture(
-        subtitle="$ 5 $",
-        lag=Bars(names=names, values=[2.0**63] * len(names)),
-        rate=Bars(names=names, values=[0.0] * len(names)),
-        brokers=states,
-        expiry=states,
-        expiring=Stacks(names=[], counts=[]),
-    )
-    draw(picture, tmp_path / "p.png")
-    assert (tmp_path / "p.png").stat().st_size > 10_000
-    assert shorten("a\nb\x1b") == "a·b·"
-    assert shorten("n" * 300) == "n" * 12 + "…" + "n" * 12
+@pytest.mark.spark
+def test_what_an_earlier_run_left_goes_first(session: Session, tmp_path: Path) -> None:
+    """So that a run that fails leaves no report that looks whole, and nothing else is touched."""
+    probe = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"]})
+    made = report.run(session, probe, numbers(session, 3, 1, 2), Context(now_ms=0), tmp_path)
+    assert pq.read_table(tmp_path / "found.parquet")["n"].to_pylist() == [1, 2, 3]
+    (tmp_path / "kept.txt").write_text("mine")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    victim = tmp_path.parent / "victim.parquet"
+    victim.touch()
+    manifest["files"]["../victim.parquet"] = {}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+
+    def break_down(inputs: Mapping[str, DataFrame], _: Context) -> dict[str, DataFrame]:
+        broken = fn.raise_error(fn.lit("the disk is gone")).cast("bigint")
+        return {"found": inputs["numbers"].withColumn("n", broken)}
+
+    with pytest.raises(JobFailed, match="probe: Spark failed: "):
+        report.run(
+            session, replace(probe, run=break_down), numbers(session, 1), made.context, tmp_path
+        )
+    assert [path.name for path in tmp_path.glob("[!.]*")] == ["kept.txt"]
+    assert victim.exists()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (0.25, "0.2"), (999, "999"), (1_000, "1.0 k"), (12_345, "12 k"), (5e6, "5.0 M")],
-)
-def test_counts_are_short(value: float, text: str) -> None:
-    assert count(value) == text
+@pytest.mark.spark
+def test_an_output_of_another_shape_is_refused(session: Session, tmp_path: Path) -> None:
+    given = numbers(session, 1)
+    forgetful = job(NUMBERS, lambda inputs, _: {})
+    with pytest.raises(SchemaMismatch, match="probe: no output found"):
+        report.run(session, forgetful, given, Context(now_ms=0), tmp_path / "r")
+    other = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"].withColumn("n", fn.lit(""))})
+    with pytest.raises(SchemaMismatch, match="probe found: column n is string, expected bigint"):
+        report.run(session, other, given, Context(now_ms=0), tmp_path / "r")
+    empty = fn.lit(None).cast("bigint")
+    holey = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"].withColumn("n", empty)})
+    with pytest.raises(SchemaMismatch, match="probe found: column n has 1 nulls"):
+        report.run(session, holey, given, Context(now_ms=0), tmp_path / "r")
+    assert not (tmp_path / "r" / "manifest.json").exists()
 
 
-def test_hostile_names_do_not_reach_the_terminal() -> None:
-    row = {
-        "tenant": "[bold]t",
-        "group": "[bold]g\x1b[2J",
-        "topics": 1,
-        "partitions": 1,
-        "commits": 1,
-        "lag": None,
-        "lag_max": None,
-        "first_commit_ms": 0,
-        "last_commit_ms": 2**62,
-        "commits_per_s": 1.0,
-    }
-    totals = dict.fromkeys(["groups", "topics", "offsets", "commits", "lag"], 1)
-    made = report.Report(
-        directory=Path(),
-        engine="local",
-        now_ms=0,
-        cut={},
-        totals={**totals, "partitions_unmeasured": 1},
-        groups=[row],
-        topics=[],
-        sessions=[],
-        files={},
-    )
-    console = Console(file=io.StringIO(), width=160)
-    console.print(tables.progress_table(made))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[bold]g" in text
-    assert "\x1b" not in text
-    assert "unknown" in text
-    assert isinstance(made.groups[0], dict)
-    assert pa.schema(GROUPS).names == list(row)
+@pytest.mark.spark
+def test_rows_within_rows_and_ties(session: Session, tmp_path: Path) -> None:
+    """Ties of the order are decided by the other columns, whichever executor was first."""
+
+    def run(inputs: Mapping[str, DataFrame], _: Context) -> dict[str, DataFrame]:
+        pair = fn.struct((-fn.col("n")).alias("a"), fn.array(fn.col("n").cast("string")).alias("b"))
+        found = inputs["numbers"].withColumn("pair", pair).withColumn("word", fn.lit("w"))
+        return {"found": found.repartition(5)}
+
+    probe = job(NESTED, run, order=("word",))
+    report.run(session, probe, numbers(session, 2, 3, 1), Context(now_ms=0), tmp_path)
+    assert pq.read_table(tmp_path / "found.parquet").to_pylist() == [
+        {"n": n, "word": "w", "pair": {"a": -n, "b": [str(n)]}} for n in (1, 2, 3)
+    ]
+
+
+def test_results_are_read_batch_by_batch(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"n": [5, None, 7]}), path)
+    results = Results({"r": path})
+    assert (results.rows("r"), results.sum("r", "n")) == (3, 12)
+    assert results.top("r", "n", 2) == [{"n": 7}, {"n": 5}]
+
+
+def test_reports_of_a_directory(tmp_path: Path) -> None:
+    """A directory of another name, of another format or in the making is none."""
+    good = {"format": report.MANIFEST_FORMAT, "job": "lag"}
+    for name, text in (
+        ("lag", json.dumps(good)),
+        ("other", json.dumps(good)),
+        ("sessions", json.dumps({**good, "job": "sessions", "format": 1})),
+        ("broken", "{"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(text)
+    assert report.manifests(tmp_path) == [good]

@@ -23,7 +23,7 @@ from jobs.errors import (
 )
 from jobs.session import Session, SparkSettings, _actors, _until, spark
 from tests.jobs.conftest import SMALL, SharedSpark
-from tests.jobs.samples import source
+from tests.jobs.samples import reports
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,11 +160,10 @@ def test_not_connected_is_said_or_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.spark
 @pytest.mark.usefixtures("ray_driver")
 def test_on_ray_the_report_is_the_same(
-    shared_spark: SharedSpark, local_report: report.Report, tmp_path: Path
+    shared_spark: SharedSpark, local_reports: dict[str, report.Report], tmp_path: Path
 ) -> None:
     import ray
 
-    local = local_report
     shared_spark.end()
     free = ray.available_resources()
     with spark("auto", SMALL, app="tests") as session:
@@ -173,10 +172,11 @@ def test_on_ray_the_report_is_the_same(
             name: free[name] - ray.available_resources().get(name, 0) for name in ("CPU", "meta")
         }
         assert held == {"CPU": 1.0, "meta": 0.0}  # plain CPU, and nothing of the replicas'
-        on_ray = report.run(session, source(session), tmp_path / "ray")
+        on_ray = reports(session, tmp_path / "ray")
         assert len(session.kept) == 3  # the pages went through the object store
-    assert on_ray.files == local.files
-    assert (on_ray.totals, on_ray.groups) == (local.totals, local.groups)
+    for name, made in on_ray.items():
+        assert made.files == local_reports[name].files
+        assert (made.totals, made.rows) == (local_reports[name].totals, local_reports[name].rows)
     assert _actors() == []
     assert _until(lambda: ray.available_resources().get("CPU") == free["CPU"], 20)
     assert _until(lambda: not javas(), 20)

@@ -1,0 +1,186 @@
+"""Where a job's inputs come from: a cut's directory, an earlier one, the history, single files.
+
+    Sources(cut=Path("cut"), files={"watermarks": Path("marks.parquet")})
+
+What a job needs and nobody gave is told before Spark starts, with the option that gives it. A cut
+is checked against its manifest, checksums and all, before a row of it is read. Parquet files go
+to Spark as they are where Spark runs in this process, and page by page through Ray's object store
+where its executors may be on other nodes, which do not see this machine's files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+
+from jobs import cut as cuts
+from jobs.datasets import ddl, empty, frame
+from jobs.errors import MissingInput, SchemaMismatch
+from jobs.job import Input, Job
+from jobs.schemas import project
+from jobs.session import Session
+from state_machines.errors import Invalid
+
+MOMENT = "at_ms"  #: the column of the history that says when
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What the caller gave. `None`: nothing of the kind."""
+
+    cut: Path | None = None
+    before: Path | None = None
+    history: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Parquet files by the name of the input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a job reads: its DataFrames, and the moment and the cut they are of."""
+
+    frames: Mapping[str, DataFrame]
+    now_ms: int
+    cut: Mapping[str, int]
+
+
+def tables(job: Job) -> tuple[str, ...]:
+    """The tables of a cut that a job reads, sorted."""
+    return tuple(sorted({each.table for each in job.inputs.values() if each.of == "cut"}))
+
+
+def check(job: Job, given: Sources, *, live: bool) -> None:
+    """Raise MissingInput for what the job needs and was not given; `live`: a cut can be taken."""
+    for name, wanted in job.inputs.items():
+        there = {
+            "cut": live or given.cut is not None,
+            "before": given.before is not None,
+            "history": given.history is not None,
+            "file": name in given.files,
+        }[wanted.of]
+        if wanted.required and not there:
+            raise MissingInput(f"{job.name} needs {name}: {_remedy(name, wanted)}", name)
+
+
+def check_files(jobs: Sequence[Job], given: Sources) -> None:
+    """Raise Invalid for a file that no job asks for, or that is not there."""
+    asked = sorted({name for job in jobs for name, each in job.inputs.items() if each.of == "file"})
+    for name, path in given.files.items():
+        if name not in asked:
+            known = ", ".join(asked) or "none"
+            raise Invalid(f"input: no job here reads a file {name!r}; they read {known}")
+        if not path.is_file():
+            raise Invalid(f"input: {name}: {path} is no file")
+
+
+def read(session: Session, job: Job, given: Sources) -> Inputs:
+    """The inputs of a job, as DataFrames that are valid while the session runs.
+
+    Raises BadCut for a directory that is no cut, SchemaMismatch for rows of another shape and
+    MissingInput for what is not there at all.
+    """
+    check(job, given, live=False)
+    manifests = {
+        of: _manifest(directory)
+        for of, directory in (("cut", given.cut), ("before", given.before))
+        if directory is not None and any(each.of == of for each in job.inputs.values())
+    }
+    frames: dict[str, DataFrame] = {}
+    for name, wanted in job.inputs.items():
+        paths = _paths(name, wanted, given, manifests)
+        if paths is not None:
+            frames[name] = read_files(session, paths, wanted.schema, name)
+        elif wanted.required:
+            raise MissingInput(f"{job.name} needs {name}: {_remedy(name, wanted)}", name)
+    manifest = manifests.get("cut")
+    if manifest is not None:
+        return Inputs(frames=frames, now_ms=manifest.taken_ms, cut=manifest.cut)
+    return Inputs(frames=frames, now_ms=_latest(job, frames), cut={})
+
+
+def read_files(
+    session: Session, paths: Sequence[Path], schema: pa.Schema, dataset: str
+) -> DataFrame:
+    """The DataFrame of Parquet files on this machine, with the columns of `schema`."""
+    certain = True
+    for path in paths:
+        try:
+            found = pq.read_schema(path)
+        except (OSError, pa.ArrowException) as error:
+            raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
+        project(empty(found), schema, dataset)
+        certain &= all(each.nullable or not found.field(each.name).nullable for each in schema)
+    if session.engine == "local" and certain and paths:
+        uris = [path.absolute().as_uri() for path in paths]
+        return session.spark.read.schema(ddl(schema)).parquet(*uris)
+    return frame(session, schema, _pages(paths, schema, dataset), dataset)
+
+
+def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        try:
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(columns=schema.names)
+        except (OSError, pa.ArrowException) as error:
+            raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
+
+
+def _manifest(directory: Path) -> cuts.Manifest:
+    manifest = cuts.read_manifest(directory)
+    cuts.check(directory, manifest)
+    return manifest
+
+
+def _paths(
+    name: str, wanted: Input, given: Sources, manifests: Mapping[str, cuts.Manifest]
+) -> list[Path] | None:
+    """The files of an input; None when nothing of the kind was given."""
+    match wanted.of:
+        case "file":
+            return [given.files[name]] if name in given.files else None
+        case "history":
+            return None if given.history is None else _history(given.history)
+        case of:
+            manifest, directory = manifests.get(of), given.cut if of == "cut" else given.before
+            if manifest is None or directory is None:
+                return None
+            files = [directory / e.path for e in manifest.files if e.table == wanted.table]
+            return files or None  # a cut of other tables knows nothing of this one
+
+
+def _history(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        raise Invalid(f"history: {directory} is no directory")
+    found = sorted(directory.rglob("*.parquet"))
+    return [path for path in found if not path.name.startswith(".")]
+
+
+def _latest(job: Job, frames: Mapping[str, DataFrame]) -> int:
+    """The moment of a job without a cut: the last that its history knows of."""
+    moments = [
+        frames[name].agg(fn.max(MOMENT)).collect()[0][0]
+        for name, wanted in job.inputs.items()
+        if wanted.of == "history" and name in frames and MOMENT in wanted.schema.names
+    ]
+    known = [moment for moment in moments if moment is not None]
+    return max(known) if known else time.time_ns() // 1_000_000
+
+
+def _remedy(name: str, wanted: Input) -> str:
+    match wanted.of:
+        case "cut":
+            return f"a cut with the table {wanted.table}, by --cut DIR or of a running cluster"
+        case "before":
+            return f"an earlier cut with the table {wanted.table}, by --before DIR"
+        case "history":
+            return "the operation history, by --history DIR (`metaray history` writes it)"
+        case "file":
+            about = f" ({wanted.about})" if wanted.about else ""
+            return f"a Parquet file{about}, by --input {name}=FILE"
