@@ -6,6 +6,7 @@ JobError
 ├── MissingInput         a job needs a dataset that it was not given
 ├── OutputFailed         the report's directory cannot be written
 ├── JobFailed            Spark ran, and broke in mid-job
+├── BadHistory           a directory has no operation history, or one that contradicts itself
 └── SparkUnavailable     Spark cannot run here and now; the rows are not touched
     ├── NoJava
     ├── NotConnected     this process is not connected to the Ray cluster it names
@@ -55,6 +56,12 @@ class JobFailed(JobError):
     """Spark ran and broke in mid-job; the cause is in the detail, and nothing was changed."""
 
     code = "JOB_FAILED"
+
+
+class BadHistory(JobError):
+    """A directory has no operation history, or one that contradicts itself."""
+
+    code = "BAD_HISTORY"
 
 
 class OutputFailed(JobError):
