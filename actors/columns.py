@@ -12,8 +12,9 @@ The Arrow schema follows from the row class alone, so an entity is exported by b
     bytes          binary                a dataclass         struct of its fields
     bool           bool                  X | None            X, nullable
 
-Every page has one more column, `revision`: the log index at which the row last changed. Columns
-that the class does not declare optional are not nullable, and `None` in one is refused by name.
+Every page has one more column, `revision`: the log index at which the row last changed. A row that
+has a field of this name, the revision that clients see, has it as `own_revision`. Columns that the
+class does not declare optional are not nullable, and `None` in one is refused by name.
 """
 
 from __future__ import annotations
@@ -29,10 +30,18 @@ from typing import Any
 
 import pyarrow as pa
 
+import state_machines.machine  # noqa: F401 - declares every table
 from state_machines.errors import Invalid
+from state_machines.tables import TABLES
 
 REVISION = "revision"
 """The column that every exported table has besides the fields of its row."""
+
+OWN_REVISION = "own_revision"
+"""The column of a row's own field `revision`."""
+
+MACHINERY = frozenset({"group.client", "group.client_count", "group.client_seen"})
+"""The replies kept so that nothing is done twice: of no use to anybody but the group."""
 
 PAGE_ROWS_MAX = 65_536
 """Rows that `batch` takes at once. A page is held in memory, so it has a limit."""
@@ -55,6 +64,19 @@ class _Column:
     """From the row's value to what pyarrow takes. TypeError when it is of another class."""
     exact: type | None = None
     """Of a scalar: the class its values have, so that a whole column is checked in one sweep."""
+
+
+def exportable(kind: str) -> tuple[str, ...]:
+    """The tables that groups of this kind have and whose rows have columns, without MACHINERY."""
+    found = []
+    for name, table in sorted(TABLES.items()):
+        if table.kind in ("", kind) and name not in MACHINERY:
+            try:
+                schema_of(table.row)
+            except TypeError:
+                continue
+            found.append(name)
+    return tuple(found)
 
 
 def schema_of(row: type) -> pa.Schema:
@@ -80,7 +102,8 @@ def batch(row: type, rows: Sequence[Any], revisions: Sequence[int]) -> pa.Record
     if len(rows) > PAGE_ROWS_MAX:
         raise Invalid(f"rows: {len(rows)} in one page, the limit is {PAGE_ROWS_MAX}")
     arrays = [
-        _values(name, column, list(map(attrgetter(name), rows))) for name, column in _columns(row)
+        _values(name, column, list(map(attrgetter(_field_of(name)), rows)))
+        for name, column in _columns(row)
     ]
     arrays.append(_values(REVISION, _column(int), list(revisions)))
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(row))
@@ -127,13 +150,18 @@ def _columns(row: type) -> tuple[tuple[str, _Column], ...]:
     hints = typing.get_type_hints(row, include_extras=False)
     columns = []
     for field in dataclasses.fields(row):
-        if field.name == REVISION:
-            raise TypeError(f"{row.__name__}.{REVISION}: the name is taken by the row's revision")
+        if field.name == OWN_REVISION:
+            raise TypeError(f"{row.__name__}.{OWN_REVISION}: it would have the column of revision")
+        name = OWN_REVISION if field.name == REVISION else field.name
         try:
-            columns.append((field.name, _column(hints[field.name])))
+            columns.append((name, _column(hints[field.name])))
         except TypeError as error:
             raise TypeError(f"{row.__name__}.{field.name}: {error}") from error
     return tuple(columns)
+
+
+def _field_of(column: str) -> str:
+    return REVISION if column == OWN_REVISION else column
 
 
 def _column(hint: Any) -> _Column:
@@ -150,7 +178,9 @@ def _column(hint: Any) -> _Column:
         if hint in _SCALARS:
             return _Column(_SCALARS[hint], False, _exactly(hint), hint)
         if dataclasses.is_dataclass(hint):
-            parts = [(name, column, attrgetter(name)) for name, column in _columns(hint)]
+            parts = [
+                (name, column, attrgetter(_field_of(name))) for name, column in _columns(hint)
+            ]
             return _struct(hint, parts)
         if issubclass(hint, enum.Enum):
             # The stored value is what the codec writes; an analyst joins on that.

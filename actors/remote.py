@@ -34,6 +34,7 @@ from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
+from actors.exporter import Exporter
 from actors.garbage import Garbage
 from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
@@ -47,6 +48,7 @@ LOOKUP_SECONDS = 5.0  #: our own deadline for a question to an actor about itsel
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
+EXPORTER_NICENESS = 10  #: added to that of a worker
 CONTROLLER_PREFIX = "controller-"
 CACHE_PREFIX = "cache-"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -212,6 +214,15 @@ class CacheActor(NodeCache):
         return os.getpid()
 
 
+class ExporterActor(Exporter):
+    """An exporter in its actor, which gives way to the replicas of its node."""
+
+    def __init__(self) -> None:
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+        os.nice(EXPORTER_NICENESS)
+        super().__init__()
+
+
 class ControllerKeeper:
     """Keeps the controller of the metadata leader's term alive on the leader's own node."""
 
@@ -300,6 +311,25 @@ def node_cache() -> str:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     ).remote()
     return name
+
+
+def create_exporter(node: str) -> Any:
+    """Make an exporter on a node (hex id). It has no name and ends with the process that asks."""
+    return (
+        ray.remote(ExporterActor)
+        .options(
+            num_cpus=0,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote()
+    )
+
+
+def end_exporter(handle: Any) -> None:
+    """End it, and with it what it has open."""
+    ray.kill(handle, no_restart=True)
 
 
 def kill(name: str) -> None:

@@ -237,7 +237,7 @@ class Seat:
             rng=self._rng,
             hooks=self,
         )
-        self._exports = Exports(replica)
+        self._exports = Exports(replica, cluster=who.cluster, clock=self._clock)
         # failpoint: member.before_start
         replica.start()
         log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
@@ -398,6 +398,12 @@ class Seat:
         self._must_have_replica()
         assert self._exports is not None, "a replica has its exports"
         return await self._exports.open(tables)
+
+    async def export_aside(self, cut: str) -> str:
+        """Put a cut aside for an `Exporter` of this node. Returns the directory of the copy."""
+        self._must_have_replica()
+        assert self._exports is not None, "a replica has its exports"
+        return await self._exports.aside(cut)
 
     async def export_page(
         self, cut: str, table: str, after: bytes, rows: int

@@ -29,7 +29,6 @@ Five things need care.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,8 +36,8 @@ from typing import Any
 
 import lmdb
 
-from storage import filesystem
-from storage.disk_view import DiskView
+from storage import filesystem, meta_pages
+from storage.disk_view import DATA, DiskView, Pages
 from storage.engine import Change, EngineStats, Slice, checked, seal, unseal
 from storage.errors import (
     BadKey,
@@ -69,26 +68,31 @@ READERS = 512
 """The most read transactions at a time, over all processes."""
 
 PAGE_BYTES = 4096
-DATA = "data.mdb"
-
-NUMBER_AT = 144
-"""Where a meta page has the number of its transaction (16 bytes of page, 128 of meta before it)."""
 
 STAMP = b"@transaction"
 """The key, beside the names of the tables, under which a transaction says which one it is."""
 
 
 class DiskEngine:
-    """One LMDB environment in the directory `path`, which is made if it is missing."""
+    """One LMDB environment in the directory `path`, which is made if it is missing.
+
+    `readonly`: one that nobody writes to any more, such as a copy (`storage.copies`). It is left as
+    it is, and has no lock file."""
 
     def __init__(
-        self, path: Path, *, map_bytes: int = MAP_BYTES, limit_bytes: int = LIMIT_BYTES
+        self,
+        path: Path,
+        *,
+        map_bytes: int = MAP_BYTES,
+        limit_bytes: int = LIMIT_BYTES,
+        readonly: bool = False,
     ) -> None:
         self.path = str(path)
         self.limit_bytes = limit_bytes
-        filesystem.check(path)
-        filesystem.make(path)
-        _begin(path)
+        if not readonly:
+            filesystem.check(path)
+            filesystem.make(path)
+            _begin(path)
         self._failure: str | None = None
         self._lock = threading.Lock()  # guards _views: views are closed on other threads
         self._views: set[DiskView] = set()
@@ -105,10 +109,11 @@ class DiskEngine:
                 metasync=True,
                 writemap=False,
                 map_async=False,
-                lock=True,
+                lock=not readonly,
+                readonly=readonly,
             )
-            # What a process that was killed has left in the page cache reads like what is durable.
-            self._env.sync(True)
+            if not readonly:  # what a process that was killed has left in the page cache reads
+                self._env.sync(True)  # like what is durable
         except lmdb.Error as error:
             if "already open" in str(error):
                 raise DirectoryInUse(self.path, str(os.getpid())) from error
@@ -117,8 +122,9 @@ class DiskEngine:
         assert flags["sync"], "commits are not synced"
         assert flags["metasync"], "the last commit could be undone by a crash"
         assert not flags["writemap"], "a full disk would be SIGBUS"
-        self._env.reader_check()  # slots of processes that were killed
-        filesystem.sync(path)
+        if not readonly:
+            self._env.reader_check()  # slots of processes that were killed
+            filesystem.sync(path)
         self._map_bytes: int = self._env.info()["map_size"]
         self._handles: dict[str, Any] = {}
         self._made: dict[str, Any] = {}  # handles of tables that the last transaction made
@@ -205,14 +211,15 @@ class DiskEngine:
         """See `engine.Engine`."""
         return tuple(sorted(self._handles))
 
-    def view(self) -> DiskView:
+    def view(self, *, to_copy: bool = False) -> DiskView:
         """See `engine.Engine`."""
         self._check_open()
         try:
             transaction = self._env.begin()
         except lmdb.ReadersFullError:
             raise ViewLost(f"{self.path}: {READERS} views are open; close some") from None
-        view = DiskView(self, transaction, dict(self._handles))
+        pages = self._pages(transaction) if to_copy else None
+        view = DiskView(self, transaction, dict(self._handles), pages)
         with self._lock:
             self._views.add(view)
         return view
@@ -343,14 +350,18 @@ class DiskEngine:
             raise self._fail(error) from error
         self._made = made
 
+    def _pages(self, transaction: Any) -> Pages | None:
+        """What a copy of the file begins with, and how long it is; None while somebody writes."""
+        size = self._env.stat()["psize"]
+        head = meta_pages.read(Path(self.path) / DATA, size)
+        if max(meta_pages.numbers(head)) != transaction.id():
+            return None
+        return Pages(head, (self._env.info()["last_pgno"] + 1) * size)
+
     def _check_numbers(self) -> None:
         """See above, Meta pages. Raises `CorruptRecord`."""
         size = self._env.stat()["psize"]
-        with (Path(self.path) / DATA).open("rb") as file:
-            even, odd = (
-                int.from_bytes(os.pread(file.fileno(), 8, page * size + NUMBER_AT), sys.byteorder)
-                for page in (0, 1)
-            )
+        even, odd = meta_pages.numbers(meta_pages.read(Path(self.path) / DATA, size))
         follow = abs(even - odd) == 1 and even % 2 == 0
         with self._env.begin() as transaction:
             stored = transaction.get(STAMP)

@@ -17,9 +17,10 @@ unsealed at every read. A value that turns up under another key is found out too
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 from zlib import crc32
@@ -110,6 +111,17 @@ class View(Reader, Protocol):
         """How many of these keys are found, each looked for by itself."""
         ...
 
+    @property
+    def size(self) -> int:
+        """Bytes that a copy would have; 0 of a view that cannot be copied."""
+        ...
+
+    def copy_to(self, path: Path, pace: Callable[[int], None]) -> None:
+        """Write the environment as it is at this moment to a new file, on any thread. `pace` is
+        told how many bytes there are by now, and may take its time or raise. What it leaves when it
+        raises is the caller's to remove. Raises `OSError` or `ViewLost`."""
+        ...
+
     def close(self) -> None:
         """Let go of the moment. Closing twice is fine."""
         ...
@@ -160,8 +172,9 @@ class Engine(Reader, Protocol):
         """The tables there are, sorted."""
         ...
 
-    def view(self) -> View:
-        """The environment as it is at this moment."""
+    def view(self, *, to_copy: bool = False) -> View:
+        """The environment as it is at this moment. `to_copy`: so that `View.copy_to` can be used,
+        if nobody writes just now."""
         ...
 
     def stats(self) -> EngineStats:

@@ -8,6 +8,8 @@
     ├── BadKey               a key the layout cannot hold (also a ValueError)
     ├── Closed               the engine was closed before
     ├── ViewLost             a read view was taken away: open another one
+    ├── NoRoom               the disk has not the space for a copy; nothing was written
+    ├── CopyGone             a copy was removed before somebody opened it
     ├── BadSnapshot          a snapshot stream is damaged, cut short or out of order
     ├── SnapshotRefused      a whole snapshot, but not newer than the state
     ├── UnsafeFileSystem     LMDB's locks and memory maps do not work there
@@ -95,6 +97,24 @@ class Closed(StorageError):
 
 class ViewLost(StorageError):
     """The view was closed, or the environment it looks at had to be remapped or replaced."""
+
+
+class NoRoom(StorageError):
+    """A copy of a state would take space that the replicas of this disk need."""
+
+    def __init__(self, where: str, size: int, free: int) -> None:
+        super().__init__(where, size, free)
+        self.where, self.size, self.free = where, size, free
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: a copy has {self.size} bytes and {self.free} are free on its disk; some "
+            "of them are kept for the replicas. Make room, or copy another replica."
+        )
+
+
+class CopyGone(StorageError):
+    """There is no such copy: it was removed, or never finished. Make another one."""
 
 
 class BadSnapshot(StorageError):

@@ -6,6 +6,7 @@
         log/             the raft log's environment
         state/           the state's environments (storage.shelf)
         staging/         a snapshot being received
+        copies/          copies of the state, set aside for exports (storage.copies)
 
 A replica that votes has promised things that are only in its directory. So the id is made with the
 directory, at random, and is never given to another one: a replica that finds its directory gone

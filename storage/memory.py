@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -84,6 +85,15 @@ class MemoryView:
     def count_of(self, table: str, keys: Sequence[bytes]) -> int:
         """See `engine.View`."""
         return sum(self.get(table, key) is not None for key in keys)
+
+    @property
+    def size(self) -> int:
+        """See `engine.View`."""
+        return 0
+
+    def copy_to(self, path: Path, pace: Callable[[int], None]) -> None:
+        """See `engine.View`."""
+        raise ViewLost("what is in memory has no file to copy")
 
     def close(self) -> None:
         """See `engine.View`."""
@@ -180,7 +190,7 @@ class MemoryEngine:
         """See `engine.Engine`."""
         return tuple(sorted(self._tables))
 
-    def view(self) -> MemoryView:
+    def view(self, *, to_copy: bool = False) -> MemoryView:
         """See `engine.Engine`."""
         with self._lock:
             return MemoryView(self._tables, self._views)

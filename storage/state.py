@@ -249,7 +249,7 @@ class State:
     def durable(self) -> StateView:
         """The state at `flushed`, for another thread to read. Not while a flush is written."""
         # failpoint: flush.before_view
-        return StateView(self.flushed, self._engine.view(), self._engine.path)
+        return StateView(self.flushed, self._engine.view(to_copy=True), self._engine.path)
 
     # Snapshots.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -55,6 +56,19 @@ class StateView:
         """See `KeyValue`."""
         first, end = keys.bounds(prefix, starts, after, upto)
         return unsealed(self._path, table, self._view.scan(table, first, end))
+
+    def records(self, table: str) -> int:
+        """How many rows a table has."""
+        return self._view.records(table)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the environment, which `copy_to` would write; 0 if it cannot."""
+        return self._view.size
+
+    def copy_to(self, path: Path, pace: Callable[[int], None]) -> None:
+        """See `engine.View`."""
+        self._view.copy_to(path, pace)
 
     def close(self) -> None:
         """Let go of the moment."""

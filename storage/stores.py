@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from state_machines.raft.messages import Configuration, HardState
+from storage.copies import Copies
 from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine
 from storage.engine import Engine
 from storage.errors import CorruptLog
@@ -18,11 +19,13 @@ from storage.state import FLUSH_BYTES, State
 @dataclass(frozen=True, slots=True)
 class Stores:
     """Log and state of one replica. `loaded` is what the raft core starts from; its applied index
-    is `state.applied.index`, and committed entries after it are to be applied again."""
+    is `state.applied.index`, and committed entries after it are to be applied again. `copies` are
+    those of the state that were set aside; None in memory."""
 
     log: RaftLog
     state: State
     loaded: LoadedLog
+    copies: Copies | None = None
 
     def close(self) -> None:
         """Close both. Nothing is flushed: the log has what the layer had."""
@@ -65,7 +68,10 @@ def open_stores(
     except BaseException:
         shelf.close()
         raise
-    stores = _open(shelf, engine, directory.identity.founding, flush_bytes)
+    stores = replace(
+        _open(shelf, engine, directory.identity.founding, flush_bytes),
+        copies=Copies(directory.path / "copies"),
+    )
     try:
         if stores.log.blank:
             if directory.identity.status == "active":

@@ -227,10 +227,35 @@ class WithFloat:
 @dataclass(frozen=True)
 class WithRevision:
     revision: int
+    name: str
+
+
+@dataclass(frozen=True)
+class WithBoth:
+    revision: int
+    own_revision: int
+
+
+def test_a_revision_of_the_rows_own_has_a_column_of_its_own() -> None:
+    rows = [WithRevision(revision=3, name="a"), WithRevision(revision=0, name="b")]
+    page = columns.batch(WithRevision, rows, [70, 80])
+    assert page.to_pylist() == [
+        {"own_revision": 3, "name": "a", "revision": 70},
+        {"own_revision": 0, "name": "b", "revision": 80},
+    ]
+    assert "metadata.topic" in columns.exportable("metadata")  # it has one
+    assert "metadata.kv" in columns.exportable("metadata")
+
+
+def test_a_kind_exports_its_own_tables_and_those_of_every_kind() -> None:
+    found = columns.exportable("offset")
+    assert {"offset.offset", "group.quota"} <= set(found)
+    assert not {"mqtt.session", "group.client", "metadata.kv"} & set(found)
+    assert found == tuple(sorted(found))
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [(WithFloat, "WithFloat.ratio"), (WithRevision, "WithRevision.revision")]
+    ("kind", "field"), [(WithFloat, "WithFloat.ratio"), (WithBoth, "WithBoth.own_revision")]
 )
 def test_a_class_without_columns_is_a_mistake_in_the_program(kind: type, field: str) -> None:
     with pytest.raises(TypeError, match=field):

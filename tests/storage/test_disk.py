@@ -9,9 +9,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from storage.disk import NUMBER_AT, PAGE_BYTES, DiskEngine
+from storage.disk import PAGE_BYTES, DiskEngine
 from storage.engine import Engine
 from storage.errors import Closed, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
+from storage.meta_pages import NUMBER_AT
 from tests.storage.faults import flip
 from tests.storage.suite import EngineContract, Reopen
 

@@ -15,6 +15,8 @@ EVERY: list[StorageError] = [
     errors.BadKey("a key has at least one part"),
     errors.Closed("/d/log is closed"),
     errors.ViewLost("the view is closed"),
+    errors.NoRoom("/d/exports", 1 << 30, 1 << 20),
+    errors.CopyGone("/d/exports/1 is gone"),
     errors.BadSnapshot("chunk 7 fails its checksum"),
     errors.SnapshotRefused(5, 9),
     errors.UnsafeFileSystem("/mnt", "nfs4"),
