@@ -178,9 +178,7 @@ def _column(hint: Any) -> _Column:
         if hint in _SCALARS:
             return _Column(_SCALARS[hint], False, _exactly(hint), hint)
         if dataclasses.is_dataclass(hint):
-            parts = [
-                (name, column, attrgetter(_field_of(name))) for name, column in _columns(hint)
-            ]
+            parts = [(name, column, attrgetter(_field_of(name))) for name, column in _columns(hint)]
             return _struct(hint, parts)
         if issubclass(hint, enum.Enum):
             # The stored value is what the codec writes; an analyst joins on that.

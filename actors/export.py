@@ -32,7 +32,7 @@ from storage.state_view import StateView
 
 CUT_SECONDS = 120.0  #: the longest life of a view
 COPY_SECONDS = 3_600.0  #: and of a copy
-LOOK_SECONDS = 30.0  #: how often is looked whether somebody still reads a copy
+LOOK_SECONDS = 60.0  #: how often is looked whether somebody still reads a copy
 CUTS_MAX = 4  #: open at once at one replica
 PAGE_ROWS_MAX = 50_000  #: rows in one page
 PAGE_BYTES = 4 << 20  #: a page ends with the row that fills it so far
@@ -121,7 +121,9 @@ class Exports:
             raise NotFound(f"cut: {cut!r} was lost; take a new one") from None
         except (NoRoom, OSError) as error:
             self.close(cut)
-            raise Overloaded(f"{self._replica.seat}: no copy could be made: {error}", 1_000) from None
+            raise Overloaded(
+                f"{self._replica.seat}: no copy could be made: {error}", 1_000
+            ) from None
         if self._cuts.get(cut) is not found:  # it was closed meanwhile
             copies.remove(cut)
             raise NotFound(f"cut: {cut!r} was closed")

@@ -5,8 +5,9 @@
     exporter.close(cut)
 
 It belongs to whoever exports and dies with him, runs at a lower priority than replicas do, and
-takes nothing from them: the copy has pages of its own, and once it is open no name (`storage.copies`).
-It reads copies of several replicas of its node, a page at a time, and holds no more than that page.
+takes nothing from them: the copy has pages of its own, and no name once it is open
+(`storage.copies`). It reads copies of several replicas of its node, one page at a time, and holds
+no more than that page.
 """
 
 from __future__ import annotations

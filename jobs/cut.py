@@ -8,14 +8,16 @@
 
 A file has rows of one table of one group, in key order, with the columns of `actors.columns` (the
 fields of the row and its revision). A group's files together are its rows at `cut[group]`, the
-vector that the manifest declares. A reader needs nothing of metaray: Spark, pyarrow or DuckDB read
-the directory as it is. Paths in the manifest are relative, so a cut can be moved.
+vector that the manifest declares. A table that a group has no rows of has one file without rows: a
+table that there is no file of was not exported. A reader needs nothing of metaray: Spark, pyarrow
+or DuckDB read the directory as it is. Paths in the manifest are relative, so a cut can be moved.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,7 +69,10 @@ class Manifest:
     def write(self, directory: Path) -> None:
         """Put it into the cut's directory, whole or not at all."""
         part = directory / f".{MANIFEST}.part"
-        part.write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        with part.open("w") as file:
+            file.write(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(directory / MANIFEST)
 
 
@@ -90,9 +95,22 @@ def read_manifest(directory: Path) -> Manifest:
         raise BadCut(f"{path}: {error}") from None
 
 
-def check(directory: Path, manifest: Manifest) -> None:
-    """See that every file is what the manifest says. Raises BadCut naming the first that is not."""
+def schema_digest(schemas: Mapping[str, Any]) -> str:
+    """What `Manifest.schema` says of tables with these Arrow schemas."""
+    lines = [
+        f"{table}\t{field.name}\t{field.type}\t{field.nullable}"
+        for table, schema in sorted(schemas.items())
+        for field in schema
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def check(directory: Path, manifest: Manifest, table: str = "") -> None:
+    """See that every file, or every one of a table, is what the manifest says. Raises BadCut naming
+    the first that is not."""
     for each in manifest.files:
+        if table not in ("", each.table):
+            continue
         path = directory / each.path
         if path.resolve().parent.parent != directory.resolve():
             raise BadCut(f"{each.path}: outside of the cut")

@@ -7,6 +7,7 @@ JobError
 ├── OutputFailed         the report's directory cannot be written
 ├── JobFailed            Spark ran, and broke in mid-job
 ├── BadHistory           a directory has no operation history, or one that contradicts itself
+├── OutputFailed         a directory cannot be written: not empty, no rights, a full disk
 └── SparkUnavailable     Spark cannot run here and now; the rows are not touched
     ├── NoJava
     ├── NotConnected     this process is not connected to the Ray cluster it names
@@ -65,7 +66,7 @@ class BadHistory(JobError):
 
 
 class OutputFailed(JobError):
-    """The report's directory cannot be written."""
+    """The directory of a report or of an export cannot be written."""
 
     code = "OUTPUT_FAILED"
 

@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack, overload
 
 from actors.caller import Caller
 from actors.calls import LinkedCache, LinkedGroups
@@ -44,6 +44,10 @@ from state_machines.offset.offset import (
 from state_machines.offset.reset import RewindGroup, RewindReply
 from state_machines.op import Stamp
 from state_machines.tables import Tables
+
+if TYPE_CHECKING:
+    from jobs.cut import Manifest
+    from metaray.exporting import Choice
 
 __all__ = [
     "ADDRESS_VARIABLE",
@@ -283,6 +287,12 @@ class Client(Watches):
             )
         )
 
+    async def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
+        """Write a cut of any groups to a directory: see `metaray.exporting`, also for `choice`."""
+        from metaray import exporting  # brings pyarrow: only for who exports
+
+        return await asyncio.to_thread(exporting.export, out, **choice)
+
 
 class BlockingClient:
     """The same client for threads: an event loop of its own in the background."""
@@ -446,6 +456,10 @@ class BlockingClient:
                 group, at_ms, expected_generation=expected_generation, tenant=tenant
             )
         )
+
+    def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
+        """Write a cut of any groups to a directory: see `metaray.exporting`, also for `choice`."""
+        return self._wait(self._client.export(out, **choice))
 
 
 def connect(

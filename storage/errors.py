@@ -108,8 +108,8 @@ class NoRoom(StorageError):
 
     def __str__(self) -> str:
         return (
-            f"{self.where}: a copy has {self.size} bytes and {self.free} are free on its disk; some "
-            "of them are kept for the replicas. Make room, or copy another replica."
+            f"{self.where}: a copy has {self.size} bytes, and {self.free} are free on its disk, "
+            "some of them for the replicas alone. Make room, or copy another replica."
         )
 
 
