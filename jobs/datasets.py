@@ -89,10 +89,10 @@ def frame_of(
         raise BadCut(f"{directory}: {table} is not in this cut; it has {manifest.tables()}")
     check(directory, manifest, table)
     for path in paths:
-        project(_empty(pq.read_schema(path)), schema, table)
+        project(empty(pq.read_schema(path)), schema, table)
     if session.engine == "raydp":
         return _through_objects(session, schema, blocks(schema, _pages_of(paths, schema), table))
-    return session.spark.read.schema(_ddl(schema)).parquet(*(path.as_uri() for path in paths))
+    return session.spark.read.schema(ddl(schema)).parquet(*(path.as_uri() for path in paths))
 
 
 def _pages_of(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

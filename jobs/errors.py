@@ -4,7 +4,6 @@ JobError
 ├── SchemaMismatch       a dataset lacks a column, or has one of another type
 ├── BadCut               a directory is no whole cut, or not what its manifest says
 ├── MissingInput         a job needs a dataset that it was not given
-├── OutputFailed         the report's directory cannot be written
 ├── JobFailed            Spark ran, and broke in mid-job
 ├── BadHistory           a directory has no operation history, or one that contradicts itself
 ├── OutputFailed         a directory cannot be written: not empty, no rights, a full disk
