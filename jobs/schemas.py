@@ -4,16 +4,37 @@ A shape is an Arrow schema, because that is what the exporting side and the Parq
 Spark's own type names are derived from it here. A job checks what it gets before it plans and
 what it gives before it returns, so a wrong column is named where it appears and not in a stack
 trace out of a JVM.
+
+A column may be `optional`: a dataset without it has it, with nulls. And a dataset may be absent:
+`given` is then a frame of its columns without rows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from jobs.errors import SchemaMismatch
+
+_OPTIONAL: Final = {b"optional": b"yes"}
+
+
+def not_null(name: str, kind: pa.DataType) -> pa.Field:
+    """A column that has a value in every row."""
+    return pa.field(name, kind, nullable=False)
+
+
+def optional(name: str, kind: pa.DataType) -> pa.Field:
+    """A column that a dataset may lack; it is null then."""
+    return pa.field(name, kind, metadata=_OPTIONAL)
+
+
+def _is_optional(field: pa.Field) -> bool:
+    return bool(field.metadata == _OPTIONAL)
 
 
 def spark_type(kind: Any) -> str:
@@ -47,6 +68,9 @@ def project(page: pa.RecordBatch, schema: pa.Schema, dataset: str) -> pa.RecordB
     found = []
     for field in schema:
         if page.schema.get_field_index(field.name) < 0:
+            if _is_optional(field):
+                found.append(pa.nulls(page.num_rows, field.type))
+                continue
             raise SchemaMismatch(f"{dataset}: column {field.name} is missing", field.name)
         column = page.column(field.name)
         if column.type != field.type:
@@ -69,13 +93,29 @@ def require(frame: DataFrame, schema: pa.Schema, dataset: str) -> DataFrame:
     Raises SchemaMismatch naming the dataset and the column that is missing or of another type.
     """
     found = dict(frame.dtypes)
+    chosen: list[Column] = []
     for field in schema:
         expected = spark_type(field.type)
         if field.name not in found:
+            if _is_optional(field):
+                chosen.append(fn.lit(None).cast(expected).alias(field.name))
+                continue
             raise SchemaMismatch(f"{dataset}: column {field.name} is missing", field.name)
         if found[field.name] != expected:
             raise SchemaMismatch(
                 f"{dataset}: column {field.name} is {found[field.name]}, expected {expected}",
                 field.name,
             )
-    return frame.select(*(f"`{name}`" for name in schema.names))
+        chosen.append(fn.col(f"`{field.name}`"))
+    return frame.select(*chosen)
+
+
+def given(inputs: Mapping[str, DataFrame], name: str, schema: pa.Schema) -> DataFrame:
+    """The dataset with the columns of `schema`, without rows when there is no such dataset.
+
+    Raises SchemaMismatch as `require` does.
+    """
+    if name in inputs:
+        return require(inputs[name], schema, name)
+    nulls = (fn.lit(None).cast(spark_type(field.type)).alias(field.name) for field in schema)
+    return SparkSession.active().range(0).select(*nulls)

@@ -11,6 +11,11 @@ Two questions about time are asked, each with its own buckets. *Expiry* is what 
 for (`expiry_s`, MQTT 5 section 3.1.2.11.2: 0 ends with the connection, 0xFFFFFFFF never ends).
 *Expiring* is how much of it is left at `now_ms`, for sessions without a client; a session with one
 has all of it ahead. `now_ms` is an argument: a job reads no clock.
+
+How evenly the connected ones are spread over brokers is `SKEW`. What happened over time, and to
+which clients, is told by the operation history (`jobs.churn`); without one the cut tells when each
+session that is there was connected or disconnected last, and nothing of clients that flap: an
+epoch is a number that only grows, it does not count.
 """
 
 from __future__ import annotations
@@ -19,15 +24,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from jobs.job import Context, Input, Job, Output
-from jobs.results import Results
-from jobs.schemas import require
-from jobs.view import LISTING_ROWS, PLOT_NAMES, Listing, Number, Stacks, View
-from jobs.view import Column as Shown
+from jobs import churn, sessions_view
+from jobs.job import Context, Input, Job, Option, Output
+from jobs.schemas import given, not_null, optional, require
 
 EXPIRY_S_NEVER = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire"."""
@@ -51,18 +53,16 @@ EXPIRING = (
 """Buckets of what is left. Bounds belong to the lower bucket."""
 
 
-def _not_null(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
-
-
 SESSIONS = pa.schema(
     [
-        _not_null("tenant", pa.string()),
-        _not_null("client_id", pa.string()),
-        _not_null("broker", pa.string()),
-        _not_null("connected", pa.bool_()),
-        _not_null("expiry_s", pa.int64()),
-        _not_null("expires_ms", pa.int64()),  # Unix milliseconds; 0: no end is set
+        not_null("tenant", pa.string()),
+        not_null("client_id", pa.string()),
+        not_null("broker", pa.string()),
+        not_null("connected", pa.bool_()),
+        not_null("expiry_s", pa.int64()),
+        not_null("expires_ms", pa.int64()),  # Unix milliseconds; 0: no end is set
+        optional("connected_ms", pa.int64()),  # Unix milliseconds, of the last connect
+        optional("disconnected_ms", pa.int64()),  # of the last disconnect; 0: none
     ]
 )
 """What the jobs need of the session dataset; one row per (tenant, client_id)."""
@@ -70,25 +70,46 @@ SESSIONS = pa.schema(
 CLASSIFIED = pa.schema(
     [
         *SESSIONS,
-        _not_null("state", pa.string()),
-        _not_null("expiry", pa.string()),
-        _not_null("expiring", pa.string()),
+        not_null("state", pa.string()),
+        not_null("expiry", pa.string()),
+        not_null("expiring", pa.string()),
     ]
 )
 """SESSIONS with the state and the two buckets of each."""
 
 STATISTICS = pa.schema(
     [
-        _not_null("dimension", pa.string()),  # all, tenant, broker, expiry, expiring
-        _not_null("value", pa.string()),  # of the dimension: a broker's name, a bucket
-        _not_null("position", pa.int64()),  # order of the value in its dimension; names: 0
-        _not_null("active", pa.int64()),
-        _not_null("disconnected", pa.int64()),
-        _not_null("expired", pa.int64()),
-        _not_null("total", pa.int64()),
+        not_null("dimension", pa.string()),  # all, tenant, broker, expiry, expiring
+        not_null("value", pa.string()),  # of the dimension: a broker's name, a bucket
+        not_null("position", pa.int64()),  # order of the value in its dimension; names: 0
+        not_null("active", pa.int64()),
+        not_null("disconnected", pa.int64()),
+        not_null("expired", pa.int64()),
+        not_null("total", pa.int64()),
     ]
 )
 """One row per value of each dimension. Every dimension sums to the row of dimension `all`."""
+
+
+BROKERS = pa.schema(
+    [
+        not_null("broker", pa.string()),
+        *(STATISTICS.field(name) for name in ("active", "disconnected", "expired", "total")),
+        pa.field("share", pa.float64()),  # of all active sessions; null: there is none
+    ]
+)
+"""One row per broker that has a session."""
+
+SKEW = pa.schema(
+    [
+        not_null("brokers", pa.int64()),
+        not_null("active", pa.int64()),
+        pa.field("largest", pa.string()),  # the broker with the most active sessions
+        pa.field("share_largest", pa.float64()),  # 1 / brokers when they are even
+        pa.field("coefficient", pa.float64()),  # standard deviation / mean of the active: 0 is even
+    ]
+)
+"""One row: how evenly active sessions are spread. Nulls where there is none."""
 
 
 def classify(sessions: DataFrame, now_ms: int) -> DataFrame:
@@ -166,6 +187,53 @@ def statistics(sessions: DataFrame, now_ms: int) -> DataFrame:
     return require(result, STATISTICS, "session statistics")
 
 
+def brokers(statistics: DataFrame) -> DataFrame:
+    """STATISTICS to BROKERS."""
+    of_all = statistics.where("dimension = 'all'").select(fn.col("active").alias("of_all"))
+    result = (
+        statistics.where("dimension = 'broker'")
+        .withColumnRenamed("value", "broker")
+        .crossJoin(fn.broadcast(of_all))
+        .withColumn("share", fn.when(fn.col("of_all") > 0, fn.col("active") / fn.col("of_all")))
+    )
+    return require(result, BROKERS, "brokers")
+
+
+def skew(brokers: DataFrame) -> DataFrame:
+    """BROKERS to SKEW."""
+    mean = fn.avg("active")
+    largest = fn.max(fn.struct("active", "broker"))
+    result = brokers.agg(
+        fn.count(fn.lit(1)).alias("brokers"),
+        fn.coalesce(fn.sum("active"), fn.lit(0).cast("bigint")).alias("active"),
+        fn.when(mean > 0, largest["broker"]).alias("largest"),
+        fn.max("share").alias("share_largest"),
+        fn.when(mean > 0, fn.stddev_pop("active") / mean).alias("coefficient"),
+    )
+    return require(result, SKEW, "skew")
+
+
+def sessions(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFrame]:
+    """The job."""
+    found = given(inputs, "sessions", SESSIONS)
+    operations = given(inputs, "operations", churn.COMMANDS)
+    now_ms, options = context.now_ms, context.options
+    # Small: brokers and buckets. Three outputs are made of it.
+    counted = statistics(found, now_ms).persist()
+    spread = brokers(counted)
+    commands = churn.commands(operations, now_ms, options["window_ms"])
+    silent = operations.limit(1).agg((fn.count(fn.lit(1)) == 0).alias("silent"))
+    of_the_cut = churn.of_the_cut(found, now_ms, options["window_ms"])
+    told = of_the_cut.crossJoin(fn.broadcast(silent)).where("silent").drop("silent")
+    return {
+        "statistics": counted,
+        "brokers": spread,
+        "skew": skew(spread),
+        "churn": churn.churn(commands).unionByName(told),
+        "clients": churn.clients(commands, options["flap_opens"], options["flap_within_ms"]),
+    }
+
+
 def _at(dimension: str, value: Column, position: Column) -> Column:
     return fn.struct(
         fn.lit(dimension).alias("dimension"),
@@ -181,72 +249,47 @@ def _place(value: Column, buckets: tuple[str, ...]) -> Column:
     return place
 
 
-def run(inputs: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataFrame]:
-    """The job: the statistics of the sessions at the moment of the cut."""
-    return {"sessions": statistics(inputs["sessions"], context.now_ms)}
-
-
-def view(results: Results, context: Context) -> View:
-    """How many there are in which state, by broker and by expiry."""
-    table = results.table("sessions")
-    rows = {
-        dimension: table.filter(pc.equal(table["dimension"], dimension)).to_pylist()
-        for dimension in ("all", "tenant", "broker", "expiry", "expiring")
-    }
-    for dimension in ("tenant", "broker"):
-        rows[dimension].sort(key=lambda row: (-row["total"], row["value"]))
-    everyone = rows["all"][0]
-    listed = [row for dimension in rows for row in rows[dimension][:LISTING_ROWS]]
-
-    def stacks(title: str, dimension: str) -> Stacks:
-        some = rows[dimension][:PLOT_NAMES]
-        return Stacks(
-            title=title,
-            label="sessions",
-            names=[row["value"] or "(no broker)" for row in some],
-            parts=STATES,
-            values=[[row[state] for state in STATES] for row in some],
-        )
-
-    return View(
-        headline=f"{everyone['total']:,} sessions, {everyone['active']:,} with a client",
-        numbers=(
-            Number("sessions", everyone["total"]),
-            *(Number(state, everyone[state]) for state in STATES),
-        ),
-        listings=(
-            Listing(
-                title="MQTT sessions",
-                columns=(
-                    Shown("dimension", "by"),
-                    Shown("value", ""),
-                    *(Shown(name, name, "count") for name in (*STATES, "total")),
-                ),
-                rows=listed,
-                of=len(listed),
-                section="dimension",
-            ),
-        ),
-        plots=(
-            stacks("Sessions by broker", "broker"),
-            stacks("Sessions by expiry asked for", "expiry"),
-            stacks("Sessions by time left", "expiring"),
-        ),
-    )
-
-
 JOB: Final = Job(
     name="sessions",
     title="MQTT sessions",
-    about="Which sessions there are, at which brokers, and how long they will be.",
-    inputs={"sessions": Input(schema=SESSIONS, table="mqtt.session", about="MQTT sessions")},
+    about="Active, disconnected and expired sessions; brokers, churn, takeovers, flapping clients.",
+    inputs={
+        "sessions": Input(schema=SESSIONS, table="mqtt.session"),
+        "operations": Input(
+            schema=churn.COMMANDS,
+            of="history",
+            required=False,
+            about="For churn, takeovers and clients that flap.",
+        ),
+    },
     outputs={
-        "sessions": Output(
+        "statistics": Output(
             schema=STATISTICS,
             order=("dimension", "position", "value"),
-            about="One row for each value of each dimension.",
-        )
+            about="Sessions by state, of all, of each tenant and broker, and by expiry.",
+        ),
+        "brokers": Output(schema=BROKERS, order=("broker",), about="Sessions of each broker."),
+        "skew": Output(
+            schema=SKEW, order=("brokers",), about="How evenly active sessions are spread."
+        ),
+        "churn": Output(
+            schema=churn.CHURN, order=("minute_ms",), about="Opened and closed in each minute."
+        ),
+        "clients": Output(
+            schema=churn.CLIENTS,
+            order=("tenant", "client_id"),
+            about="Clients that flap or were taken over.",
+        ),
     },
-    run=run,
-    view=view,
+    run=sessions,
+    view=sessions_view.view,
+    options={
+        "window_ms": Option(
+            default=3_600_000, about="How far back churn and flapping are looked for.", low=60_000
+        ),
+        "flap_opens": Option(default=10, about="So many opens are flapping.", low=2),
+        "flap_within_ms": Option(
+            default=60_000, about="Within so long.", low=1, high=365 * DAY_MS
+        ),
+    },
 )

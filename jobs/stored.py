@@ -1,0 +1,58 @@
+"""The tables that a cut may have, as datasets: for jobs that are about any table.
+
+What there is to know of one follows from its declaration (`state_machines.tables`): the columns
+from its row class, the key, and whether a row is found in one group alone. Rows that every group
+has of its own (its clock, its tallies, its index of what is due) are not: the same key stands in
+every group, and only what the groups say together means something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+
+from actors import columns
+from state_machines import machine, metadata, mqtt, offset
+from state_machines.tables import TABLES, Table
+
+REGISTERED = (machine, metadata, mqtt, offset)
+"""Importing these is what declares the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A table as a dataset."""
+
+    name: str
+    kind: str  #: of the groups that have it; empty: all
+    key: tuple[str, ...]
+    schema: pa.Schema
+    unique: bool
+    """Whether a key stands in one group alone."""
+
+    @property
+    def of_tenant(self) -> bool:
+        """Whether its rows say which tenant they belong to."""
+        return self.schema.get_field_index("tenant") >= 0
+
+
+@cache
+def stored() -> tuple[Stored, ...]:
+    """All tables whose rows can be exported, by name."""
+    found = []
+    for name, table in sorted(TABLES.items()):
+        try:
+            schema = columns.schema_of(table.row)
+        except TypeError:  # a row that has no columns is refused by every export, too
+            continue
+        found.append(Stored(name, table.kind, table.key, schema, _unique(table)))
+    return tuple(found)
+
+
+def _unique(table: Table[object]) -> bool:
+    # The rows of the kind metadata that have no slot are the cluster's: they are in metadata-0.
+    if not table.kind:
+        return False
+    return table.kind == "metadata" or table.slot_key(tuple(table.key)) is not None
