@@ -90,15 +90,23 @@ def _show(figures: dict[str, Any]) -> None:
 
 @app.command(hidden=True)
 def report(out: Path) -> None:
-    """One report by Spark on the cluster, with patience; says which engine it was."""
+    """Reports by Spark on the cluster, with patience; says which engine it was."""
+    from jobs.catalogue import DEFAULT, JOBS
     from jobs.session import SparkSettings
+    from jobs.sources import Sources
     from metaray import reporting
     from metaray.join import join_cluster
     from tests.nemesis.harder import SPARK_SECONDS
 
     join_cluster()
-    made = reporting.report("auto", out, settings=SparkSettings(start_timeout_s=SPARK_SECONDS / 2))
-    console.print(made.engine)
+    made = reporting.run(
+        [JOBS[name] for name in DEFAULT],
+        out,
+        Sources(),
+        address="auto",
+        settings=SparkSettings(start_timeout_s=SPARK_SECONDS / 2),
+    )
+    console.print(made[0].engine)
 
 
 @app.command(hidden=True)
