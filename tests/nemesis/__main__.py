@@ -67,7 +67,17 @@ def run(
 
 def _show(figures: dict[str, Any]) -> None:
     table = Table(title="Faults on real Ray clusters")
-    for column in ("fault", "seen", "no ack, ms p50", "max", "whole again, s p50", "max", "terms"):
+    for column in (
+        "fault",
+        "seen",
+        "no ack, ms p50",
+        "max",
+        "whole again, s p50",
+        "max",
+        "terms",
+        "p99, ms",
+        "calm",
+    ):
         table.add_column(column, justify="left" if column == "fault" else "right")
     for each in figures["by_class"].values():
         table.add_row(
@@ -76,6 +86,7 @@ def _show(figures: dict[str, Any]) -> None:
             *(f"{each['window_ms'][name]:,.0f}" for name in ("p50", "max")),
             *(f"{each['recovery_s'][name]:.1f}" for name in ("p50", "max")),
             str(each["elections"]),
+            *(f"{each[name]['p50']:,.0f}" for name in ("p99_ms", "calm_p99_ms")),
         )
     console.print(table)
     console.print(
@@ -92,21 +103,44 @@ def _show(figures: dict[str, Any]) -> None:
 def report(out: Path) -> None:
     """Reports by Spark on the cluster, with patience; says which engine it was."""
     from jobs.catalogue import DEFAULT, JOBS
+
+    _run([JOBS[name] for name in DEFAULT], out)
+
+
+@app.command(hidden=True)
+def hog(out: Path) -> None:
+    """A job whose executor cannot have the memory it needs."""
+    from tests.nemesis.pipeline import HOG
+
+    _run([HOG], out)
+
+
+def _run(jobs: list[Any], out: Path) -> None:
     from jobs.session import SparkSettings
     from jobs.sources import Sources
     from metaray import reporting
     from metaray.join import join_cluster
-    from tests.nemesis.harder import SPARK_SECONDS
+    from state_machines.errors import MetarayError
+    from tests.nemesis.spark import SPARK_SECONDS
 
     join_cluster()
-    made = reporting.run(
-        [JOBS[name] for name in DEFAULT],
-        out,
-        Sources(),
-        address="auto",
-        settings=SparkSettings(start_timeout_s=SPARK_SECONDS / 2),
-    )
+    settings = SparkSettings(start_timeout_s=SPARK_SECONDS / 2)
+    try:
+        made = reporting.run(jobs, out, Sources(), address="auto", settings=settings)
+    except MetarayError as error:
+        console.print(type(error).__name__, " ".join(error.detail.split())[:300], soft_wrap=True)
+        sys.exit(2)
     console.print(made[0].engine)
+
+
+@app.command(hidden=True)
+def exports(out: Path) -> None:
+    """One export after another until standard input ends; a line of JSON for each."""
+    from metaray.join import join_cluster
+    from tests.nemesis.pipeline import keep_exporting
+
+    join_cluster()
+    keep_exporting(out)
 
 
 @app.command(hidden=True)

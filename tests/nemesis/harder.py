@@ -1,4 +1,4 @@
-"""Faults that take more than one thing: two at once, a Spark beside, a client, a wire that fails.
+"""Faults that take more than one thing: two at once, a client, a wire that fails.
 
 The last two need a cluster of their own, whose processes were started with Ray's own ways to make
 trouble (`WIRES`); there the fault is that time goes by.
@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-import psutil
 import ray
 from ray.util.placement_group import get_placement_group, remove_placement_group
 
 from actors.config import ClusterConfig
 from actors.ray_env import DIRECT_VARIABLE, NAMESPACE
-from metaray.local.processes import marked
 from metaray.overview import overview
 from metaray.service import start_service
-from metaray.where import ADDRESS_VARIABLE
 from tests.nemesis.faults import (
     DETECTION_SECONDS,
     Fault,
@@ -33,10 +27,8 @@ from tests.nemesis.faults import (
     gone,
     log_lines,
 )
-from tests.nemesis.load import ROOT, Load
+from tests.nemesis.load import Load
 from tests.nemesis.world import GROUPS, wait_for
-
-SPARK_SECONDS: Final = 600.0  #: for a report on a machine however busy
 
 PUSH_TASK: Final = "CoreWorkerService.grpc_client.PushTask"
 WIRES: Final = {
@@ -102,56 +94,6 @@ class KillClient(Fault):
         assert self.load is not None, "checked above"
         self.load.start()
         self.load.wait_until_ready()
-
-    def hurts(self) -> tuple[str, ...]:
-        return GROUPS
-
-
-@dataclass
-class SparkBeside(Fault):
-    """A report by RayDP on the same nodes while everything goes on."""
-
-    name: ClassVar[str] = "a Spark job beside"
-    hold: float = 0.0
-
-    def inject(self) -> None:
-        out = self.world.cluster.data / "report"
-        self.log = self.world.cluster.data / "logs" / "report.log"
-        with self.log.open("wb") as output:
-            self.report = subprocess.Popen(
-                [sys.executable, "-m", "tests.nemesis", "report", str(out)],
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    **self.world.cluster.environment(),
-                    ADDRESS_VARIABLE: self.world.cluster.address,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def seen(self) -> str:
-        homes = {str(node.data) for node in self.world.cluster.nodes}
-
-        def machines() -> list[psutil.Process]:
-            ended = self.report.poll()
-            assert ended in (None, 0), f"the report failed:\n{self.log.read_text()[-3_000:]}"
-            return [
-                each for each in marked(self.world.cluster.mark, homes) if each.name() == "java"
-            ]
-
-        try:
-            javas = wait_for(machines, "Spark's Java processes run", SPARK_SECONDS)
-            status = self.report.wait(SPARK_SECONDS)
-        finally:
-            if self.report.poll() is None:
-                self.report.kill()
-                self.report.wait()
-        said = self.log.read_text()
-        assert status == 0, f"the report failed:\n{said[-3_000:]}"
-        assert "raydp" in said, f"Spark did not run on the cluster:\n{said[-3_000:]}"
-        return f"the report is made, Spark ran on the cluster ({len(javas)} Java processes seen)"
 
     def hurts(self) -> tuple[str, ...]:
         return GROUPS

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.nemesis import dumps, faults, harder
+from tests.nemesis import dumps, faults, harder, spark
 from tests.nemesis.faults import Fault
 from tests.nemesis.load import Load
 from tests.nemesis.run import Run, Say, scenario
@@ -49,7 +49,12 @@ PLAIN: Final[dict[str, Make]] = {
     "placement": lambda w, rng, _, n: harder.RemovePlacement(w, rng, _group(rng)),
     "driver": lambda w, rng, _, n: harder.DriverExit(w, rng),
     "client": lambda w, rng, load, n: harder.KillClient(w, rng, load=load),
-    "spark": lambda w, rng, _, n: harder.SparkBeside(w, rng),
+    "spark": lambda w, rng, _, n: spark.SparkBeside(w, rng),
+    "spark-executor": lambda w, rng, _, n: spark.KillExecutor(w, rng),
+    "spark-master": lambda w, rng, _, n: spark.KillAppMaster(w, rng),
+    "spark-memory": lambda w, rng, _, n: spark.StarveSpark(w, rng),
+    "spark-node": lambda w, rng, _, n: spark.LoseSparkNode(w, rng, _group(rng)),
+    "export": lambda w, rng, _, n: spark.KillExportReplica(w, rng),
 }
 """On a cluster like any other."""
 
@@ -155,6 +160,8 @@ def by_class(episodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 "window_ms": spread([each["window_ms"] for each in mine]),
                 "recovery_s": spread([each["whole"] - each["healing"] for each in mine]),
                 "elections": sum(each["elections"] for each in mine),
+                "p99_ms": spread([each["p99_ms"] for each in mine]),
+                "calm_p99_ms": spread([each["calm_p99_ms"] for each in mine]),
             }
     return found
 

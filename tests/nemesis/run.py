@@ -45,6 +45,8 @@ class Episode:
     whole: float  #: when all groups were whole again
     elections: int  #: terms gone by, over all groups
     window_ms: float = 0.0  #: the longest time without an acknowledged write of a group it hit
+    p99_ms: float = 0.0  #: of the writes acknowledged between its beginning and the healing
+    calm_p99_ms: float = 0.0  #: of those before the first fault
 
     @property
     def recovery_s(self) -> float:
@@ -97,6 +99,8 @@ def scenario(
     assert run.slowest_s < CALL_MS / 1000 + LATE_SECONDS, f"a call took {run.slowest_s:.1f} s"
     for episode in run.episodes:
         episode.window_ms = round(window(history, episode) * 1000, 1)
+        episode.p99_ms = p99_ms(history, episode.begun, episode.healing)
+        episode.calm_p99_ms = p99_ms(history, 0.0, run.episodes[0].begun)
     run.compared = {group: dumps.same_everywhere(world, group) for group in GROUPS}
     run.seconds = time.monotonic() - begun
     return run
@@ -143,3 +147,15 @@ def window(history: Sequence[Operation], episode: Episode) -> float:
             if after >= episode.begun and before <= episode.whole:
                 longest = max(longest, after - before)
     return longest
+
+
+def p99_ms(history: Sequence[Operation], begun: float, ended: float) -> float:
+    """The 99th percentile of what writes took that were asked for in that time; 0 without any."""
+    took = sorted(
+        (each.returned - each.invoked) / 1e6
+        for each in history
+        if each.returned is not None
+        and begun <= each.invoked / 1e9 <= ended
+        and (each.key.partition(".")[0], each.kind) in WRITES
+    )
+    return round(took[len(took) * 99 // 100], 1) if took else 0.0
