@@ -20,6 +20,7 @@ from typing import Any
 from actors import calls, placement, remote
 from actors.config import ClusterConfig
 from actors.seat import SeatSpec
+from actors.seat_names import learner_seats, voter_seats
 from actors.status import leader_of
 from state_machines.errors import Conflict, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
@@ -34,12 +35,17 @@ log = logging.getLogger(__name__)
 
 
 def specs(config: ClusterConfig) -> list[SeatSpec]:
-    """The seats of every group, groups in starting order."""
+    """The voters' seats of every group, groups in starting order (`learners.py` has the others)."""
     found = []
     for group in config.groups:
-        seats = tuple(f"{group}/{number}" for number in range(config.replicas))
-        found += [SeatSpec(group, seat, seats, config.raft) for seat in seats]
+        voters, learners = seats_of(config, group)
+        found += [SeatSpec(group, seat, voters + learners, config.raft) for seat in voters]
     return found
+
+
+def seats_of(config: ClusterConfig, group: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a group's seats: the voters', the learners'."""
+    return voter_seats(group, config.replicas), learner_seats(group, config.learners)
 
 
 def start_group(config: ClusterConfig, group: str, cluster: str) -> str:

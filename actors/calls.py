@@ -19,6 +19,7 @@ from actors.direct.listener import Service
 from actors.direct.secret import Endpoint
 from actors.ray_env import NAMESPACE
 from actors.seat import Seat
+from actors.seat_names import group_of, is_learner
 from state_machines.errors import MetarayError, Stopped
 
 LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
@@ -136,10 +137,16 @@ class LinkedGroups(_Linked):
     def __init__(self) -> None:
         super().__init__()
         self._seats: dict[str, tuple[str, ...]] = {}
+        self._learners: dict[str, tuple[str, ...]] = {}
 
     def seats(self, group: str) -> Sequence[str]:
-        """The seats of a group, in order."""
+        """The seats of a group's voters, in order: whom clients ask, also for what is stale. Who
+        wants a learner takes a cut there (`metaray.cuts`)."""
         return self._seats.get(group, ())
+
+    def learners(self, group: str) -> Sequence[str]:
+        """The seats of a group's learners, in order."""
+        return self._learners.get(group, ())
 
     def groups(self) -> Sequence[str]:
         """All groups, by name."""
@@ -152,16 +159,17 @@ class LinkedGroups(_Linked):
         except TimeoutError:
             raise Stopped("Ray's control service does not answer; is the head alive?") from None
         seats: dict[str, list[str]] = {}
+        learners: dict[str, list[str]] = {}
         for name in sorted(names):
-            group, slash, _ = name.rpartition("/")
-            if slash:
-                seats.setdefault(group, []).append(name)
+            if group := group_of(name):
+                (learners if is_learner(name) else seats).setdefault(group, []).append(name)
         self._seats = {group: tuple(each) for group, each in seats.items()}
+        self._learners = {group: tuple(each) for group, each in learners.items()}
 
     def _call(self, seat: str, method: str, body: bytes) -> Awaitable[bytes]:
         # The others' links, too, are kept up: when the leader dies, where they listen is known,
         # though Ray's control service may be away with it.
-        for other in self.seats(seat.rpartition("/")[0]):
+        for other in self.seats(group_of(seat)):
             self._links.get(other)
         link = self._links.get(seat)
         if link is not None:

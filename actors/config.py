@@ -1,10 +1,10 @@
 """How a cluster is to be: its groups, its replicas, its timing. Read from `cluster.yaml`.
 
 `cluster.yaml` is Ray's launcher file; Ray leaves its key `metadata:` to us (`metadata.groups`,
-`metadata.replicas`, and a mapping for each of `SECTIONS`). Durations and sizes there carry their
-unit (`250 ms`, `30 s`, `8 MiB`; a bare number is milliseconds, or bytes); here the unit is in the
-name. Everything is checked when it is made: a wrong value is refused with its name and its limit
-before anything has started.
+`metadata.replicas`, `metadata.learners`, and a mapping for each of `SECTIONS`). Durations and sizes
+there carry their unit (`250 ms`, `30 s`, `8 MiB`; a bare number is milliseconds, or bytes); here
+the unit is in the name. Everything is checked when it is made: a wrong value is refused with its
+name and its limit before anything has started.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing 
 SECTIONS: Final = ("raft", "controller", "watch")  #: of settings, under `metadata:`
 GROUPS_MAX: Final = 64
 REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier to be survived
+LEARNERS_MAX: Final = 3  #: each is sent every entry once more by its leader
 FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
 DEPTH_MAX: Final = 32  #: of lists and mappings in it
 BITS_MAX: Final = 1_000  #: of a number: more digits than anybody counts in
@@ -201,8 +202,13 @@ class ClusterConfig:
     replicas: int = 3
     """Members of each group: 3 survive the loss of one node, 5 of two."""
 
+    learners: int = 0
+    """Replicas of each group that never vote, for analytics: on nodes of their own, which offer the
+    resource `analytics`. Their loss costs no write."""
+
     allow_colocated: bool = False
-    """Let replicas of one group share a node when there are fewer nodes than replicas."""
+    """Let replicas of one group share a node when there are fewer nodes than replicas, and learners
+    stand on the voters' nodes where none are kept for them."""
 
     raft: RaftSettings = RaftSettings()
 
@@ -210,6 +216,10 @@ class ClusterConfig:
         if type(self.replicas) is not int or not 1 <= self.replicas <= REPLICAS_MAX:
             raise Invalid(
                 f"replicas must be between 1 and {REPLICAS_MAX}, not {_shown(self.replicas)}"
+            )
+        if type(self.learners) is not int or not 0 <= self.learners <= LEARNERS_MAX:
+            raise Invalid(
+                f"learners must be between 0 and {LEARNERS_MAX}, not {_shown(self.learners)}"
             )
         if type(self.allow_colocated) is not bool:
             raise Invalid(
@@ -252,10 +262,9 @@ class ClusterConfig:
     @classmethod
     def parse(cls, metadata: object) -> ClusterConfig:
         """Read the value of `metadata:`."""
-        sections = _mapping(metadata, "metadata", {"groups", "replicas", "allow_colocated"})
-        given: dict[str, Any] = {
-            name: sections[name] for name in ("replicas", "allow_colocated") if name in sections
-        }
+        plain = ("replicas", "learners", "allow_colocated")
+        sections = _mapping(metadata, "metadata", {"groups", *plain})
+        given: dict[str, Any] = {name: sections[name] for name in plain if name in sections}
         if "groups" in sections:
             if not isinstance(sections["groups"], list):
                 raise Invalid("metadata.groups must be a list of names")
@@ -289,6 +298,11 @@ class ClusterConfig:
             found.append("replicas is 1: no failure is survived, and a lost disk loses the data")
         if self.allow_colocated:
             found.append("allow_colocated is on: the loss of one node can stop a group")
+        if self.allow_colocated and self.learners:
+            found.append(
+                "learners may stand on the nodes of voters, because allow_colocated is on: a scan "
+                "there takes from the processor and the disk that writes need"
+            )
         return tuple(found)
 
 

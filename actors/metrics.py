@@ -3,6 +3,9 @@
 The hot path only adds to plain numbers (`status.Counters`); this module reads them. Names appear
 as `ray_metaray_<name>` on the metrics port of each node: a replica's with the tags `group` and
 `seat`, those of the controller's duties, `ray_metaray_duty_<name>`, with the tag `duty`.
+
+What a learner lacks only its leader knows: the leader shows it under the learner's seat, and 0 once
+it leads no more, so the largest value of a learner's seat is the true one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.util.metrics import Gauge
+
+from actors.seat_names import is_learner
 
 if TYPE_CHECKING:
     from actors.replica import Replica
@@ -42,6 +47,11 @@ _GAUGES = {
     "applies_total": "apply rounds",
 }
 
+_LEARNER_GAUGES = {
+    "learner_lag_entries": "committed entries that a learner lacks, as its leader sees it",
+    "learner_lag_ms": "for how long the oldest of them has been there, -1 if nobody knows any more",
+}
+
 _DUTY_GAUGES = {
     "runs_total": "runs of the duty under this controller",
     "actions_total": "what it did in these runs",
@@ -66,6 +76,21 @@ _CACHE_GAUGES = {
     "refused": "slices too large to be kept",
     "reloads": "times that everything was read again, because what came between was compacted",
 }
+
+
+def learners_of(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """By a leader's status: which entries, and for how many milliseconds, the replica of each
+    learner's seat lacks. Nothing by that of another replica."""
+    found = {}
+    for replica, progress in status["progress"].items():
+        seat = status["seats"].get(replica, "")
+        if is_learner(seat):
+            late = progress["late_ms"]
+            found[seat] = (
+                max(0, status["commit"] - progress["match"]),
+                -1 if late is None else late,
+            )
+    return found
 
 
 class CacheMetrics:
@@ -93,6 +118,11 @@ class Metrics:
             name: Gauge(f"metaray_{name}", description=text, tag_keys=TAGS)
             for name, text in _GAUGES.items()
         }
+        self._learners = {
+            name: Gauge(f"metaray_{name}", description=text, tag_keys=TAGS)
+            for name, text in _LEARNER_GAUGES.items()
+        }
+        self._shown: frozenset[str] = frozenset()  # the learners' seats of which it said more
 
     def set(self, replica: Replica) -> None:
         """Copy the replica's numbers."""
@@ -124,6 +154,14 @@ class Metrics:
         }
         for name, value in values.items():
             self._gauges[name].set(value, tags=self._tags)
+        self._set_learners(learners_of(status))
+
+    def _set_learners(self, lags: Mapping[str, tuple[int, int]]) -> None:
+        for seat in sorted(self._shown.union(lags)):
+            tags = {**self._tags, "seat": seat}
+            for gauge, value in zip(self._learners.values(), lags.get(seat, (0, 0)), strict=True):
+                gauge.set(value, tags=tags)
+        self._shown = frozenset(lags)
 
 
 class DutyMetrics:

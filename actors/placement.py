@@ -7,12 +7,15 @@ disk is empty; who a replica is, its directory says, never its place (law 1).
 Decide: `plan` and `plan_removal` are pure, from what is wanted and what was observed to actions.
 Act: `observe`, `act`, and the loops that wait for Ray, each with its deadline. Too few nodes are
 refused in the plan, because Ray itself would leave the group pending for ever and say nothing.
+
+A learner has a placement group to itself, named as its seat, so that one can come or go while the
+others stay. It stands on a node with the resource `analytics`, one of each Raft group to a node.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,11 +29,12 @@ from ray.util.placement_group import (
 )
 
 from actors.config import FIRST_GROUP, KINDS, ClusterConfig
-from actors.ray_env import NAMESPACE
+from actors.ray_env import ANALYTICS, META, NAMESPACE
+from actors.seat_names import group_of, is_learner
 from state_machines.errors import Invalid, Unavailable
 
-META: Final = "meta"  #: the custom resource of nodes that may carry replicas
-BUNDLE_META: Final = 0.01  #: of it for each replica: a node carries up to a hundred
+BUNDLE_META: Final = 0.01  #: of its node's resource for each replica: a hundred at most
+NODE_ID_LABEL: Final = "ray.io/node-id"  #: every node has it
 BUNDLE_CPUS: Final = 0.1  #: logical; Spark asks for whole ones, so most of a node stays free
 PLACE_SECONDS: Final = 60.0  #: until Ray has found a place for every bundle
 REMOVE_SECONDS: Final = 30.0
@@ -62,11 +66,12 @@ class Node:
     meta: float  #: how much of the resource `meta` it has in all
     meta_free: float
     cpus_free: float
+    analytics: float = 0.0  #: how much of the resource `analytics` it has in all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A placement group, in Ray's words."""
+    """A placement group, in Ray's words: of a Raft group's voters, or of one learner's seat."""
 
     group: str
     state: str
@@ -85,16 +90,18 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Make the placement group of a Raft group."""
+    """Make the placement group of a Raft group, or of a learner's seat."""
 
     group: str
     replicas: int
     strategy: str
+    resource: str = META
+    avoid: tuple[str, ...] = ()  #: ids of nodes where it shall not stand
 
     @property
     def bundles(self) -> list[dict[str, float]]:
         """One for each replica, by its number."""
-        return [{"CPU": BUNDLE_CPUS, META: BUNDLE_META}] * self.replicas
+        return [{"CPU": BUNDLE_CPUS, self.resource: BUNDLE_META}] * self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +152,92 @@ def plan(config: ClusterConfig, groups: Sequence[str], observed: Observed) -> tu
     return tuple(actions)
 
 
+def check_learners(config: ClusterConfig, observed: Observed) -> None:
+    """Raise NotEnoughNodes if the learners that are wanted would find no place."""
+    if config.learners:
+        _learners_nodes(config, observed)
+
+
+def plan_learner(config: ClusterConfig, seat: str, observed: Observed) -> tuple[Action, ...]:
+    """What is missing for a learner's seat to have its place: on a node of its own kind, where no
+    other learner of its group stands. Raises NotEnoughNodes."""
+    reserved = {each.group: each for each in observed.reservations if each.state != GONE}
+    if seat in reserved:
+        return ()
+    resource, able = _learners_nodes(config, observed)
+    beside = {
+        node
+        for each in reserved.values()
+        if is_learner(each.group) and group_of(each.group) == group_of(seat)
+        for node in each.nodes
+    }
+    taken = tuple(sorted(node.id for node in able if node.id in beside))
+    if len(taken) == len(able):
+        if not config.allow_colocated:
+            raise NotEnoughNodes(
+                f"{seat} wants a node of its own, and on each of the {len(able)} nodes that offer "
+                f"the resource `{resource}` stands another learner of {group_of(seat)}; let them "
+                "share a node with `--allow-colocated`"
+            )
+        taken = ()
+    return (Reserve(seat, 1, "PACK", resource, taken),)
+
+
+def _learners_nodes(config: ClusterConfig, observed: Observed) -> tuple[str, list[Node]]:
+    """The resource whose nodes carry the learners, and these nodes."""
+    able = [node for node in observed.nodes if node.analytics > 0]
+    if len(able) >= config.learners or (able and config.allow_colocated):
+        return ANALYTICS, able
+    voting = [node for node in observed.nodes if node.meta > 0]
+    if voting and config.allow_colocated:
+        return META, voting
+    raise NotEnoughNodes(
+        f"learners is {config.learners}, each of a group on a node of its own, and {len(able)} of "
+        f"{len(observed.nodes)} nodes offer the resource `{ANALYTICS}`. Add nodes "
+        f"(`ray start … --resources='{{\"{ANALYTICS}\": 1}}'`; a local cluster has them with "
+        "`metaray up --local N --learners M`, if it is started so and N is large enough), lower "
+        "`learners`, or let learners share nodes, with voters if need be, with `--allow-colocated`"
+    )
+
+
 def plan_removal(groups: Sequence[str], observed: Observed) -> tuple[Action, ...]:
     """End the seats of these groups, then controllers and caches, then give the places back.
 
     In this order: an actor whose placement group went first hangs in RESTARTING for ever and keeps
     its name; a controller is made again by a metadata leader that still lives.
     """
-    seats = [name for name in sorted(observed.actors) if name.rpartition("/")[0] in groups]
+    seats = [name for name in sorted(observed.actors) if group_of(name) in groups]
     others = [
         name
         for name in sorted(observed.actors)
         if FIRST_GROUP in groups and name.startswith(("controller-", "cache-"))
     ]
     reserved = [
-        each.group for each in observed.reservations if each.group in groups and each.state != GONE
+        each.group
+        for each in observed.reservations
+        if (each.group in groups or group_of(each.group) in groups) and each.state != GONE
     ]
     return (*map(KillActor, [*seats, *others]), *map(Release, reserved))
+
+
+def plan_learner_removal(seat: str, observed: Observed) -> tuple[Action, ...]:
+    """End the actor of a learner's seat, then give its place back."""
+    if seat in observed.actors:
+        return (KillActor(seat),)
+    reserved = [each for each in observed.reservations if each.group == seat and each.state != GONE]
+    return tuple(Release(each.group) for each in reserved)
 
 
 def alarms(observed: Observed) -> tuple[str, ...]:
     """Groups that lack a place for a replica, in words."""
     return tuple(
-        f"{each.group}: placement {each.state}, no node for replica "
-        + ", ".join(str(number) for number, node in enumerate(each.nodes) if not node)
+        f"{each.group}: placement {each.state}, no node for "
+        + (
+            "this learner"
+            if is_learner(each.group)
+            else "replica "
+            + ", ".join(str(number) for number, node in enumerate(each.nodes) if not node)
+        )
         for each in observed.reservations
         if each.state in ALARMING
     )
@@ -186,6 +256,7 @@ def observe() -> Observed:
             meta=float(node["Resources"].get(META, 0)),
             meta_free=float(free.get(node["NodeID"], {}).get(META, 0)),
             cpus_free=float(free.get(node["NodeID"], {}).get("CPU", 0)),
+            analytics=float(node["Resources"].get(ANALYTICS, 0)),
         )
         for node in ray.nodes()
         if node["Alive"]
@@ -208,7 +279,18 @@ def ensure_group(
     A group that serves with one node lost (RESCHEDULING) is given back as it is. Raises
     NotEnoughNodes, or NotPlaced after `seconds`, in which case nothing that was made is left.
     """
-    actions = plan(config, [group], observe())
+    return _placed(group, plan(config, [group], observe()), config.replicas, seconds)
+
+
+def ensure_learner(
+    config: ClusterConfig, seat: str, seconds: float = PLACE_SECONDS
+) -> PlacementGroup:
+    """The same for a learner's seat."""
+    return _placed(seat, plan_learner(config, seat, observe()), 1, seconds)
+
+
+def _placed(group: str, actions: Sequence[Action], bundles: int, seconds: float) -> PlacementGroup:
+    """Act, and wait until every bundle has its node."""
     act(actions)
     deadline = time.monotonic() + seconds
     while True:
@@ -223,16 +305,27 @@ def ensure_group(
         f"{node.name or node.id[:8]} {node.cpus_free:g} CPUs and {node.meta_free:g} {META}"
         for node in observe().nodes
     )
+    resource = ANALYTICS if is_learner(group) else META
     raise NotPlaced(
-        f"{group}: Ray found no place within {seconds:.0f} s for {config.replicas} bundles of "
-        f"{BUNDLE_CPUS:g} CPUs and {BUNDLE_META:g} {META}; free: {free}"
+        f"{group}: Ray found no place within {seconds:.0f} s for {bundles} bundles of "
+        f"{BUNDLE_CPUS:g} CPUs and {BUNDLE_META:g} {resource}; free: {free}"
     )
 
 
 def remove(groups: Sequence[str], seconds: float = REMOVE_SECONDS) -> None:
     """Take these groups off the cluster; their directories stay. Raises NotPlaced at the end."""
+    _gone(lambda: plan_removal(groups, observe()), seconds)
+
+
+def remove_learner(seat: str, seconds: float = REMOVE_SECONDS) -> None:
+    """Take a learner's seat off the cluster, as `remove` does a group."""
+    _gone(lambda: plan_learner_removal(seat, observe()), seconds)
+
+
+def _gone(left: Callable[[], tuple[Action, ...]], seconds: float) -> None:
+    """Act until nothing is left to be done."""
     deadline = time.monotonic() + seconds
-    while actions := plan_removal(groups, observe()):
+    while actions := left():
         if time.monotonic() > deadline:
             raise NotPlaced(f"not removed within {seconds:.0f} s: {actions}")
         actors = [each for each in actions if isinstance(each, KillActor)]
@@ -244,8 +337,15 @@ def act(actions: Iterable[Action]) -> None:
     """Carry out what was planned. Ray takes each in hand at once and finishes it later."""
     for action in actions:
         match action:
-            case Reserve(group=group, strategy=strategy):
-                placement_group(action.bundles, strategy, name=group, lifetime="detached")
+            case Reserve(group=group, strategy=strategy, avoid=avoid):
+                elsewhere = {NODE_ID_LABEL: f"!in({','.join(avoid)})"}
+                placement_group(
+                    action.bundles,
+                    strategy,
+                    name=group,
+                    lifetime="detached",
+                    bundle_label_selector=[elsewhere] * len(action.bundles) if avoid else None,
+                )
             case KillActor(name=name):
                 _kill(name)
             case Release(group=group):
@@ -272,7 +372,8 @@ def _reservations() -> tuple[Reservation, ...]:
     table: dict[str, dict[str, Any]] = placement_group_table()
     found = []
     for each in table.values():
-        kind, _, number = each["name"].rpartition("-")
+        learner = is_learner(each["name"])
+        kind, _, number = (group_of(each["name"]) if learner else each["name"]).rpartition("-")
         if kind not in KINDS or not number.isdigit() or each["state"] == GONE:
             continue
         where = each["bundles_to_node_id"]

@@ -29,6 +29,8 @@ from typing import Final
 from state_machines.errors import MetarayError
 
 NAMESPACE: Final = "metaray"  #: Ray namespace of every named actor and placement group
+META: Final = "meta"  #: the custom resource of nodes that may carry voters
+ANALYTICS: Final = "analytics"  #: that of Spark's nodes, where learners stand
 DATA_VARIABLE: Final = "METARAY_DATA"  #: where the replicas of a node keep their directories
 DIRECT_VARIABLE: Final = "METARAY_DIRECT"  #: "off": replicas of a node take actor calls only
 JAVA_MAJOR: Final = "17"  #: the Java that Spark 3.5 and RayDP were tried with

@@ -40,6 +40,7 @@ from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
 from actors.seat import Seat, SeatSpec
+from actors.seat_names import LEARNERS_FOLDER
 from actors.wanted import of_kind
 from state_machines.errors import Stopped
 from storage.home import DiskHome
@@ -77,13 +78,13 @@ class SeatActor(Seat):
         self._garbage: Garbage | None = None
         super().__init__(
             spec,
-            home=DiskHome(Path(data)),
+            home=DiskHome(Path(data) / LEARNERS_FOLDER if spec.learner else Path(data)),
             calls=LinkedCalls(),
             clock=SystemClock(),
             rng=SystemRandom(),
             leadership=self._on_leadership,
         )
-        if spec.kind == "metadata":
+        if spec.kind == "metadata" and not spec.learner:
             self._keeper = ControllerKeeper(spec)
         if not data:
             self._fault = f"{DATA_VARIABLE} is not set on this node; set it before `ray start`"

@@ -32,7 +32,7 @@ from actors.config import RaftSettings
 from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
-from actors.status import Counters, status_of
+from actors.status import Counters, role_of, status_of
 from actors.storage_jobs import Outcome, apply, haste_of_apply, haste_of_save, save
 from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
@@ -132,8 +132,8 @@ class Replica:
 
     @property
     def role(self) -> str:
-        """The role, in Raft's words, or "stopped"."""
-        return "stopped" if self.stopped_because else self.core.role.name
+        """The role, in Raft's words ("learner" for a follower without a vote), or "stopped"."""
+        return "stopped" if self.stopped_because else role_of(self.core)
 
     @property
     def leads(self) -> bool:
@@ -496,4 +496,4 @@ class Replica:
 
     def status(self) -> dict[str, Any]:
         """Everything `status` and the dashboards show of this replica. Plain values only."""
-        return status_of(self)
+        return status_of(self, self._clock.now_ms())

@@ -13,6 +13,9 @@ A group is founded in three rounds that may be repeated from any point (`bootstr
 makes a directory and tells its new replica id; every seat writes down the founding configuration;
 only when all have done so are they activated. A seat that turns up vacant later is given a new id
 by the controller and joins as a learner; it never speaks as the replica that was lost.
+
+A learner's seat (`seat_names.py`) begins vacant and is filled in the same way; what it hosts is
+never promoted. Such seats come and go while the others stay, so the seats are told of them.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from actors.clock import Clock
-from actors.config import RaftSettings
+from actors.config import LEARNERS_MAX, RaftSettings
 from actors.export import Exports
 from actors.pending import refusal, refused
 from actors.replica import Replica
+from actors.seat_names import group_of, is_learner, learners_among
 from actors.storage_thread import StorageThread
 from actors.transport import ActorTransport, Calls
 from state_machines.errors import Conflict, Invalid, Stopped
@@ -67,6 +71,11 @@ class SeatSpec:
         """What the group keeps: metadata, offset or mqtt."""
         return self.group.rpartition("-")[0]
 
+    @property
+    def learner(self) -> bool:
+        """Whether what sits here never votes."""
+        return is_learner(self.seat)
+
 
 class Seat:
     """A plain class; `remote.py` makes it an actor. All methods run on the actor's event loop."""
@@ -96,6 +105,7 @@ class Seat:
         self._stores: Stores | None = None
         self._exports: Exports | None = None
         self._fault = ""
+        self._seats = spec.seats  # as they are now
         self._changing = asyncio.Lock()  # what is asked twice at once is done once
 
     def __repr__(self) -> str:
@@ -147,6 +157,8 @@ class Seat:
     async def found(self, configuration: Configuration) -> None:
         """Write down the founding configuration. Raises Conflict when the replica is active."""
         directory = self._must_have_directory()
+        if self.spec.learner:
+            raise Invalid(f"voters: {self.spec.seat} is a learner's seat, it never votes")
         if directory.identity.status == "active":
             raise Conflict(f"{self.spec.seat}: replica {directory.identity.replica:x} is active")
         if directory.identity.replica not in configuration.voters:
@@ -216,7 +228,7 @@ class Seat:
             group=self.spec.group,
             replica=who.replica,
             seat=self.spec.seat,
-            seats=self.spec.seats,
+            seats=self._seats,
             calls=self._calls,
             received=lambda messages: replica.receive(messages),
             died=lambda peer: replica.peer_died(peer),
@@ -261,6 +273,23 @@ class Seat:
             await asyncio.to_thread(self._storage.close)
         if self._directory is not None:
             self._directory.close()
+
+    async def retire(self) -> None:
+        """Let go for ever of a learner that its group has removed; the seat is vacant then.
+
+        The learner itself may not have heard of it. Raises Conflict on a voter's seat.
+        """
+        async with self._changing:
+            if not self.spec.learner:
+                raise Conflict(f"{self.spec.seat} has a voter, which only its group can remove")
+            if self._directory is None:
+                return
+            if self.replica is not None:
+                self.replica.abandon()
+            self.removed()
+            await self.abandon()
+            self.replica = self._transport = self._storage = self._stores = self._exports = None
+            self._directory, self._fault = None, ""
 
     def leadership(self, term: int, leads: bool) -> None:
         """The replica's hook; the shell decides what a leader's node hosts."""
@@ -373,17 +402,33 @@ class Seat:
         shown = {
             **self.hello(),
             "group": self.spec.group,
-            "group_seats": self.spec.seats,
+            "group_seats": self._seats,
             "role": self.status_word,
         }
         if self.replica is not None:
             shown.update(self.replica.status())
         return shown
 
+    def introduce(self, learners: tuple[str, ...]) -> None:
+        """These are the group's learners' seats now; those of voters stay as they are. Invalid."""
+        for each in learners:
+            if group_of(each) != self.spec.group or not is_learner(each):
+                raise Invalid(f"learners: {each[:80]!r} is no learner's seat of {self.spec.group}")
+        if len(learners) > LEARNERS_MAX:
+            raise Invalid(f"learners: {len(learners)}, the limit is {LEARNERS_MAX}")
+        voters = [each for each in self.spec.seats if not is_learner(each)]
+        self._seats = (*voters, *learners_among(learners))
+        if self._transport is not None:
+            self._transport.know(self._seats)
+
     def change(self, change: Change) -> int:
-        """Change the group's membership; only at its leader."""
+        """Change the group's membership; only at its leader. Invalid for a learner's promotion."""
+        replica = self._must_have_replica()
+        for each in change.add_voters:
+            if is_learner(where := replica.transport.seat_of(each)):
+                raise Invalid(f"add_voters: {each:x} sits at {where}, and never votes")
         # failpoint: member.before_change
-        return self._must_have_replica().change(change)
+        return replica.change(change)
 
     def campaign(self) -> None:
         """Stand for election now: a group that was just started need not wait for a timeout."""

@@ -6,8 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from state_machines.raft import Raft
+from state_machines.wire import api_pb2 as api
+
 if TYPE_CHECKING:
     from actors.replica import Replica
+
+STAMPS_SOUGHT = 16  #: entries looked at for the leader's stamp: no-ops and changes have none
 
 
 @dataclass(slots=True)
@@ -22,7 +27,25 @@ class Counters:
     apply_seconds: float = 0.0
 
 
-def status_of(replica: Replica) -> dict[str, Any]:
+def role_of(core: Raft) -> str:
+    """Its role in Raft's words; a follower that has no vote is a learner."""
+    name = core.role.name
+    return "learner" if name == "follower" and not core.votes else name
+
+
+def late_ms(core: Raft, peer: int, now_ms: int) -> int | None:
+    """For how long the oldest committed entry that a peer lacks has been there, by the stamp that
+    the leader of its time gave it: 0 if the peer lacks none, None if it is no longer in memory."""
+    match = core.progress[peer].match_index
+    if match >= core.commit:
+        return 0
+    for entry in core.kept(match + 1, min(match + STAMPS_SOUGHT, core.commit)):
+        if entry.data and (stamp := api.Batch.FromString(entry.data).now_ms):
+            return max(0, now_ms - stamp)
+    return None
+
+
+def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
     """What `metaray status` and the dashboards show of a replica. Plain values only."""
     core, configuration = replica.core, replica.core.configuration
     counters, writes, hot = replica.counters, replica.writes, replica.stores.state.hot
@@ -45,7 +68,11 @@ def status_of(replica: Replica) -> dict[str, Any]:
         "outgoing": list(configuration.outgoing),
         "learners": list(configuration.learners),
         "progress": {
-            peer: {"match": each.match_index, "state": each.state.value}
+            peer: {
+                "match": each.match_index,
+                "state": each.state.value,
+                "late_ms": late_ms(core, peer, now_ms),
+            }
             for peer, each in sorted(core.progress.items())
         }
         if replica.leads

@@ -142,7 +142,7 @@ class ActorTransport:
         self._group = group
         self._replica = replica
         self._seat = seat
-        self._seats = tuple(each for each in seats if each != seat)
+        self._seats: tuple[str, ...] = ()
         self._calls = calls
         self._received = received
         self._died = died
@@ -154,6 +154,7 @@ class ActorTransport:
         self._attending: tuple[int, asyncio.Task[None] | None] = (0, None)
         self._closed = False
         self.dropped = 0  #: messages given up because a buffer was full or a peer unknown
+        self.know(seats)
 
     # -- outgoing ---------------------------------------------------------------------------
 
@@ -331,6 +332,11 @@ class ActorTransport:
     def carriers(self) -> dict[str, str]:
         """What carries messages to each other seat now: "tcp" or "ray"."""
         return {seat: "tcp" if self._calls.linked(seat) else "ray" for seat in self._seats}
+
+    def know(self, seats: Sequence[str]) -> None:
+        """The seats of the group as they are now: learners come and go."""
+        self._seats = tuple(each for each in seats if each != self._seat)
+        self._book = {peer: seat for peer, seat in self._book.items() if seat in self._seats}
 
     def learn(self, replica: int, seat: str) -> None:
         """Take note that this replica answers at this seat."""

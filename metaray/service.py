@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from actors import bootstrap
+from actors import bootstrap, learners, placement
 from actors.config import ClusterConfig
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
-    """Start every group in order, then wait for the controller.
+    """Start every group in order, then wait for the controller, then settle the learners.
 
-    Yields (name, seconds, where it leads or stands) as each is ready, "controller" last. Starting a
-    service that runs changes nothing.
+    Yields (name, seconds, where it leads or stands) as each is ready: groups, the controller, and
+    the learners' seats that are wanted or had to go. Starting a service that runs changes nothing
+    but the number of its learners. Raises NotEnoughNodes before anything has been started.
     """
+    placement.check_learners(config, placement.observe())
     cluster = ""
     metadata_leader = ""
     for group in config.groups:
@@ -29,3 +31,7 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     begun = time.monotonic()
     controller = bootstrap.wait_for_controller(metadata_leader)
     yield controller["name"], time.monotonic() - begun, f"{metadata_leader}, on its node"
+    for group in config.groups:
+        begun = time.monotonic()
+        for seat, became in learners.settle(config, group):
+            yield seat, time.monotonic() - begun, became

@@ -46,6 +46,10 @@ class AllGroups(Groups, Protocol):
         """All groups, by name."""
         ...
 
+    def learners(self, group: str) -> Sequence[str]:
+        """The seats of a group's learners; `seats` has the others."""
+        ...
+
 
 @dataclass(slots=True)
 class Context:

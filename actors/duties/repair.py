@@ -1,4 +1,4 @@
-"""Groups whose replica lost its disk get a new one at the seat that stands vacant."""
+"""Groups whose replica lost its disk get a new one at the seat that stands vacant, and learners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import logging
 from typing import Any, ClassVar
 
 from actors.duties.duty import Context, Duty
-from actors.planners.repair import Action, Activate, ChangeMembership, Reserve, plan_repair
+from actors.planners.repair import (
+    Action,
+    Activate,
+    ChangeMembership,
+    Introduce,
+    Reserve,
+    Retire,
+    plan_members,
+)
+from actors.seat_names import is_learner
 from actors.status import leader_of
 
 log = logging.getLogger(__name__)
@@ -15,6 +24,7 @@ log = logging.getLogger(__name__)
 
 class Repair(Duty):
     """Replace replicas whose directory is gone: learner first, then voter, then the lost one goes.
+    What sits on a learner's seat stays a learner.
 
     It also looks again which groups and seats there are, for all duties.
     """
@@ -28,7 +38,7 @@ class Repair(Duty):
         await context.groups.refresh()
         done = 0
         for group in context.groups.groups():
-            seats = context.groups.seats(group)
+            seats = [*context.groups.seats(group), *context.groups.learners(group)]
             answers = await asyncio.gather(
                 *(context.call_seat(seat, "status") for seat in seats),
                 return_exceptions=True,
@@ -40,9 +50,9 @@ class Repair(Duty):
             leader = leader_of(known.values())
             if leader is None:
                 continue
-            # A seat that Ray does not name just now has not answered.
-            known = {**dict.fromkeys(leader["group_seats"]), **known}
-            for action in plan_repair(leader, known):
+            # A voter's seat that Ray does not name just now has not answered.
+            voters = [seat for seat in leader["group_seats"] if not is_learner(seat)]
+            for action in plan_members(leader, {**dict.fromkeys(voters), **known}):
                 log.warning("%r: %s: %s", context, group, action)
                 # failpoint: controller.before_repair
                 await _act(context, action, leader)
@@ -57,6 +67,10 @@ async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None
             await context.call_seat(seat, "reserve", leader["cluster"])
         case Activate(seat=seat):
             await context.call_seat(seat, "activate")
+        case Retire(seat=seat):
+            await context.call_seat(seat, "retire")
+        case Introduce(seat=seat, learners=learners):
+            await context.call_seat(seat, "introduce", learners)
         case ChangeMembership(change=change):
             # failpoint: controller.before_change
             await context.call_seat(leader["seat"], "change", change)

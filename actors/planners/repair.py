@@ -1,4 +1,10 @@
-"""How a replica whose directory is gone is replaced, one step at a time."""
+"""How a replica whose directory is gone is replaced, one step at a time; how learners join.
+
+Voters and learners are looked at apart. What sits on a learner's seat joins without further ado,
+because it has no vote to lose, and is never promoted: only what sits on a voter's seat is. And
+whoever is silent on a learner's seat keeps no voter from being replaced, for a lost voter cannot
+be there (`seat_names.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actors.seat_names import is_learner, learners_among
 from state_machines.raft.confchange import Change
 
 CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's last index may vote
@@ -32,32 +39,98 @@ class Activate:
     seat: str
 
 
-Action = ChangeMembership | Reserve | Activate
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Have a learner's seat let go of a replica that the group has removed."""
+
+    seat: str
 
 
-def plan_repair(
-    leader: Mapping[str, Any], seats: Mapping[str, Mapping[str, Any] | None]
-) -> list[Action]:
+@dataclass(frozen=True, slots=True)
+class Introduce:
+    """Tell a seat which learners' seats its group has now."""
+
+    seat: str
+    learners: tuple[str, ...]
+
+
+Action = ChangeMembership | Reserve | Activate | Retire | Introduce
+
+Said = Mapping[str, Any]
+"""What a seat says of itself (`Seat.status`)."""
+
+
+def plan_members(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
+    """What a group's members and seats need next: voters first, then learners.
+
+    `leader` is the status of the group's leader; `seats` what each seat says of itself, None where
+    one did not answer. Of learners' seats it holds those that there are.
+    """
+    answered = {seat: each for seat, each in seats.items() if each is not None}
+    return [
+        *plan_introductions(answered, learners_among(seats)),
+        *(plan_repair(leader, seats) or plan_learners(leader, answered)),
+    ]
+
+
+def plan_introductions(answered: Mapping[str, Said], learners: tuple[str, ...]) -> list[Action]:
+    """Whoever knows other learners' seats than there are is told."""
+    return [
+        Introduce(seat, learners)
+        for seat, each in sorted(answered.items())
+        if learners_among(each.get("group_seats", ())) != learners
+    ]
+
+
+def plan_learners(leader: Said, answered: Mapping[str, Said]) -> list[Action]:
+    """Have every learner's seat host a learner. No vote hangs on any of these steps."""
+    if leader["outgoing"]:
+        return []
+    members = {*leader["voters"], *leader["learners"]}
+    actions: list[Action] = []
+    joining: list[int] = []
+    for seat in learners_among(answered):
+        status, replica = answered[seat]["status"], int(answered[seat]["replica"])
+        if status == "vacant":
+            actions.append(Reserve(seat))
+        elif status == "founding":
+            actions.append(Activate(seat))
+        elif not replica or replica in members:
+            pass  # a fault that an operator has to look at, or all is well
+        elif status == "active" and not answered[seat]["last_index"]:
+            joining.append(replica)
+        else:  # it was a member: somewhere in the log its removal waits for it
+            actions.append(Retire(seat))
+    if joining:
+        actions.append(ChangeMembership(Change(add_learners=tuple(sorted(joining)))))
+    return actions
+
+
+def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
     """Replace a replica whose directory is gone by the one at a vacant seat, one step at a time.
 
-    `leader` is the status of the group's leader; `seats` what each seat says of itself (`hello`),
-    None where one did not answer. Nothing is removed unless every seat has said what it holds: one
-    that is silent, or could not open its directory, may hold the very replica that seems lost.
+    No voter is removed unless every voter's seat has said what it holds, and no learner unless all
+    seats have: one that is silent, or could not open its directory, may hold the very replica that
+    seems lost.
     """
     if leader["outgoing"]:
         return []  # a change is under way
     answered = {seat: each for seat, each in seats.items() if each is not None}
     holds = {int(each["replica"]) for each in answered.values() if each["replica"]}
-    complete = all(
-        each is not None and (each["replica"] or each["status"] == "vacant")
-        for each in seats.values()
-    )
+    unsaid = [
+        seat
+        for seat, each in seats.items()
+        if each is None or not (each["replica"] or each["status"] == "vacant")
+    ]
+    complete = all(map(is_learner, unsaid))
     voters, learners = set(leader["voters"]), set(leader["learners"])
     lost = sorted(voters - holds) if complete else []
-    if complete and learners - holds:
+    if not unsaid and learners - holds:
         return [ChangeMembership(Change(remove=tuple(sorted(learners - holds))))]
     coming = False
     for seat in sorted(answered):
+        if is_learner(seat):
+            continue
         status, replica = answered[seat]["status"], int(answered[seat]["replica"])
         if status == "founding":
             return [Activate(seat)]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.config import ClusterConfig
+from actors.seat_names import is_learner
 from metaray import local
 from metaray.cli import controller
 from metaray.cli.app import (
@@ -41,8 +42,15 @@ def up(
         Path | None, typer.Option("--config", help="cluster.yaml to read `metadata:` from.")
     ] = None,
     replicas: Annotated[int, typer.Option(help="Replicas a group, if --config is absent.")] = 3,
+    learners: Annotated[
+        int,
+        typer.Option(
+            help="Replicas a group that never vote, for analytics, if --config is absent. Those "
+            "that run and are not wanted any more are taken away."
+        ),
+    ] = 0,
     allow_colocated: Annotated[
-        bool, typer.Option(help="Let replicas of a group share a node.")
+        bool, typer.Option(help="Let replicas of a group share a node, learners with voters.")
     ] = False,
 ) -> None:
     """Start the service: on a Ray cluster that runs (--address), or on one made here (--local)."""
@@ -51,20 +59,24 @@ def up(
     wanted = (
         ClusterConfig.load(config)
         if config is not None
-        else ClusterConfig(replicas=replicas, allow_colocated=allow_colocated)
+        else ClusterConfig(replicas=replicas, learners=learners, allow_colocated=allow_colocated)
     )
     for warning in wanted.warnings():
         console.print(f"[yellow]warning[/]: {warning}", highlight=False)
     if local_nodes:
         with console.status("starting Ray nodes …") as status:
-            cluster = local.up(data, local_nodes, progress=status.update)
+            cluster = local.up(
+                data,
+                local_nodes,
+                analytics=local.analytics_nodes(local_nodes, wanted.replicas, wanted.learners),
+                progress=status.update,
+            )
         console.print(f"[green]✓[/] {len(cluster.nodes)} Ray nodes at {cluster.address}")
         console.print(f"  dashboard {cluster.dashboard}", highlight=False)
     join_cluster(address, data)
-    for group, seconds, leader in start_service(wanted):
-        console.print(
-            f"[green]✓[/] {group} [cyan]{seconds:.1f} s[/]  leader {leader}", highlight=False
-        )
+    for name, seconds, where in start_service(wanted):
+        said = where if is_learner(name) else f"leader {where}"
+        console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
 
 
 @app.command()
@@ -95,6 +107,10 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
         console.print("no groups here: start them with `metaray up --address ...`")
     else:
         console.print(_groups(seen, numbers))
+    for group in seen["groups"].values():
+        for each in group["replicas"]:
+            if is_learner(each["seat"]):
+                console.print(_lag_of(each), highlight=False)
     for each in seen["controllers"]:
         if "duties" in each:
             controller.print_controller(each, numbers.get(each["node"], ""))
@@ -106,6 +122,14 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
         )
     for alarm in seen["alarms"]:
         console.print(Text.assemble(("alarm", "bold red"), ": ", printable(alarm)), soft_wrap=True)
+
+
+def _lag_of(learner: dict[str, Any]) -> str:
+    """How far a learner is behind its leader, in words."""
+    if learner["lag"] is None or learner["role"] in ("silent", "stopped", "vacant"):
+        return f"learner {learner['seat']} [red]{learner['role']}[/], no vote is missing"
+    late = "" if learner["lag_ms"] is None else f", {learner['lag_ms']:,} ms"
+    return f"learner {learner['seat']} is {learner['lag']:,} entries{late} behind its leader"
 
 
 def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:

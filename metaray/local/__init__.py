@@ -1,10 +1,10 @@
 """A whole cluster on this machine: several real Ray nodes that outlive the command.
 
 `up` starts `ray start` processes one after the other (two at once fight over socket names), the
-head first. Each is a node of its own, offers the resource `meta` and has its own data directory,
-which its workers find in METARAY_DATA, so a local cluster differs from one of machines in nothing
-but distance. What runs is written to `<data>/cluster.json` as it starts; `find` reads it, `down`
-ends exactly that.
+head first. Each is a node of its own, offers the resource `meta` (the last ones, if learners are
+wanted and there are enough, `analytics` instead) and has its own data directory, which its workers
+find in METARAY_DATA, so a local cluster differs from one of machines in nothing but distance. What
+runs is written to `<data>/cluster.json` as it starts; `find` reads it, `down` ends exactly that.
 
     <data>/
       LOCK            held by the head's process for as long as it lives
@@ -19,7 +19,7 @@ Unix sockets have paths of at most 107 characters, so what Ray keeps while it ru
 temporary directory, whatever the path of the data.
 """
 
-from metaray.local.cluster import down, find, kill_node, up
+from metaray.local.cluster import analytics_nodes, down, find, kill_node, up
 from metaray.local.state import DataInUse, LocalCluster, LocalNode, PortInUse, StartFailed
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "LocalNode",
     "PortInUse",
     "StartFailed",
+    "analytics_nodes",
     "down",
     "find",
     "kill_node",

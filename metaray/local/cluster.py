@@ -43,6 +43,7 @@ def up(
     *,
     cpus: int = NODE_CPUS,
     object_store_bytes: int = OBJECT_STORE_BYTES,
+    analytics: int = 0,
     port: int = 0,
     dashboard_port: int = 0,
     token: Path | None = None,
@@ -50,13 +51,15 @@ def up(
 ) -> LocalCluster:
     """Start a cluster of exactly `nodes` nodes over the data under `data`, or find it running.
 
-    A node that has died is started again. `cpus` and `object_store_bytes` are per node; port 0
-    picks a free one; `token` is a token file to use instead of `<data>/token`; `progress` is told
+    A node that has died is started again. `cpus` and `object_store_bytes` are per node; the last
+    `analytics` nodes carry learners and Spark instead of voters (`analytics_nodes`); port 0 picks
+     a free one; `token` is a token file to use instead of `<data>/token`; `progress` is told
     of each step. Raises `Invalid`, `PortInUse`, `DataInUse` or `StartFailed`; in each case nothing
     that was started by this call is left.
     """
     _check("nodes", nodes, 1, NODES_MAX)
     _check("cpus", cpus, 1, 1024)
+    _check("analytics", analytics, 0, nodes - 1)
     _check("object_store_bytes", object_store_bytes, OBJECT_STORE_BYTES_MIN, 1 << 44)
     for name, value in (("port", port), ("dashboard_port", dashboard_port)):
         _check(name, value, 0, 65_535)
@@ -68,7 +71,7 @@ def up(
     with at_work(data):
         running = find(data)
         if running is not None:
-            return _resume(running, nodes, port, progress)
+            return _resume(running, nodes, analytics, port, progress)
         with owned(data) as lock:
             left = read_state(data)
             if left is not None:
@@ -82,6 +85,7 @@ def up(
                 token_path=ray_env.create_token(token or data / "token"),
                 cpus=cpus,
                 object_store_bytes=object_store_bytes,
+                analytics=tuple(f"node-{each}" for each in range(nodes - analytics, nodes)),
             )
             try:
                 cluster = start_head(cluster, port, dashboard_port, lock, progress)
@@ -91,6 +95,12 @@ def up(
                 _end(read_state(data) or cluster)  # an interrupt, too, leaves nothing behind
                 raise
             return cluster
+
+
+def analytics_nodes(nodes: int, replicas: int, learners: int) -> int:
+    """How many of a local cluster's nodes can be kept for learners: one for each learner of a
+    group, or none if too few would be left for the voters."""
+    return learners if nodes - learners >= replicas else 0
 
 
 def find(data: Path) -> LocalCluster | None:
@@ -121,7 +131,9 @@ def kill_node(cluster: LocalCluster, index: int) -> None:
     kill(family([cluster.nodes[index].process]))
 
 
-def _resume(running: LocalCluster, nodes: int, port: int, progress: Progress) -> LocalCluster:
+def _resume(
+    running: LocalCluster, nodes: int, analytics: int, port: int, progress: Progress
+) -> LocalCluster:
     if len(running.nodes) != nodes:
         raise DataInUse(
             f"a cluster of {len(running.nodes)} nodes already runs on {running.data}, "
@@ -131,6 +143,13 @@ def _resume(running: LocalCluster, nodes: int, port: int, progress: Progress) ->
         raise DataInUse(
             f"a cluster already runs on {running.data} at {running.address}, port {port} was "
             "asked for; `metaray down` ends it first"
+        )
+    if analytics > len(running.analytics):
+        raise DataInUse(
+            f"a cluster already runs on {running.data} with {len(running.analytics)} nodes for "
+            f"learners, {analytics} were asked for, and what a node offers is fixed when it is "
+            "started; `metaray down` ends it first (its data stays), or --allow-colocated lets "
+            "learners stand where they can"
         )
     progress(f"already running at {running.address}")
     for index, node in enumerate(running.nodes):

@@ -29,7 +29,7 @@ NODE_SECONDS: Final = 90.0  #: deadline for one node to be up
 POLL_SECONDS: Final = 0.05
 TEMPORARY_MAX: Final = 32  #: characters of the temporary directory that leave room for a socket
 PORTS: Final = range(20_000, 32_000)  #: below the range from which outgoing connections are served
-META_PER_NODE: Final = 1  #: of the resource `meta`, which replicas take in small shares
+META_PER_NODE: Final = 1  #: of its resource (`meta`, `analytics`): replicas take small shares
 LAST_LINES: Final = 12  #: of a failed node's log, shown in the error
 OVERLOADED_TEXT: Final = "timed out during startup"  #: what it says if that took more than 30 s
 READY_TEXT: Final = "block forever"  #: what `ray start --block` prints once its node is up
@@ -134,12 +134,13 @@ def _start(
 
 
 def _command(cluster: LocalCluster, name: str, arguments: Sequence[str]) -> list[str]:
+    offered = ray_env.ANALYTICS if name in cluster.analytics else ray_env.META
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", *arguments),
         f"--node-name={cluster.mark}/{name}",
         f"--num-cpus={cluster.cpus}",
         f"--object-store-memory={cluster.object_store_bytes}",
-        f"--resources={json.dumps({'meta': META_PER_NODE})}",
+        f"--resources={json.dumps({offered: META_PER_NODE})}",
         f"--labels=metaray-node={name}",
         f"--dashboard-agent-listen-port={free_port()}",
         "--min-worker-port=0",  # any free port; the default range is one for the whole machine

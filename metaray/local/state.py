@@ -74,6 +74,7 @@ class LocalCluster:
     dashboard: str = ""  #: URL of Ray's dashboard, on this machine only
     cpus: int = NODE_CPUS
     object_store_bytes: int = OBJECT_STORE_BYTES
+    analytics: tuple[str, ...] = ()  #: names of the nodes that offer `analytics`, not `meta`
     nodes: tuple[LocalNode, ...] = field(default=())
 
     def environment(self) -> dict[str, str]:
@@ -144,6 +145,7 @@ def read_state(data: Path) -> LocalCluster | None:
         )
         temporary, token_path = Path(state.pop("temporary")), Path(state.pop("token_path"))
         del state["data"]  # where it lies now is what counts
+        state["analytics"] = tuple(state.get("analytics", ()))
         return LocalCluster(
             data=data, temporary=temporary, token_path=token_path, nodes=nodes, **state
         )

@@ -88,6 +88,11 @@ class RaftState:
         return self._role
 
     @property
+    def votes(self) -> bool:
+        """Whether the configuration in force has a vote for it: a learner has none."""
+        return self._may_vote(self._log.configuration)
+
+    @property
     def leader(self) -> int:
         """This term's leader, 0 while it is not known."""
         match self._role:
@@ -147,6 +152,12 @@ class RaftState:
     def progress(self) -> Mapping[int, Progress]:
         """A leader's view of every other member, by id; empty for everyone else."""
         return self._role.progress if isinstance(self._role, Leader) else {}
+
+    def kept(self, first: int, last: int) -> tuple[Entry, ...]:
+        """The entries from `first` to `last`, none if the first is no longer in memory."""
+        if first < self._log.first_index:
+            return ()
+        return self._log.between(first, min(last, self._log.last_index))
 
     def behind(self, last: int, bytes_max: int) -> int:
         """The index such that the entries in memory after it, up to `last`, have so many bytes at

@@ -121,6 +121,10 @@ class World:
         """Nobody sits anywhere."""
         return ()
 
+    def learners(self, group: str) -> Sequence[str]:
+        """Nor does anybody learn."""
+        return ()
+
     async def refresh(self) -> None:
         """They are known."""
 

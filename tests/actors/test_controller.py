@@ -17,6 +17,7 @@ from actors.duties import DUTIES, Duty, Orders, timers
 from actors.duties.liveness import Liveness
 from actors.duties.repair import Repair
 from actors.duties.timers import Timers
+from actors.seat_names import is_learner, learners_among
 from actors.status import leader_of
 from state_machines import settings
 from state_machines.errors import Conflict, Fenced, NoQuorum
@@ -94,7 +95,11 @@ class Fakes:
         return sorted({seat.rpartition("/")[0] for seat in self.statuses} | {*self.due})
 
     def seats(self, group: str) -> Sequence[str]:
-        return sorted(seat for seat in self.statuses if seat.startswith(f"{group}/"))
+        named = sorted(seat for seat in self.statuses if seat.startswith(f"{group}/"))
+        return [seat for seat in named if not is_learner(seat)]
+
+    def learners(self, group: str) -> Sequence[str]:
+        return learners_among(seat for seat in self.statuses if seat.startswith(f"{group}/"))
 
     async def refresh(self) -> None:
         """They are known."""

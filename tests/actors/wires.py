@@ -20,6 +20,7 @@ from actors.caller import Caller
 from actors.clock import Clock, SystemClock
 from actors.config import RaftSettings
 from actors.seat import Seat, SeatSpec
+from actors.seat_names import group_of, is_learner, learner_seats, voter_seats
 from state_machines.raft.messages import Configuration
 from storage.home import DiskHome
 
@@ -143,8 +144,15 @@ class Wires:
     # caller.Groups
 
     def seats(self, group: str) -> list[str]:
-        """All seats that ever were of this group."""
-        return sorted(seat for seat in self.living if seat.rpartition("/")[0] == group)
+        """The seats of this group's voters."""
+        named = [seat for seat in sorted(self.living) if group_of(seat) == group]
+        return [seat for seat in named if not is_learner(seat)]
+
+    def learners(self, group: str) -> list[str]:
+        """The seats of its learners."""
+        return [
+            seat for seat in sorted(self.living) if group_of(seat) == group and is_learner(seat)
+        ]
 
     def groups(self) -> list[str]:
         """All groups."""
@@ -213,6 +221,7 @@ class Group:
     root: Path
     name: str = "metadata-0"
     replicas: int = 3
+    learners: int = 0
     settings: RaftSettings = QUICK
     wires: Wires = field(default_factory=Wires)
     rng: Random = field(default_factory=lambda: Random(7))
@@ -220,15 +229,20 @@ class Group:
 
     @property
     def seat_names(self) -> tuple[str, ...]:
-        """The seats of this group."""
-        return tuple(f"{self.name}/{number}" for number in range(self.replicas))
+        """The seats of this group's voters."""
+        return voter_seats(self.name, self.replicas)
+
+    @property
+    def learner_names(self) -> tuple[str, ...]:
+        """The seats of its learners, which nobody makes by himself."""
+        return learner_seats(self.name, self.learners)
 
     async def sit(self, seat: str) -> Seat:
         """Make a seat over whatever its directory holds, as Ray restarting its actor would."""
         root = self.root / seat.replace("/", "-")
         root.mkdir(parents=True, exist_ok=True)
         made = Seat(
-            SeatSpec(self.name, seat, self.seat_names, self.settings),
+            SeatSpec(self.name, seat, self.seat_names + self.learner_names, self.settings),
             home=DiskHome(root),
             calls=self.wires.from_seat(seat),
             clock=self.clock,

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from actors.config import SECTIONS, ClusterConfig
-from actors.placement import META
-from actors.ray_env import DATA_VARIABLE
+from actors.ray_env import DATA_VARIABLE, META
 
 PATH = Path(__file__).parents[2] / "cluster.yaml"
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from actors.seat_names import is_learner, learners_among
 from tests.simulation.links import SimulatedLinks
 from tests.simulation.loop import Process, SimulatedLoop
 
@@ -246,7 +247,10 @@ class FromProcess:
         return isinstance(error, Gone)
 
     def seats(self, group: str) -> Sequence[str]:
-        return self._seats.get(group, [])
+        return [seat for seat in self._seats.get(group, []) if not is_learner(seat)]
+
+    def learners(self, group: str) -> Sequence[str]:
+        return learners_among(self._seats.get(group, []))
 
     def groups(self) -> Sequence[str]:
         return sorted(self._seats)
