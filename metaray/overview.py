@@ -39,7 +39,6 @@ def overview() -> dict[str, Any]:
             replica["lag"] = (leader["commit"] - replica["applied"]) if leader else None
             seen_by_leader = leader["progress"].get(replica["replica"], {}) if leader else {}
             replica["lag_ms"] = seen_by_leader.get("late_ms")
-        group["learners_without_seat"] = _without_seat(leader, group["replicas"])
     controlling = controllers()
     return {
         "alarms": [*placement.alarms(placement.observe()), *_alarms(groups, controlling)],
@@ -82,11 +81,6 @@ def _alarms(groups: dict[str, Any], controlling: list[dict[str, Any]]) -> list[s
             for each in group["replicas"]
             if each["role"] in ("silent", "stopped", "vacant")
         ]
-        found += [
-            f"{name}: learner {replica:x} has no seat; `metaray up` with the wanted number of "
-            "learners makes it again, or takes it away"
-            for replica in group["learners_without_seat"]
-        ]
     for each in controlling:
         if "duties" not in each:
             found.append(f"{each['name']}: silent {each['error']}")
@@ -99,15 +93,6 @@ def _alarms(groups: dict[str, Any], controlling: list[dict[str, Any]]) -> list[s
     if groups and not any("duties" in each and not each["fenced"] for each in controlling):
         found.append("no controller: brokers, timers and lost disks are not looked after")
     return found
-
-
-def _without_seat(leader: dict[str, Any] | None, replicas: list[dict[str, Any]]) -> list[int]:
-    """Learners of the configuration whose seats nobody has made, as far as their leader knows."""
-    if leader is None:
-        return []
-    names = {each["seat"] for each in replicas}
-    where = {each: leader["seats"].get(each, "") for each in leader["learners"]}
-    return [each for each, seat in where.items() if is_learner(seat) and seat not in names]
 
 
 def _of(answer: Any, group: str) -> bool:

@@ -129,7 +129,9 @@ def _lag_of(learner: dict[str, Any]) -> str:
     if learner["lag"] is None or learner["role"] in ("silent", "stopped", "vacant"):
         return f"learner {learner['seat']} [red]{learner['role']}[/], no vote is missing"
     late = "" if learner["lag_ms"] is None else f", {learner['lag_ms']:,} ms"
-    return f"learner {learner['seat']} is {learner['lag']:,} entries{late} behind its leader"
+    return (
+        f"learner {learner['seat']} is {max(0, learner['lag']):,} entries{late} behind its leader"
+    )
 
 
 def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:

@@ -388,6 +388,35 @@ async def test_repair_acts_at_the_right_seat() -> None:
 
 
 @in_virtual_time
+async def test_repair_fills_a_learners_seat_and_tells_the_others_of_it() -> None:
+    learner = "g-0/learner-0"
+    seats = ["g-0/0", "g-0/1", "g-0/2", learner]
+    fakes = Fakes(
+        statuses={
+            "g-0/0": leading(),
+            "g-0/1": status(2, group_seats=seats),
+            "g-0/2": status(3, group_seats=seats),
+            learner: {**VACANT, "group_seats": seats},
+        }
+    )
+    controller = made(fakes)
+    await controller.step()
+    fakes.statuses["g-0/0"] = leading(group_seats=seats)
+    fakes.statuses[learner] = status(9, group_seats=seats, last_index=0)
+    await asyncio.sleep(5.1)
+    await controller.step()
+    fakes.statuses[learner] = status(9, group_seats=seats, last_index=7)
+    await asyncio.sleep(5.1)
+    await controller.step()
+    assert fakes.acted == [
+        ("g-0/0", "introduce", ((learner,),)),
+        (learner, "reserve", ("c",)),
+        ("g-0/0", "change", (Change(add_learners=(9,)),)),
+        (learner, "retire", ()),
+    ]
+
+
+@in_virtual_time
 async def test_a_seat_that_is_not_listed_has_not_answered() -> None:
     fakes = Fakes(statuses={"g-0/0": leading(voters=[1, 2, 3]), "g-0/1": status(2)})
     controller = made(fakes)

@@ -16,7 +16,10 @@ from actors.planners.repair import (
     Action,
     Activate,
     ChangeMembership,
+    Introduce,
     Reserve,
+    Retire,
+    plan_members,
     plan_repair,
 )
 from actors.planners.timers import Pulse, plan_timers
@@ -144,6 +147,92 @@ def test_a_lost_voter_that_has_been_replaced_already_goes() -> None:
     assert plan_repair(leader(voters=[1, 2, 3, 9]), seats) == [
         ChangeMembership(Change(remove=(3,))),
     ]
+
+
+# -- learners -----------------------------------------------------------------------------------
+
+
+LEARNS = "g/learner-0"
+
+
+def known(status: str, replica: int = 0, last_index: int = 0) -> dict[str, Any]:
+    """What a seat says that knows the learner's seat."""
+    seats = ("g/0", "g/1", "g/2", LEARNS)
+    return {**at(status, replica), "group_seats": seats, "last_index": last_index}
+
+
+def learning(seat: dict[str, Any] | None, **others: Any) -> dict[str, dict[str, Any] | None]:
+    voters = {f"g/{number}": known("active", number + 1) for number in range(3)}
+    return {
+        **voters,
+        **{name.replace("_", "/"): each for name, each in others.items()},
+        LEARNS: seat,
+    }
+
+
+def test_the_steps_by_which_a_learner_joins_end_before_any_promotion() -> None:
+    assert plan_members(leader(), learning(known("vacant"))) == [Reserve(LEARNS)]
+    assert plan_members(leader(), learning(known("founding", 9))) == [Activate(LEARNS)]
+    assert plan_members(leader(), learning(known("active", 9))) == [
+        ChangeMembership(Change(add_learners=(9,)))
+    ]
+    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    assert plan_members(near, learning(known("active", 9, 10_000))) == []
+
+
+@pytest.mark.parametrize("lost", [known("vacant"), known("founding", 7), known("active", 7)])
+def test_a_learner_never_takes_the_place_of_a_lost_voter(lost: dict[str, Any]) -> None:
+    """However near it is, and however the voter's own seat is getting on."""
+    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    for apart in (known("active", 9, 10_000), None):
+        for action in plan_members(near, learning(apart, g_2=lost)):
+            match action:
+                case Reserve(seat=seat) | Activate(seat=seat):
+                    assert seat == "g/2"
+                case ChangeMembership(change=change):
+                    assert change == Change(add_learners=(7,))
+                case _:
+                    raise AssertionError(action)
+
+
+def test_a_silent_learner_keeps_no_voter_from_being_replaced_and_is_not_given_up() -> None:
+    led = leader(learners=[7, 9], progress={7: {"match": 10_000}})
+    for apart in (None, known("stopped")):
+        assert plan_members(led, learning(apart, g_2=known("active", 7))) == [
+            ChangeMembership(Change(add_voters=(7,), remove=(3,)))
+        ]
+        assert plan_members(leader(learners=[9]), learning(apart)) == []
+
+
+def test_a_learner_whose_disk_is_lost_goes_once_all_have_said_what_they_hold() -> None:
+    gone = [ChangeMembership(Change(remove=(9,)))]
+    assert plan_members(leader(learners=[9]), learning(known("vacant"))) == gone
+    silent = learning(known("vacant"), g_2=None)
+    assert plan_members(leader(learners=[9]), silent) == [Reserve(LEARNS)]
+
+
+@pytest.mark.parametrize("status", ["active", "stopped"])
+def test_a_replica_that_was_removed_is_let_go(status: str) -> None:
+    assert plan_members(leader(), learning(known(status, 9, 500))) == [Retire(LEARNS)]
+
+
+def test_a_learner_with_a_fault_is_an_operators() -> None:
+    assert plan_members(leader(learners=[9]), learning(known("stopped", 9, 500))) == []
+    assert plan_members(leader(), learning(known("stopped"))) == []
+
+
+def test_nothing_happens_to_learners_during_a_change() -> None:
+    assert plan_members(leader(outgoing=[1, 2, 3]), learning(known("vacant"))) == []
+
+
+def test_whoever_does_not_know_the_learners_seats_is_told_first() -> None:
+    old = {**at("active", 1), "group_seats": ("g/0", "g/1", "g/2")}
+    assert plan_members(leader(), learning(known("vacant"), g_0=old)) == [
+        Introduce("g/0", (LEARNS,)),
+        Reserve(LEARNS),
+    ]
+    without = {name: each for name, each in learning(None, g_0=old).items() if name != LEARNS}
+    assert plan_members(leader(), without) == [Introduce("g/1", ()), Introduce("g/2", ())]
 
 
 # -- repair, to its end -------------------------------------------------------------------------

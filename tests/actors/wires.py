@@ -20,7 +20,7 @@ from actors.caller import Caller
 from actors.clock import Clock, SystemClock
 from actors.config import RaftSettings
 from actors.seat import Seat, SeatSpec
-from actors.seat_names import group_of, is_learner, learner_seats, voter_seats
+from actors.seat_names import group_of, is_learner, learner_seats, learners_among, voter_seats
 from state_machines.raft.messages import Configuration
 from storage.home import DiskHome
 
@@ -60,6 +60,7 @@ class Wires:
 
     def __init__(self) -> None:
         self.living: dict[str, Seat] = {}
+        self.named: set[str] = set()  #: seats that have been made, living or not
         self.frozen: set[str] = set()
         self.cut: set[tuple[str, str]] = set()  #: (from, to) seats that do not hear each other
         self.trouble: Random | None = None  #: makes calls late, so overtaken, doubled, or lost
@@ -149,10 +150,8 @@ class Wires:
         return [seat for seat in named if not is_learner(seat)]
 
     def learners(self, group: str) -> list[str]:
-        """The seats of its learners."""
-        return [
-            seat for seat in sorted(self.living) if group_of(seat) == group and is_learner(seat)
-        ]
+        """The seats of its learners, also of dead ones: an actor keeps its name."""
+        return [seat for seat in learners_among(self.named) if group_of(seat) == group]
 
     def groups(self) -> list[str]:
         """All groups."""
@@ -251,6 +250,7 @@ class Group:
         )
         await made.start()
         self.wires.living[seat] = made
+        self.wires.named.add(seat)
         return made
 
     async def found(self, cluster: str = "test") -> None:
@@ -283,11 +283,11 @@ class Group:
         return found
 
     def followers(self) -> list[Seat]:
-        """Everyone else."""
+        """Every other voter."""
         return [
             seat
             for seat in self.wires.living.values()
-            if seat.replica is not None and not seat.replica.leads
+            if seat.replica is not None and not (seat.replica.leads or seat.spec.learner)
         ]
 
     async def close(self) -> None:

@@ -81,6 +81,10 @@ def test_what_is_not_said_keeps_its_default(metadata: object) -> None:
         ({"replicas": 8}, "replicas must be between 1 and 7"),
         ({"replicas": "3"}, "replicas must be between 1 and 7"),
         ({"replicas": True}, "replicas must be between 1 and 7"),
+        ({"learners": -1}, "learners must be between 0 and 3, not -1"),
+        ({"learners": 4}, "learners must be between 0 and 3, not 4"),
+        ({"learners": True}, "learners must be between 0 and 3, not True"),
+        ({"learners": "1"}, "learners must be between 0 and 3, not '1'"),
         ({"allow_colocated": "yes"}, "allow_colocated must be true or false"),
         ({"groups": "metadata-0"}, "metadata.groups must be a list"),
         ({"groups": []}, "groups must be 1 to 64 names"),
@@ -137,10 +141,21 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "word"),
-    [({"replicas": 1}, "no failure"), ({"replicas": 4}, "even"), ({"allow_colocated": True}, "on")],
+    [
+        ({"replicas": 1}, "no failure"),
+        ({"replicas": 4}, "even"),
+        ({"allow_colocated": True}, "on"),
+        ({"allow_colocated": True, "learners": 1}, "learners may stand on the nodes of voters"),
+    ],
 )
 def test_what_is_unwise_is_said(given: dict[str, Any], word: str) -> None:
     assert any(word in warning for warning in ClusterConfig(**given).warnings())
+
+
+def test_learners_are_none_unless_they_are_asked_for_and_cost_no_warning() -> None:
+    assert ClusterConfig.parse({}).learners == 0
+    config = ClusterConfig.parse({"learners": 2})
+    assert (config.learners, config.warnings()) == (2, ())
 
 
 def test_settings_travel_to_the_actors() -> None:

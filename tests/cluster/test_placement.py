@@ -14,7 +14,10 @@ from actors.placement import (
     Reservation,
     Reserve,
     alarms,
+    check_learners,
     plan,
+    plan_learner,
+    plan_learner_removal,
     plan_removal,
 )
 from state_machines.errors import Invalid
@@ -128,3 +131,100 @@ def test_a_replica_without_a_node_is_an_alarm() -> None:
         )
     )
     assert alarms(seen) == ("mqtt-0: placement RESCHEDULING, no node for replica 1",)
+
+
+# -- learners -----------------------------------------------------------------------------------
+
+LEARNER = "offset-0/learner-0"
+TWO = ClusterConfig(learners=2)
+
+
+def analytics(*names: str, meta: float = 0) -> tuple[Node, ...]:
+    return tuple(
+        Node(id=name, name="", meta=meta, meta_free=meta, cpus_free=4, analytics=1)
+        for name in names
+    )
+
+
+def learning(seat: str, node: str) -> Reservation:
+    return Reservation(group=seat, state="CREATED", bundles=1, nodes=(node,))
+
+
+def test_a_learner_stands_on_an_analytics_node_in_a_group_of_its_own() -> None:
+    seen = Observed(nodes=nodes(3) + analytics("s"), reservations=placed("offset-0"))
+    [action] = plan_learner(ClusterConfig(learners=1), LEARNER, seen)
+    assert action == Reserve(LEARNER, 1, "PACK", "analytics")
+    assert isinstance(action, Reserve)
+    assert action.bundles == [{"CPU": 0.1, "analytics": 0.01}], "of no voter's node"
+
+
+def test_what_is_placed_stays_and_a_second_learner_avoids_its_node() -> None:
+    seen = Observed(
+        nodes=nodes(3) + analytics("s", "t"),
+        reservations=(learning(LEARNER, "s"), learning("mqtt-0/learner-0", "t")),
+    )
+    assert plan_learner(TWO, LEARNER, seen) == ()
+    assert plan_learner(TWO, "offset-0/learner-1", seen) == (
+        Reserve("offset-0/learner-1", 1, "PACK", "analytics", avoid=("s",)),
+    )
+
+
+@pytest.mark.parametrize(
+    "seen", [Observed(nodes=nodes(5)), Observed(nodes=nodes(5) + analytics("s"))]
+)
+def test_too_few_analytics_nodes_are_refused_before_anything_is_made(seen: Observed) -> None:
+    with pytest.raises(NotEnoughNodes) as refused:
+        check_learners(TWO, seen)
+    said = refused.value.detail
+    assert (
+        f"learners is 2, each of a group on a node of its own, and {len(seen.nodes) - 5} of" in said
+    )
+    assert "--resources='{\"analytics\": 1}'" in said
+    assert "--allow-colocated" in said
+    check_learners(ClusterConfig(), seen)
+    with pytest.raises(NotEnoughNodes):
+        plan_learner(TWO, LEARNER, seen)
+
+
+def test_a_learner_whose_node_is_taken_by_another_is_refused() -> None:
+    """Two are wanted, there were two nodes, and the first learner's place moved to the second."""
+    moved = (learning(LEARNER, "s"), learning("offset-0/learner-1", "t"))
+    seen = Observed(nodes=analytics("s", "t"), reservations=moved)
+    with pytest.raises(NotEnoughNodes, match="wants a node of its own"):
+        plan_learner(TWO, "offset-0/learner-2", seen)
+
+
+def test_learners_share_nodes_and_stand_with_voters_only_if_allowed() -> None:
+    config = ClusterConfig(learners=2, allow_colocated=True)
+    voters_only = Observed(nodes=nodes(3))
+    check_learners(config, voters_only)
+    assert plan_learner(config, LEARNER, voters_only) == (Reserve(LEARNER, 1, "PACK", "meta"),)
+    one = Observed(nodes=nodes(3) + analytics("s"), reservations=(learning(LEARNER, "s"),))
+    assert plan_learner(config, "offset-0/learner-1", one) == (
+        Reserve("offset-0/learner-1", 1, "PACK", "analytics"),
+    )
+    with pytest.raises(NotEnoughNodes):
+        check_learners(config, Observed(nodes=nodes(3, meta=0)))
+
+
+def test_a_learner_is_no_part_of_its_groups_places() -> None:
+    seen = Observed(
+        nodes=nodes(3) + analytics("s"),
+        reservations=(*placed("offset-0"), learning(LEARNER, "s")),
+        actors=("metadata-0/0", "offset-0/0", LEARNER),
+    )
+    assert plan(ClusterConfig(learners=1), ["offset-0"], seen) == ()
+    assert plan_learner_removal(LEARNER, seen) == (KillActor(LEARNER),)
+    gone = Observed(reservations=seen.reservations)
+    assert plan_learner_removal(LEARNER, gone) == (Release(LEARNER),)
+    assert plan_learner_removal(LEARNER, Observed(reservations=placed("offset-0"))) == ()
+    assert plan_removal(["offset-0"], seen) == (
+        *(KillActor("offset-0/0"), KillActor(LEARNER)),
+        *(Release("offset-0"), Release(LEARNER)),
+    )
+
+
+def test_a_learner_without_a_node_is_an_alarm_of_its_own() -> None:
+    lost = Reservation(group=LEARNER, state="RESCHEDULING", bundles=1, nodes=("",))
+    said = alarms(Observed(reservations=(lost,)))
+    assert said == (f"{LEARNER}: placement RESCHEDULING, no node for this learner",)
