@@ -22,7 +22,7 @@ from actors.status import leader_of
 from state_machines.errors import Conflict, Stopped
 from state_machines.raft.confchange import Change
 
-JOIN_SECONDS = 60.0  #: until a new learner is a member and has nearly caught up
+JOIN_SECONDS = 120.0  #: until a new learner is a member and has nearly caught up
 LEAVE_SECONDS = 60.0  #: until one that has to go is out of the configuration
 POLL_SECONDS = 0.1  #: between two looks at something only polling can see
 CALL_SECONDS = 5.0  #: our own deadline for one round of calls
@@ -30,25 +30,27 @@ CALL_SECONDS = 5.0  #: our own deadline for one round of calls
 log = logging.getLogger(__name__)
 
 
-def settle(config: ClusterConfig, group: str) -> Iterator[tuple[str, str]]:
-    """Have exactly the wanted learners of a group that has a leader and a controller.
+def settle(config: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Have exactly the wanted learners of all groups, which have leaders and a controller.
 
     Yields (seat, what became of it) for each. Raises NotEnoughNodes or NotPlaced for want of a
     place, and Stopped for one that has not joined, or left, in time; asked again, it goes on.
     """
-    voters, wanted = bootstrap.seats_of(config, group)
+    seats = {group: bootstrap.seats_of(config, group) for group in config.groups}
     observed = placement.observe()
     placed = (each.group for each in observed.reservations)
-    there = learners_among({*observed.actors, *placed})
-    for seat in there:
-        if group_of(seat) == group and seat not in wanted:
+    for seat in learners_among({*observed.actors, *placed}):
+        voters, wanted = seats.get(group_of(seat), ((), (seat,)))
+        if seat not in wanted:
             remove(seat, voters)
             yield seat, "removed"
-    for seat in wanted:
-        _seat(config, SeatSpec(group, seat, voters + wanted, config.raft))
-    for seat in wanted:
-        behind = _wait_until_joined(seat, voters)
-        yield seat, f"learner, {behind} entries behind"
+    for group, (voters, wanted) in seats.items():
+        for seat in wanted:
+            _seat(config, SeatSpec(group, seat, voters + wanted, config.raft))
+    for voters, wanted in seats.values():
+        for seat in wanted:
+            behind = _wait_until_joined(seat, voters)
+            yield seat, f"learner, {behind} entries behind"
 
 
 def _seat(config: ClusterConfig, spec: SeatSpec) -> None:

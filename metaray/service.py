@@ -31,7 +31,6 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     begun = time.monotonic()
     controller = bootstrap.wait_for_controller(metadata_leader)
     yield controller["name"], time.monotonic() - begun, f"{metadata_leader}, on its node"
-    for group in config.groups:
-        begun = time.monotonic()
-        for seat, became in learners.settle(config, group):
-            yield seat, time.monotonic() - begun, became
+    begun = time.monotonic()
+    for seat, became in learners.settle(config):
+        yield seat, time.monotonic() - begun, became

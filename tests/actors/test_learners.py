@@ -242,7 +242,8 @@ async def test_one_that_was_removed_while_it_was_dead_comes_back_as_somebody_els
         assert back.hello()["replica"] == old
 
         def joined() -> bool:
-            return core_of(leader).configuration.learners == (back.hello()["replica"],)
+            learners: tuple[int, ...] = core_of(leader).configuration.learners
+            return learners == (back.hello()["replica"],)
 
         await steps.until(joined)
         assert back.hello()["replica"] != old

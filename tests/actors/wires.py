@@ -220,11 +220,11 @@ class Group:
     root: Path
     name: str = "metadata-0"
     replicas: int = 3
-    learners: int = 0
     settings: RaftSettings = QUICK
     wires: Wires = field(default_factory=Wires)
     rng: Random = field(default_factory=lambda: Random(7))
     clock: Clock = field(default_factory=SystemClock)
+    learners: int = 0
 
     @property
     def seat_names(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def test_a_learner_joins_a_running_service_dies_comes_back_and_goes(
     with connect_sync() as client:
         commits = [OffsetCommit(group=f"g{n}", topic="t", partition=0, offset=n) for n in range(50)]
         client.commit_offsets(commits, tenant=tenant)
-        assert client.seats(GROUP) == tuple(f"{GROUP}/{number}" for number in range(3))
+        assert client._client.seats(GROUP) == tuple(f"{GROUP}/{number}" for number in range(3))
     wait_for(lambda: equal_to_the_leader(LEARNER), "the learner has the leader's rows")
 
     terms = leader(GROUP)["term"]

@@ -17,6 +17,7 @@ from zlib import crc32
 from actors.admission import PROPOSALS_MAX, URGENT_MAX
 from actors.pending import READS_MAX
 from actors.replica import Replica
+from actors.seat_names import is_learner
 from actors.transport import BUFFER_MAX, CALLS_MAX
 from state_machines.machine import Admitted, Applied
 from state_machines.raft import Raft
@@ -252,6 +253,9 @@ class Monitor:
             self.fail(f"vote: {name} voted for {member.vote:x} and {vote:x} in term {term}")
         member.term, member.vote = term, vote
         member.configurations = {log.configuration, log.configuration_before}
+        for voter in (*log.configuration.voters, *log.configuration.outgoing):
+            seat = self.members[voter].seat if voter in self.members else ""
+            self.expect(not is_learner(seat), f"learners: replica {voter:x} at {seat} has a vote")
         if log.commit < member.commit:
             self.fail(f"commit: {name} went back from {member.commit} to {log.commit}")
         if replica.applied.index < member.applied:

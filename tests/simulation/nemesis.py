@@ -13,6 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from actors.seat_names import is_learner
 from state_machines.errors import MetarayError
 from state_machines.raft.confchange import Change
 from tests.simulation.links import HALF_OPEN_SECONDS
@@ -483,7 +484,11 @@ class Nemesis:
     def _change(self, rng: Random, *, replace: bool) -> Any:
         """A new replica comes in as a learner and is promoted; perhaps another one goes."""
         group = rng.choice(self.world.plan.groups)
-        spare = [each for each in self.world.group_seats[group] if not self._rooms(each)]
+        spare = [
+            each
+            for each in self.world.group_seats[group]
+            if not self._rooms(each) and not is_learner(each)
+        ]
         if not spare or not self._whole(group):
             return False
         seat = rng.choice(spare)

@@ -79,6 +79,7 @@ class Plan:
     remembered: int  #: clients that a group remembers; one more and it forgets the oldest
     settings: RaftSettings
     faults: tuple[Fault, ...]
+    learners: int = 0  #: of each group; a seed draws none
 
 
 def draw(seed: int) -> Plan:

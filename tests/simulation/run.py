@@ -194,6 +194,8 @@ def _agrees(world: World, group: str) -> bool:
         return False
     if world.damaged.get(group, 0) in configuration.members:
         return False  # not replaced yet
+    if len(configuration.learners) < world.plan.learners:
+        return False  # not joined yet, or not again
     applied = {}
     for name, each in world.cores(group).items():
         seat = world.seats[name]

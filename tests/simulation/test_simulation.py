@@ -17,6 +17,8 @@ from tests.simulation.run import Result, minimise, run, struck
 
 SEEDS = 200
 BATCH = 25
+LEARNER_SEEDS = 10
+LEARNER_BATCH = 10
 ROOT = Path(__file__).parents[2]
 
 _seen: Counter[str] = Counter()
@@ -33,6 +35,16 @@ def test_nothing_promised_breaks_and_a_healed_cluster_serves(first: int) -> None
         )
         acknowledged += result.acknowledged
     assert acknowledged > 10 * BATCH, "a run in which nothing is done shows nothing"
+
+
+@pytest.mark.parametrize("first", range(0, LEARNER_SEEDS, LEARNER_BATCH))
+def test_it_holds_with_learners_that_join_die_and_lose_their_disks(first: int) -> None:
+    """Whatever is checked of every step, and that nobody on a learner's seat ever has a vote; in
+    the end each group has its learners, and they have what the voters have."""
+    for seed in range(first, first + LEARNER_BATCH):
+        plan = draw(seed)
+        result = run(replace(plan, learners=1 + seed % 2))
+        assert not result.failure, f"seed {seed}, with learners: {result.failure}"
 
 
 def test_every_kind_of_fault_has_struck() -> None:

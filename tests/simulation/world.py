@@ -17,6 +17,7 @@ from typing import Any
 from actors.caller import Caller
 from actors.controller import Controller
 from actors.seat import Seat, SeatSpec
+from actors.seat_names import learner_seats, voter_seats
 from state_machines.raft.core import Raft
 from state_machines.raft.messages import Configuration
 from state_machines.raft.quorum import has_quorum
@@ -111,10 +112,12 @@ class World:
         self.processes: dict[str, Process] = {}
         self.graveyard: list[Process] = []
         self.group_seats = {
-            group: [f"{group}/{number}" for number in range(size)] for group in plan.groups
+            group: [*voter_seats(group, size), *learner_seats(group, plan.learners)]
+            for group in plan.groups
         }
         self.homes: dict[str, MemoryHome] = {}
-        self.clocks = {str(number): Clock(self.loop) for number in range(size)}
+        hosts = [name.rpartition("/")[2] for name in self.group_seats[plan.groups[0]]]
+        self.clocks = {host: Clock(self.loop) for host in hosts}
         self.controllers: dict[int, Process] = {}
         self.damaged: dict[str, int] = {}  #: group -> a replica whose disk was lost or corrupted
         self._seat_of: dict[Process, Seat] = {}
