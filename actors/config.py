@@ -146,6 +146,9 @@ class RaftSettings:
     tenant_check_ms: int = _live("tenant_check_ms")
     """How often it goes on with the deletion of tenants."""
 
+    schedule_check_ms: int = _live("schedule_check_ms")
+    """How often it submits reports that are due."""
+
     repair_check_ms: int = _live("repair_check_ms")
     """How often the controller looks for seats that have lost their disk."""
 

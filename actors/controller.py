@@ -23,6 +23,7 @@ from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.duties import DUTIES, Context, Duty, Orders
 from actors.duties.duty import AllGroups, SeatCalls
+from actors.job_service import JobService, NoJobs
 from state_machines.errors import Fenced
 from state_machines.fence import is_of_controller
 
@@ -67,10 +68,13 @@ class Controller:
         clock: Clock,
         node: str,
         duties: Sequence[type[Duty]] = DUTIES,
+        jobs: JobService | None = None,
     ) -> None:
         self.epoch = epoch
         self.fenced = ""
-        self.context = Context(epoch, caller, groups, calls, settings, clock, self._wake_duty)
+        self.context = Context(
+            epoch, caller, groups, calls, settings, clock, self._wake_duty, jobs or NoJobs()
+        )
         self._clock = clock
         self._node = node
         self._orders = Orders()

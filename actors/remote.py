@@ -36,6 +36,7 @@ from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
 from actors.exporter import Exporter
 from actors.garbage import Garbage
+from actors.job_service import RayJobs
 from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
@@ -150,6 +151,7 @@ class ControllerActor(Controller):
             settings=spec.settings,
             clock=SystemClock(),
             node=ray.get_runtime_context().get_node_id(),
+            jobs=RayJobs(),
         )
         self._metrics = DutyMetrics()
         self._gauge()

@@ -25,7 +25,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from jobs.view import Bars, Heat, Lines, Plot, Stacks, Unit
 from jobs.words import short, shorten
@@ -56,11 +56,22 @@ VARIABLES: Final = {
 
 WIDTH, DPI = 7.4, 110
 ROW, FRAME = 0.31, 1.25  #: inches: of one bar, of what is around them
-ROWS_MIN = 5  #: few bars stay bars: room for so many at least
+ROWS_MIN = 3  #: few bars stay bars: room for so many at least
+LEGEND_CHARACTERS: Final = 62  #: what fits below a plot in one line
 SVG: Final = "http://www.w3.org/2000/svg"
 XLINK: Final = "http://www.w3.org/1999/xlink"
 DATES_MS: Final = (0, 253_402_300_799_000)  #: what a calendar has: 1970 to 9999
 DAY_MS: Final = 86_400_000
+TICKS_MAX: Final = 5
+BYTES_STEPS: Final = tuple(2**n for n in range(63))
+SPAN_STEPS: Final = (
+    *(1, 10, 100, 200, 500),
+    *(1_000 * n for n in (1, 2, 5, 10, 15, 30)),
+    *(60_000 * n for n in (1, 2, 5, 10, 15, 30)),
+    *(3_600_000 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400_000 * n for n in (1, 2, 5, 10, 30, 100, 365, 1_000)),
+)
+"""Between the marks of an axis: what reads as a round number in the unit, from small to large."""
 DASHES: Final = (0, (2.5, 2))
 
 
@@ -126,8 +137,11 @@ def _figure(plot: Plot) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_facecolor("none")
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.13, h_pad=0.11)
     title = shorten(plot.title, 70)
-    axes.set_title(title, loc="left", size=12.5, weight="bold", color=INK, pad=10, parse_math=False)
+    words = figure.suptitle(title, x=0.018, ha="left", size=12.5, weight="bold", color=INK)
+    words.set_parse_math(False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
@@ -202,6 +216,8 @@ def _lines(figure: Figure, axes: Any, lines: Lines) -> None:
         axes.axvspan(ahead, days[-1], color=GRID, alpha=0.45, linewidth=0)
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.margins(x=0.01)
+    if len(days) == 1:
+        axes.set_xlim(days[0] - 1 / 24, days[0] + 1 / 24)
     axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_ylabel(shorten(lines.label, 60), size=10, color=MUTED, parse_math=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -257,7 +273,6 @@ def _names(axes: Any, names: Sequence[str], label: str, unit: Unit) -> bool:
         _nothing(axes)
         return False
     axes.grid(axis="x", color=GRID, linewidth=0.9)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=unit == "count"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axes.set_yticks(
         range(len(names)), labels=[shorten(name) for name in names], color=INK, parse_math=False
@@ -268,6 +283,12 @@ def _names(axes: Any, names: Sequence[str], label: str, unit: Unit) -> bool:
 
 def _ends(axes: Any, ends: Sequence[float], unit: Unit) -> None:
     top = max(*ends, 0) or 1
+    steps = {"bytes": BYTES_STEPS, "duration": SPAN_STEPS}.get(unit)
+    if steps is None:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=unit == "count"))
+    else:
+        step = next((each for each in steps if top / each <= TICKS_MAX), steps[-1])
+        axes.xaxis.set_major_locator(MultipleLocator(max(step, top / TICKS_MAX)))
     axes.set_xlim(min(*ends, 0) * 1.14, top * 1.17)
     for place, value in enumerate(ends):
         axes.text(
@@ -286,7 +307,7 @@ def _legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> Non
         handles=handles,
         labels=["-"] * len(handles),
         loc="outside lower center",
-        ncols=min(len(handles), 4),
+        ncols=min(len(handles), 6 if sum(map(len, names)) < LEGEND_CHARACTERS else 3),
         frameon=False,
         fontsize=9.5,
         labelcolor=INK,

@@ -30,6 +30,7 @@ _interval("connector_check_ms", SECOND_MS, "How often it gives connectors to bro
 _interval("share_check_ms", 5 * SECOND_MS, "How often it looks after shared subscriptions.")
 _interval("quota_check_ms", 5 * SECOND_MS, "How often it tells the groups what tenants may have.")
 _interval("tenant_check_ms", 5 * SECOND_MS, "How often it goes on with deletions of tenants.")
+_interval("schedule_check_ms", 5 * SECOND_MS, "How often it submits reports that are due.")
 _interval("repair_check_ms", 2 * SECOND_MS, "How often it looks for seats that lost their disk.")
 setting(
     "lease_grace_ms",

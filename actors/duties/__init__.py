@@ -17,6 +17,7 @@ from actors.duties.orders import Orders
 from actors.duties.quotas import Quotas
 from actors.duties.rebalance import Rebalance
 from actors.duties.repair import Repair
+from actors.duties.schedules import Schedules
 from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.duties.storage import Storage
 from actors.duties.tenants import Tenants
@@ -35,6 +36,7 @@ DUTIES: tuple[type[Duty], ...] = (
     ShareMembers,
     Quotas,
     Tenants,
+    Schedules,
     Repair,
 )
 """All there are, in the order in which they are shown."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.job_service import JobService, NoJobs
 from state_machines import packing
 from state_machines.errors import Fenced
 from state_machines.metadata.node import ListNodes
@@ -67,6 +68,9 @@ class Context:
     clock: Clock
     wake: Callable[[str], None] = _nobody
     """Let another duty run as soon as it can: something has happened that concerns it."""
+
+    jobs: JobService = field(default_factory=NoJobs)
+    """Who runs command lines on the cluster."""
 
     configured: dict[str, Value] = field(default_factory=dict)
     """What operators have set for the cluster since (`metadata.config`), as read last."""

@@ -98,6 +98,6 @@ def _plain(value: Any) -> Any:
 
 
 # The commands register themselves.
-from metaray.cli import cluster, controller, data, export, watch, work  # noqa: E402
+from metaray.cli import cluster, controller, data, export, schedule, watch, work  # noqa: E402
 
-__all__ = ["app", "cluster", "controller", "data", "export", "watch", "work"]
+__all__ = ["app", "cluster", "controller", "data", "export", "schedule", "watch", "work"]

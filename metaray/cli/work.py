@@ -76,7 +76,7 @@ def report(
     if listing:
         _list(list(JOBS.values()), as_json=as_json)
         return
-    files = {name: Path(path) for name, path in _pairs("input", inputs).items()}
+    files = {name: Path(path) for name, path in pairs("input", inputs).items()}
     if watermarks is not None:
         files["watermarks"] = watermarks
     given = Sources(cut=cut, before=before, history=history, files=files)
@@ -85,7 +85,7 @@ def report(
     if every:
         jobs, lacking = reporting.runnable(JOBS.values(), given, live=cut is None)
     else:
-        jobs, lacking = [_job(name, JOBS) for name in names or DEFAULT], []
+        jobs, lacking = [job_named(name) for name in names or DEFAULT], []
     # What needs no cluster asks for none, unless one was named to run Spark on.
     joins = reporting.needs_cluster(jobs, given) or bool(
         address or os.environ.get(ADDRESS_VARIABLE)
@@ -98,7 +98,7 @@ def report(
             out,
             given,
             address="auto" if joins and not local_spark else None,
-            options=_pairs("set", settings),
+            options=pairs("set", settings),
             fallback=True,
             progress=lambda words: status.update(cell(words)),
         )
@@ -124,22 +124,26 @@ def show(made: Sequence[Report]) -> None:
         console.print(f"\nSpark ran {where}", highlight=False)
 
 
-def _job(name: str, jobs: dict[str, Job]) -> Job:
-    if name not in jobs:
-        raise NotFound(f"job: there is no {name[:80]!r}; there are {', '.join(jobs)}")
-    return jobs[name]
+def job_named(name: str) -> Job:
+    """A job of the catalogue. Raises NotFound, naming those there are."""
+    from jobs.catalogue import JOBS
+
+    if name not in JOBS:
+        raise NotFound(f"job: there is no {name[:80]!r}; there are {', '.join(JOBS)}")
+    return JOBS[name]
 
 
-def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    pairs = {}
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=VALUE`, as given several times over. Raises Invalid naming the option."""
+    found: dict[str, str] = {}
     for each in given or ():
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise Invalid(f"{option}: NAME=VALUE is wanted, not {each[:80]!r}")
-        if name in pairs:
+        if name in found:
             raise Invalid(f"{option}: {name[:80]!r} is given twice")
-        pairs[name] = value
-    return pairs
+        found[name] = value
+    return found
 
 
 def _list(jobs: Sequence[Job], *, as_json: bool) -> None:

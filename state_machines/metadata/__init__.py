@@ -1,5 +1,6 @@
 """What a `metadata` group keeps: nodes, tenants, topics, schemas, the shards of the storage engine
-with their segments, settings, pairs, the slot map, and pauses of the controller's duties.
+with their segments, settings, pairs, the slot map, schedules of reports, and pauses of the
+controller's duties.
 
 One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
 importing this package registers them all.
@@ -13,6 +14,7 @@ from state_machines.metadata import (
     leadership,
     node,
     node_event,
+    schedule,
     schema,
     schema_queries,
     schemas,
@@ -37,6 +39,7 @@ __all__ = [
     "leadership",
     "node",
     "node_event",
+    "schedule",
     "schema",
     "schema_queries",
     "schemas",

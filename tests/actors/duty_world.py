@@ -13,8 +13,9 @@ from typing import Any, cast
 from actors.config import RaftSettings
 from actors.controller import Controller
 from actors.duties import Duty
+from actors.job_service import JobState
 from state_machines import fence, op
-from state_machines.errors import NoQuorum
+from state_machines.errors import NoQuorum, Stopped
 from state_machines.tables import Tables
 from tests.actors.virtual_time import VirtualClock
 from tests.entities.group import Dump, Group, rows_but_books
@@ -31,6 +32,37 @@ class WorldClock(VirtualClock):
         return NOW_MS + super().now_ms() - LOOP_BEGINS_S * 1_000
 
 
+class Jobs:
+    """Ray's job service as it promises to be: an id is taken once."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, JobState] = {}
+        self.commands: dict[str, str] = {}  #: submitted, by run
+        self.asked: list[str] = []  #: every submission, also those that were refused
+        self.stopped: list[str] = []
+        self.away = False
+
+    async def state(self, run: str) -> JobState | None:
+        self._answer()
+        return self.states.get(run)
+
+    async def submit(self, run: str, command: str) -> None:
+        self._answer()
+        self.asked.append(run)
+        if run not in self.states:
+            self.states[run] = JobState("running")
+            self.commands[run] = command
+
+    async def stop(self, run: str) -> None:
+        self._answer()
+        self.stopped.append(run)
+        self.states[run] = JobState("stopped", "by request")
+
+    def _answer(self) -> None:
+        if self.away:
+            raise Stopped("Ray's job service: connection refused")
+
+
 class World:
     """The groups `metadata-0`, `offset-0` and `mqtt-0`, and whoever calls them."""
 
@@ -40,6 +72,7 @@ class World:
         self.commands: list[Any] = []
         self.away: set[str] = set()  #: groups that do not answer
         self.closed = False
+        self.jobs = Jobs()
 
     def at(self, kind: str) -> Group:
         """The group of a kind, at the time it is."""
@@ -87,6 +120,7 @@ class World:
             clock=self.clock,
             node="n1",
             duties=duties,
+            jobs=self.jobs,
         )
 
     async def step(self, *duties: type[Duty], **more: Any) -> Controller:

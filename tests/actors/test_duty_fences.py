@@ -14,6 +14,7 @@ from state_machines.lease import GrantLeases, LeaseRequest
 from state_machines.metadata.duty import PauseDuty
 from state_machines.metadata.leadership import ChangeLeaders, LeaderChange
 from state_machines.metadata.node import RegisterNode
+from state_machines.metadata.schedule import PutSchedule
 from state_machines.metadata.segment_queries import GetSegment
 from state_machines.metadata.segments import Segment
 from state_machines.metadata.shard import CreateShards, DeleteShards, ShardItem
@@ -106,6 +107,10 @@ def unwanted_tenant(world: World) -> None:
     world.run(DeleteTenants(items=(TenantName(name="t"),)))
 
 
+def due_report(world: World) -> None:
+    world.run(PutSchedule(name="hourly", job="lag", every_ms=3_600_000, out="/reports"))
+
+
 WORK: dict[str, Callable[[World], None]] = {
     "liveness": silent_broker,
     "failover": leaderless,
@@ -119,6 +124,7 @@ WORK: dict[str, Callable[[World], None]] = {
     "share_members": members_of_nobody,
     "quotas": limited_tenant,
     "tenants": unwanted_tenant,
+    "schedules": due_report,
 }
 """duty -> what gives it something to do, once `LATER_SECONDS` have passed."""
 

@@ -39,6 +39,7 @@ from tests.machine import (
     plausible_controller,
     plausible_engine,
     plausible_offsets,
+    plausible_schedules,
     plausible_tenants,
 )
 from tests.machine.plausible_security import security
@@ -61,6 +62,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
         *plausible_controller.controller(luck),
         *plausible_batches.pairs(luck, index),
+        *plausible_schedules.schedules(luck, index, NOW_MS + index * 900),
     ]
 
 
