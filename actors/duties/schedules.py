@@ -71,9 +71,7 @@ async def _begin(context: Context, due: Due) -> int:
         row = await context.caller.call(begin)
     except (Conflict, NotFound):
         return 0  # changed or deleted since it was read: the next step sees what it is now
-    # failpoint: controller.run_begun
     await context.jobs.submit(row.run, command_of(row, sys.executable))
-    # failpoint: controller.run_submitted
     return 1
 
 
