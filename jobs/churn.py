@@ -145,9 +145,7 @@ def of_the_cut(sessions: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
 def clients(commands: DataFrame, flap_opens: int, flap_within_ms: int) -> DataFrame:
     """`commands` to CLIENTS."""
     key = ("tenant", "subject")
-    within = (
-        Window.partitionBy(*key, "what").orderBy("at_ms").rangeBetween(1 - flap_within_ms, 0)
-    )
+    within = Window.partitionBy(*key, "what").orderBy("at_ms").rangeBetween(1 - flap_within_ms, 0)
     opened, closed = fn.col("what") == "open", fn.col("what") == "close"
     result = (
         commands.where("one")

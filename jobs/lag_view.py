@@ -55,7 +55,9 @@ def view(results: Results, context: Context) -> View:
             Number("longest behind", longest[0]["lag_ms"] if longest else None, "duration"),
             Number("stuck groups", states["stuck"]["groups"], alarming=_any(states, "stuck")),
             Number(
-                "abandoned groups", states["abandoned"]["groups"], alarming=_any(states, "abandoned")
+                "abandoned groups",
+                states["abandoned"]["groups"],
+                alarming=_any(states, "abandoned"),
             ),
             Number("partitions without a watermark", states["unmeasured"]["partitions"]),
         ),

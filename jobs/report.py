@@ -17,11 +17,13 @@ import itertools
 import json
 import platform
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,11 +32,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from jobs import page, plot
-from jobs.datasets import frame
 from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Context, Job
 from jobs.results import Results
-from jobs.schemas import project, require
+from jobs.schemas import given, project, require, with_nulls
 from jobs.session import Session, last_line
 from jobs.view import View
 
@@ -91,12 +92,13 @@ def run(
     directory cannot be written, and JobFailed when Spark broke.
     """
     try:
-        results = _planned(job, _inputs(session, job, frames), context)
+        results = _planned(job, _inputs(job, frames), context)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             _clear(directory)
             rows = {
-                name: _write(results[name], job, name, directory, progress) for name in job.outputs
+                name: _write(session, results[name], job, name, directory, progress)
+                for name in job.outputs
             }
             return _finish(session, job, context, directory, rows, progress)
         finally:
@@ -107,16 +109,13 @@ def run(
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
 
 
-def _inputs(session: Session, job: Job, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+def _inputs(job: Job, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     found = {}
     for name, wanted in job.inputs.items():
-        given = frames.get(name)
-        if given is not None:
-            found[name] = require(given, wanted.schema, name)
-        elif wanted.required:
+        if wanted.required and name not in frames:
             raise MissingInput(f"{job.name} needs {name}, and got none", name)
-        else:
-            found[name] = frame(session, wanted.schema, [], name)
+        some = {name: with_nulls(frames[name], wanted.schema)} if name in frames else {}
+        found[name] = given(some, name, wanted.schema)
     return found
 
 
@@ -144,23 +143,60 @@ def _clear(directory: Path) -> None:
             (directory / name).unlink(missing_ok=True)
 
 
-def _write(frame: DataFrame, job: Job, name: str, directory: Path, progress: Progress) -> int:
+def _write(
+    session: Session, frame: DataFrame, job: Job, name: str, directory: Path, progress: Progress
+) -> int:
     """One output, sorted by its order and then by all it has, so that ties fall one way."""
     output = job.outputs[name]
     schema = output.schema
     others = [field for field in schema.names if field not in output.order]
     part = directory / f".{name}.parquet.part"
     progress(f"{job.name}: {name}")
-    rows = frame.orderBy(*(f"`{key}`" for key in (*output.order, *others))).toLocalIterator()
-    nested = any(pa.types.is_nested(field.type) for field in schema)
+    ordered = frame.orderBy(*(f"`{key}`" for key in (*output.order, *others)))
     written = 0
     with pq.ParquetWriter(part, schema) as writer:
-        while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
-            writer.write_batch(_batch(chunk, schema, f"{job.name} {name}", nested=nested))
-            written += len(chunk)
+        for batch in _batches(session, ordered, schema, f"{job.name} {name}"):
+            writer.write_batch(batch)
+            written += batch.num_rows
             progress(f"{job.name}: {name}, {written:,} rows")
     part.replace(directory / f"{name}.parquet")
     return written
+
+
+def _batches(
+    session: Session, ordered: DataFrame, schema: pa.Schema, dataset: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows in their order, CHUNK_ROWS at a time whichever way they come."""
+    if session.engine == "raydp":  # executors may be elsewhere: the rows come through the driver
+        rows = ordered.toLocalIterator()
+        nested = any(pa.types.is_nested(field.type) for field in schema)
+        while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+            yield _batch(chunk, schema, dataset, nested=nested)
+        return
+    # Spark and this process share a disk, and a file is faster than a row at a time.
+    scratch = session.directory / f"out-{uuid4().hex}"
+    ordered.write.parquet(scratch.as_uri())
+    gathered: list[pa.RecordBatch] = []
+    rows_gathered = 0
+    for path in sorted(scratch.glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(CHUNK_ROWS):
+                gathered.append(batch)
+                rows_gathered += batch.num_rows
+                while rows_gathered >= CHUNK_ROWS:
+                    whole = pa.concat_batches(gathered)
+                    yield _cast(whole.slice(0, CHUNK_ROWS), schema, dataset)
+                    gathered, rows_gathered = [whole.slice(CHUNK_ROWS)], rows_gathered - CHUNK_ROWS
+    if rows_gathered:
+        yield _cast(pa.concat_batches(gathered), schema, dataset)
+    shutil.rmtree(scratch)
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema, dataset: str) -> pa.RecordBatch:
+    """Spark's types as ours: it calls the items of a list otherwise."""
+    arrays = [batch.column(field.name).cast(field.type) for field in schema]
+    loose = pa.schema([field.with_nullable(True) for field in schema])
+    return project(pa.RecordBatch.from_arrays(arrays, schema=loose), schema, dataset)
 
 
 def _batch(chunk: list[Any], schema: pa.Schema, dataset: str, *, nested: bool) -> pa.RecordBatch:

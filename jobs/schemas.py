@@ -119,3 +119,12 @@ def given(inputs: Mapping[str, DataFrame], name: str, schema: pa.Schema) -> Data
         return require(inputs[name], schema, name)
     nulls = (fn.lit(None).cast(spark_type(field.type)).alias(field.name) for field in schema)
     return SparkSession.active().range(0).select(*nulls)
+
+
+def with_nulls(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """`frame` with the columns of `schema` that it lacks and that may be null: they are."""
+    there = set(frame.columns)
+    for field in schema:
+        if field.nullable and field.name not in there:
+            frame = frame.withColumn(field.name, fn.lit(None).cast(spark_type(field.type)))
+    return frame

@@ -288,8 +288,6 @@ JOB: Final = Job(
             default=3_600_000, about="How far back churn and flapping are looked for.", low=60_000
         ),
         "flap_opens": Option(default=10, about="So many opens are flapping.", low=2),
-        "flap_within_ms": Option(
-            default=60_000, about="Within so long.", low=1, high=365 * DAY_MS
-        ),
+        "flap_within_ms": Option(default=60_000, about="Within so long.", low=1, high=365 * DAY_MS),
     },
 )

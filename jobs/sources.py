@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs import cut as cuts
+from jobs import operation_files
 from jobs.datasets import ddl, empty, frame
 from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
@@ -80,20 +81,29 @@ def check_files(jobs: Sequence[Job], given: Sources) -> None:
             raise Invalid(f"input: {name}: {path} is no file")
 
 
-def read(session: Session, job: Job, given: Sources) -> Inputs:
+def read(session: Session, job: Job, given: Sources, checked: set[Path] | None = None) -> Inputs:
     """The inputs of a job, as DataFrames that are valid while the session runs.
 
-    Raises BadCut for a directory that is no cut, SchemaMismatch for rows of another shape and
-    MissingInput for what is not there at all.
+    `checked` are the directories of cuts that need not be checked again, and gets those that were.
+    Raises BadCut and BadHistory for a directory that is no cut or no history, SchemaMismatch for
+    rows of another shape and MissingInput for what is not there at all.
     """
     check(job, given, live=False)
     manifests = {
-        of: _manifest(directory)
+        of: _manifest(directory, checked if checked is not None else set())
         for of, directory in (("cut", given.cut), ("before", given.before))
         if directory is not None and any(each.of == of for each in job.inputs.values())
     }
     frames: dict[str, DataFrame] = {}
     for name, wanted in job.inputs.items():
+        if wanted.of == "history":
+            if given.history is not None:
+                # Page by page: the exporter may put files together while Spark is at work.
+                found = operation_files.batches(
+                    operation_files.listed(given.history), wanted.schema.names
+                )
+                frames[name] = frame(session, wanted.schema, found, name)
+            continue
         paths = _paths(name, wanted, given, manifests)
         if paths is not None:
             frames[name] = read_files(session, paths, wanted.schema, name)
@@ -108,14 +118,17 @@ def read(session: Session, job: Job, given: Sources) -> Inputs:
 def read_files(
     session: Session, paths: Sequence[Path], schema: pa.Schema, dataset: str
 ) -> DataFrame:
-    """The DataFrame of Parquet files on this machine, with the columns of `schema`."""
+    """The DataFrame of Parquet files on this machine, with the columns of `schema`.
+
+    A file may lack a column that may be null: then it is null in all of its rows.
+    """
     certain = True
     for path in paths:
         try:
             found = pq.read_schema(path)
         except (OSError, pa.ArrowException) as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
-        project(empty(found), schema, dataset)
+        project(_filled(empty(found), schema), schema, dataset)
         certain &= all(each.nullable or not found.field(each.name).nullable for each in schema)
     if session.engine == "local" and certain and paths:
         uris = [path.absolute().as_uri() for path in paths]
@@ -127,14 +140,25 @@ def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[p
     for path in paths:
         try:
             with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(columns=schema.names)
+                there = [name for name in schema.names if name in file.schema_arrow.names]
+                for page in file.iter_batches(columns=there):
+                    yield _filled(page, schema)
         except (OSError, pa.ArrowException) as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
 
 
-def _manifest(directory: Path) -> cuts.Manifest:
+def _filled(page: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    for each in schema:
+        if each.nullable and page.schema.get_field_index(each.name) < 0:
+            page = page.append_column(each, pa.nulls(page.num_rows, each.type))
+    return page
+
+
+def _manifest(directory: Path, checked: set[Path]) -> cuts.Manifest:
     manifest = cuts.read_manifest(directory)
-    cuts.check(directory, manifest)
+    if directory.resolve() not in checked:
+        cuts.check(directory, manifest)
+        checked.add(directory.resolve())
     return manifest
 
 
@@ -142,24 +166,14 @@ def _paths(
     name: str, wanted: Input, given: Sources, manifests: Mapping[str, cuts.Manifest]
 ) -> list[Path] | None:
     """The files of an input; None when nothing of the kind was given."""
-    match wanted.of:
-        case "file":
-            return [given.files[name]] if name in given.files else None
-        case "history":
-            return None if given.history is None else _history(given.history)
-        case of:
-            manifest, directory = manifests.get(of), given.cut if of == "cut" else given.before
-            if manifest is None or directory is None:
-                return None
-            files = [directory / e.path for e in manifest.files if e.table == wanted.table]
-            return files or None  # a cut of other tables knows nothing of this one
-
-
-def _history(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        raise Invalid(f"history: {directory} is no directory")
-    found = sorted(directory.rglob("*.parquet"))
-    return [path for path in found if not path.name.startswith(".")]
+    if wanted.of == "file":
+        return [given.files[name]] if name in given.files else None
+    manifest = manifests.get(wanted.of)
+    directory = given.cut if wanted.of == "cut" else given.before
+    if manifest is None or directory is None:
+        return None
+    files = [directory / each.path for each in manifest.files if each.table == wanted.table]
+    return files or None  # a cut of other tables knows nothing of this one
 
 
 def _latest(job: Job, frames: Mapping[str, DataFrame]) -> int:

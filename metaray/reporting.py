@@ -9,26 +9,22 @@ that serve nobody meanwhile, so that all reports of one call speak of one moment
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors import calls, columns
 from jobs import page, sources
 from jobs import report as reports
-from jobs.cut import CutFile, Manifest
-from jobs.datasets import write_parquet
+from jobs.cut import Manifest
 from jobs.errors import MissingInput, OutputFailed
 from jobs.job import Job
 from jobs.report import Progress, Report
 from jobs.session import SparkSettings, spark
 from jobs.sources import Sources
-from metaray import cuts
-from state_machines import tables as known
-from state_machines.errors import Invalid, NoQuorum
+from metaray import exporting
+from state_machines.errors import Invalid
 
 OPTION_CHARACTERS_MAX = 80  #: of a bad value that are repeated
 
@@ -69,9 +65,10 @@ def run(
                 progress,
             )
             given = replace(given, cut=directory)
+        checked: set[Path] = set()
         for job in jobs:
             progress(f"{job.name}: reading")
-            read = sources.read(session, job, given)
+            read = sources.read(session, job, given, checked)
             context = job.context(read.now_ms, read.cut, values[job.name])
             made.append(reports.run(session, job, read.frames, context, out / job.name, progress))
     write_index(out)
@@ -135,47 +132,10 @@ def write_index(out: Path) -> Path:
 def take(tables: Sequence[str], directory: Path, progress: Progress) -> Manifest:
     """A cut of the running cluster: these tables of every group that keeps them, into `directory`.
 
-    Raises NoQuorum when there is no such group, or a group that gives no cut.
+    Raises what `exporting.export` does, NoQuorum among it when a group gives no cut.
     """
-    groups = sorted({name.rpartition("/")[0] for name in calls.named_actors() if "/" in name})
-    files: list[CutFile] = []
-    vector: dict[str, int] = {}
-    for group in groups:
-        kind = group.rpartition("-")[0]
-        wanted = tuple(table for table in tables if table.partition(".")[0] == kind)
-        if not wanted:
-            continue
-        cut = cuts.take(group, wanted)
-        try:
-            vector[group] = cut.index
-            files += [_write(cut, table, directory, progress) for table in wanted]
-        finally:
-            cut.close()
-    if not vector:
-        raise NoQuorum(f"there is no group that keeps {', '.join(tables)}")
-    manifest = Manifest(
-        cluster="", taken_ms=time.time_ns() // 1_000_000, cut=vector, files=files, schema=""
-    )
-    manifest.write(directory)
-    return manifest
 
+    def tell(now: exporting.Progress) -> None:
+        progress(f"cut of {now.groups} groups: {now.rows:,} of {now.rows_total:,} rows")
 
-def _write(cut: cuts.Cut, table: str, directory: Path, progress: Progress) -> CutFile:
-    path = directory / table / f"{cut.group}-00000.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    schema = columns.schema_of(known.TABLES[table].row)
-    rows = write_parquet(path, schema, _told(cut.pages(table), cut, progress), table)
-    return CutFile(
-        path=f"{table}/{path.name}",
-        table=table,
-        group=cut.group,
-        rows=rows,
-        bytes=path.stat().st_size,
-        sha256=reports.checksum(path),
-    )
-
-
-def _told(pages: Iterator[bytes], cut: cuts.Cut, progress: Progress) -> Iterator[bytes]:
-    for number, each in enumerate(pages, 1):
-        progress(f"{cut.group}: page {number}")
-        yield each
+    return exporting.export(directory, tables=tables, progress=tell)

@@ -136,7 +136,7 @@ def reports(session: Session, directory: Path) -> dict[str, Report]:
         job.name: run(
             session,
             job,
-            {name: inputs[name] for name in job.inputs},
+            {name: inputs[name] for name in job.inputs if name in inputs},
             context(job),
             directory / job.name,
         )

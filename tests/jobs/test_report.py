@@ -193,6 +193,24 @@ def test_rows_within_rows_and_ties(session: Session, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("chunk", [1, 3, 4])
+def test_pieces_of_any_size_make_the_same_rows(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Whichever way rows come to the driver, they are written so many at a time."""
+    monkeypatch.setattr(report, "CHUNK_ROWS", chunk)
+    probe = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"].repartition(3)})
+    given = numbers(session, 7, 1, 5, 3, 6, 2, 4, 0)
+    report.run(session, probe, given, Context(now_ms=0), tmp_path / "a")
+    on_ray = replace(session, engine="raydp")
+    report.run(on_ray, probe, given, Context(now_ms=0), tmp_path / "b")
+    assert pq.read_table(tmp_path / "a" / "found.parquet")["n"].to_pylist() == [*range(8)]
+    for name in ("found.parquet", "index.html"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert pq.read_metadata(tmp_path / "a" / "found.parquet").num_row_groups == -(-8 // chunk)
+
+
 def test_results_are_read_batch_by_batch(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"n": [5, None, 7]}), path)
