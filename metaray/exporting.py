@@ -11,33 +11,26 @@ grow with the rows, and writers are not held up (`metaray.cuts`).
 
 from __future__ import annotations
 
-import platform
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 import pyarrow as pa
-import ray
 
 from actors import calls, columns
-from jobs.cut import Manifest, schema_digest
-from jobs.errors import OutputFailed
+from jobs.cut import Manifest
+from metaray import cut_directory
 from metaray.cut_files import GroupFiles
+from metaray.cut_refs import GroupRefs
 from metaray.cuts import VIEW_BYTES, Cut, Exporters, take
-from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Stopped, Unavailable
+from state_machines.errors import Invalid, NoQuorum, NotFound, Stopped, Unavailable
 from state_machines.tables import TABLES
-from storage import filesystem
 
 GROUPS_AT_ONCE: Final = 4  #: read at once: with each goes a row group in memory
 TRIES: Final = 4  #: of one group, when replicas are lost
-REF_BYTES: Final = 8 << 20  #: of Arrow in one object
-PACKAGES: Final = ("metaray", "pyarrow")
 
 T = TypeVar("T")
 
@@ -100,7 +93,7 @@ def export(
     empty, cannot be written or its disk is full. What was written is removed then.
     """
     plan = _plan(groups, tables, source, min_index or {})
-    made = _prepare(out)
+    made = cut_directory.prepare(out)
     files: dict[str, GroupFiles] = {}
 
     def begin(group: str) -> GroupFiles:
@@ -109,13 +102,13 @@ def export(
 
     told = _Told(progress, len(plan))
     try:
-        with _explained(out):
+        with cut_directory.explained(out):
             cuts = _read(plan, source, min_index or {}, view_bytes, begin, told)
-            return _finish(out, plan, cuts, files)
+            return cut_directory.finish(out, plan, cuts, files)
     except BaseException:
         for each in files.values():
             each.discard()
-        _clear(out, plan, made)
+        cut_directory.clear(out, plan, made)
         raise
 
 
@@ -131,10 +124,10 @@ def export_refs(
     """The same into Ray's object store, as Arrow of some MiB an object. A large cut goes to disk
     when the store is full, as Ray does with any object. Raises as `export` does."""
     plan = _plan(groups, tables, source, min_index or {})
-    kept: dict[str, _GroupRefs] = {}
+    kept: dict[str, GroupRefs] = {}
 
-    def begin(group: str) -> _GroupRefs:
-        kept[group] = _GroupRefs(lambda size: told.add(size=size))
+    def begin(group: str) -> GroupRefs:
+        kept[group] = GroupRefs(lambda size: told.add(size=size))
         return kept[group]
 
     told = _Told(progress, len(plan))
@@ -143,7 +136,7 @@ def export_refs(
     for group in sorted(plan):
         for table, references in kept[group].tables.items():
             found.setdefault(table, []).extend(references)
-    cluster, taken_ms = _whence(cuts)
+    cluster, taken_ms = cut_directory.whence(cuts)
     return Refs(cluster, taken_ms, {group: cut.index for group, cut in cuts.items()}, found)
 
 
@@ -206,7 +199,7 @@ def chosen(
 
 
 class _Sink(Protocol):
-    """Where the rows of one group go: `GroupFiles`, or `_GroupRefs`."""
+    """Where the rows of one group go: `GroupFiles`, or `GroupRefs`."""
 
     def begin(self, table: str, schema: pa.Schema) -> None: ...
 
@@ -340,109 +333,3 @@ def _through(
         cut.close()
     told.add(groups_done=1)
     return cut
-
-
-class _GroupRefs:
-    """One group's rows in the object store."""
-
-    def __init__(self, wrote: Callable[[int], None]) -> None:
-        self._wrote = wrote
-        self._gathered: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._table = ""
-        self.tables: dict[str, list[Any]] = {}
-
-    def begin(self, table: str, schema: pa.Schema) -> None:
-        """The pages from here on are of this table."""
-        self._table = table
-        self.tables[table] = []
-
-    def add(self, page: pa.RecordBatch) -> None:
-        """The next rows."""
-        self._gathered.append(page)
-        self._bytes += page.nbytes
-        if self._bytes >= REF_BYTES:
-            self.end()
-
-    def end(self) -> None:
-        """What was gathered becomes an object; at least one a table, so that its columns are
-        known."""
-        if self._gathered:
-            block = pa.Table.from_batches(self._gathered)
-            if block.num_rows or not self.tables[self._table]:
-                self.tables[self._table].append(ray.put(block))
-                self._wrote(self._bytes)
-        self._gathered, self._bytes = [], 0
-
-    def discard(self) -> None:
-        """Let go of them."""
-        self.tables = {}
-
-
-# -- the directory ------------------------------------------------------------------------------
-
-
-@contextmanager
-def _explained(out: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or out
-        raise OutputFailed(f"out: {where}: {error.strerror or error}") from error
-
-
-def _prepare(out: Path) -> bool:
-    """Make the directory, or see that it is empty. Whether it was made."""
-    with _explained(out):
-        if out.exists() and not out.is_dir():
-            raise OutputFailed(f"out: {out} is not a directory")
-        if out.exists() and any(out.iterdir()):
-            raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")
-        made = not out.exists()
-        out.mkdir(parents=True, exist_ok=True)
-        (probe := out / ".probe").touch()  # now, and not after the groups were asked
-        probe.unlink()
-        return made
-
-
-def _clear(out: Path, plan: Mapping[str, tuple[str, ...]], made: bool) -> None:
-    """Remove what an export that failed has written."""
-    for table in {table for tables in plan.values() for table in tables}:
-        shutil.rmtree(out / table, ignore_errors=True)
-    if made:
-        shutil.rmtree(out, ignore_errors=True)
-
-
-def _finish(
-    out: Path,
-    plan: Mapping[str, tuple[str, ...]],
-    cuts: Mapping[str, Cut],
-    files: Mapping[str, GroupFiles],
-) -> Manifest:
-    names = sorted({table for tables in plan.values() for table in tables})
-    cluster, taken_ms = _whence(cuts)
-    manifest = Manifest(
-        cluster=cluster,
-        taken_ms=taken_ms,
-        cut={group: cuts[group].index for group in sorted(cuts)},
-        files=sorted(
-            (each for some in files.values() for each in some.files), key=lambda each: each.path
-        ),
-        schema=schema_digest({name: columns.schema_of(TABLES[name].row) for name in names}),
-        versions={
-            "python": platform.python_version(),
-            **{package: version(package) for package in PACKAGES},
-        },
-    )
-    for name in names:
-        filesystem.sync(out / name)
-    manifest.write(out)
-    filesystem.sync(out)
-    return manifest
-
-
-def _whence(cuts: Mapping[str, Cut]) -> tuple[str, int]:
-    clusters = {cut.cluster for cut in cuts.values()}
-    if len(clusters) != 1:
-        raise Conflict(f"groups: they are of several clusters: {', '.join(sorted(clusters))}")
-    return clusters.pop(), max(cut.now_ms for cut in cuts.values())

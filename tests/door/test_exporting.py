@@ -138,8 +138,7 @@ def test_what_is_asked_for_is_in_it_and_no_more(
     client: BlockingClient, tenant: str, tmp_path: Path
 ) -> None:
     commit_pairs(client, tenant, 7)
-    revision = client.fetch_offsets("g000", tenant=tenant)[0].revision
-    leads = leader("offset-0")["seat"]
+    revision, leads = leader("offset-0")["commit"], leader("offset-0")["seat"]
     for source in ("leader", leads, "follower"):
         out = tmp_path / source.replace("/", "-")
         manifest = client.export(

@@ -1,0 +1,206 @@
+"""Copies of a state: as the view was, whatever is written meanwhile; and nothing left of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from state_machines.raft.messages import Configuration, SnapshotMeta
+from storage import copies as module
+from storage import disk_view
+from storage.copies import Copies, Copy
+from storage.disk_view import DATA
+from storage.errors import CopyGone, CorruptRecord, NoRoom, ViewLost
+from storage.shelf import DiskShelf
+from storage.state import State
+from storage.state_view import StateView
+from tests.storage.faults import flip
+
+MEMBERS = Configuration(voters=(1,))
+ROWS = 3_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    state = State(
+        DiskShelf(tmp_path / "state", tmp_path / "staging", map_bytes=64 << 20), founding=MEMBERS
+    )
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    return Copies(tmp_path / "copies")
+
+
+def write(state: State, index: int, rows: int = ROWS) -> None:
+    """Every row says the index."""
+    for number in range(rows):
+        state.put("t", (number,), b"%d " % index * (1 + number % 50))
+    state.set_applied(SnapshotMeta(index, 1, MEMBERS))
+    state.flush()
+
+
+def said(view: StateView) -> set[bytes]:
+    return {value.split(b" ", 1)[0] for _, value in view.rows("t")}
+
+
+def test_a_copy_is_what_the_view_was_while_writing_goes_on(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two chunks, and as fast as it goes on another thread."""
+    monkeypatch.setattr(disk_view, "COPY_BYTES", 16_384)
+    index = 0
+    for turn in range(4):
+        index += 1
+        write(state, index)
+        with state.view() as view:
+            at, made = index, list[Path]()
+
+            def make(made: list[Path], view: StateView = view, name: str = f"{turn}") -> None:
+                made.append(copies.make(name, view))
+
+            # The state is for this thread alone.
+            copying = threading.Thread(target=make, args=(made,))
+            copying.start()
+            while copying.is_alive() or index < at + 3:
+                index += 1
+                write(state, index, rows=ROWS // 3)
+            copying.join()
+            assert view.size == (made[0] / DATA).stat().st_size
+        with Copy(made[0]) as copy:
+            assert copy.view.applied == SnapshotMeta(at, 1, MEMBERS)
+            assert copy.view.records("t") == ROWS
+            assert said(copy.view) == {b"%d" % at}
+
+
+def test_the_first_copy_is_of_a_state_without_rows(state: State, copies: Copies) -> None:
+    with state.view() as view, Copy(copies.make("a", view)) as copy:
+        assert copy.view.applied.index == 0
+        assert copy.view.tables() == ()
+        assert list(copy.view.rows("t")) == []
+        assert copy.view.records("t") == 0
+
+
+def test_who_has_it_open_reads_on_and_the_space_is_his(state: State, copies: Copies) -> None:
+    write(state, 1)
+    with state.view() as view:
+        path = copies.make("a", view)
+    assert not copies.held("a")
+    copy = Copy(path)
+    assert [each.name for each in path.iterdir()] == ["LOCK"]
+    assert copies.held("a")
+    with pytest.raises(CopyGone):
+        Copy(path)  # one reader each
+    copies.remove("a")
+    copies.remove("a")
+    assert not copies.held("a")
+    assert said(copy.view) == {b"1"}
+    copy.close()
+    with pytest.raises(CopyGone):
+        Copy(path)
+
+
+def test_a_start_sweeps(state: State, copies: Copies) -> None:
+    copies.sweep()  # there is nothing yet
+    write(state, 1)
+    with state.view() as view:
+        for name in "abc":
+            copies.make(name, view)
+    copies.sweep()
+    assert not copies.root.exists()
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "Input/output")]
+)
+def test_a_copy_that_fails_leaves_nothing(
+    error: OSError, state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    monkeypatch.setattr(os, "copy_file_range", fails(error))
+    with state.view() as view, pytest.raises(OSError, match=str(error.strerror)):
+        copies.make("a", view)
+    assert list(copies.root.iterdir()) == []
+
+
+def test_a_view_that_is_taken_away_ends_the_copy(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    monkeypatch.setattr(disk_view, "COPY_BYTES", 4096)
+    view = state.view()
+    monkeypatch.setattr(module, "_paced", lambda _: lambda done: view.close())
+    with pytest.raises(ViewLost):
+        copies.make("a", view)
+    assert list(copies.root.iterdir()) == []
+
+
+def test_a_copy_leaves_room_for_the_replicas(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    with state.view() as view:
+        free = view.size + module.RESERVE_BYTES
+
+        def usage(_: Any) -> Any:
+            return shutil._ntuple_diskusage(1 << 40, 0, free)  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        copies.make("a", view)
+        free -= 1
+        with pytest.raises(NoRoom, match=rf"{view.size} bytes, and {free} are free"):
+            copies.make("b", view)
+    assert [each.name for each in copies.root.iterdir()] == ["a"]
+
+
+def test_without_copy_file_range_it_is_sent(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    monkeypatch.setattr(os, "copy_file_range", fails(OSError(errno.EXDEV, "Cross-device")))
+    with state.view() as view, Copy(copies.make("a", view)) as copy:
+        assert said(copy.view) == {b"1"}
+
+
+def test_a_copy_is_not_made_faster_than_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    pace = module._paced(1_000)
+    pace(500)
+    now[0] += 10
+    pace(5_000)
+    pace(20_000)
+    assert slept == [pytest.approx(0.5), pytest.approx(9.5)]
+
+
+def test_a_flipped_bit_in_a_copy_is_found(state: State, copies: Copies) -> None:
+    write(state, 1, rows=50)
+    with state.view() as view:
+        path = copies.make("a", view)
+        found = (path / DATA).read_bytes()
+        value = b"1 " * 37
+        (path / DATA).write_bytes(flip(found, 8 * (found.rindex(value) + 5)))
+        with Copy(path) as copy, pytest.raises(CorruptRecord):
+            list(copy.view.rows("t"))
