@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +67,8 @@ class _Hashed:
     def abandon(self) -> None:
         """Take no more, and close it as it is."""
         self._abandoned = True
-        self._file.close()
+        with suppress(OSError):  # the disk that was full is full of this file
+            self._file.close()
 
     @property
     def sha256(self) -> str:
@@ -116,7 +118,9 @@ class GroupFiles:
         """Remove what there is of this group."""
         if self._sink is not None:
             self._sink.abandon()
-            self._writer.close()  # it would write its last words later
+            if self._writer is not None:
+                self._writer.close()  # it would write its last words later
+            self._sink = self._writer = None
         for path in self._paths:
             path.unlink(missing_ok=True)
         self._wrote(-self._told)
@@ -144,7 +148,7 @@ class GroupFiles:
     def _open(self) -> None:
         path = self._directory / self._table / f"{self._group}-{self._number:05}.parquet"
         self._paths.append(path)
-        self._sink = _Hashed(path)
+        self._sink, self._writer = _Hashed(path), None
         self._writer = pq.ParquetWriter(self._sink, self._schema)
         self._number += 1
         self._file_rows = self._file_bytes = 0
