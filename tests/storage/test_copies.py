@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,7 +160,7 @@ def test_a_copy_leaves_room_for_the_replicas(
         free = view.size + module.RESERVE_BYTES
 
         def usage(_: Any) -> Any:
-            return shutil._ntuple_diskusage(1 << 40, 0, free)  # type: ignore[attr-defined]
+            return SimpleNamespace(total=1 << 40, free=free)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
         copies.make("a", view)
@@ -185,8 +186,7 @@ def test_a_copy_is_not_made_faster_than_is_good(monkeypatch: pytest.MonkeyPatch)
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     pace = module._paced(1_000)
     pace(500)
     now[0] += 10
