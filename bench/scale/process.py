@@ -44,6 +44,18 @@ class Memory:
         return {"private_bytes": self.private} | {f"{k}_bytes": v for k, v in asdict(self).items()}
 
 
+def memory_of(pid: int) -> Memory:
+    """What a process holds now."""
+    process = psutil.Process(pid)
+    full = process.memory_full_info()
+    pages = sum(
+        each.private_clean + each.private_dirty
+        for each in process.memory_maps(grouped=True)
+        if PAGES in each.path  # also where the file has no name any more
+    )
+    return Memory(full.uss, full.rss, pages)
+
+
 class Process:
     """A replica's process over a directory. Use it as a context: it is ended in any case."""
 
@@ -86,16 +98,14 @@ class Process:
         found: dict[str, Any] = json.loads(line)
         return found
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._child.pid
+
     def memory(self) -> Memory:
         """What it holds now."""
-        process = psutil.Process(self._child.pid)
-        full = process.memory_full_info()
-        pages = sum(
-            each.private_clean + each.private_dirty
-            for each in process.memory_maps(grouped=True)
-            if each.path.endswith(PAGES)
-        )
-        return Memory(full.uss, full.rss, pages)
+        return memory_of(self._child.pid)
 
     def disk_bytes(self) -> int:
         """What its directory holds."""

@@ -220,6 +220,15 @@ class Replica:
         await self._until(lambda: self._status()["dirty_bytes"] == 0 and self._status()["verified"])
         return {"seconds": time.perf_counter() - begun}
 
+    async def aside(self, table: str) -> dict[str, Any]:
+        """Cut a table and put the state aside, as for an export."""
+        begun = time.perf_counter()
+        cut = await self._seat.export_open((table,))
+        opened = time.perf_counter()
+        path = await self._seat.export_aside(cut["cut"])
+        copied = time.perf_counter()
+        return {"path": path, "open_s": opened - begun, "copy_s": copied - opened} | cut
+
     async def close(self) -> dict[str, Any]:
         """Stop cleanly."""
         await self._seat.close()
