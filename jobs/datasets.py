@@ -27,8 +27,7 @@ import ray
 from pyspark.sql import DataFrame
 
 from actors import columns
-from jobs.cut import Manifest, check
-from jobs.errors import BadCut, SchemaMismatch
+from jobs.errors import SchemaMismatch
 from jobs.schemas import project, spark_type
 from jobs.session import Session
 
@@ -73,32 +72,6 @@ def read_parquet(session: Session, path: Path, schema: pa.Schema, dataset: str) 
             return frame(session, schema, file.iter_batches(), dataset)
     except (OSError, pa.ArrowException) as error:
         raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
-
-
-def frame_of(
-    session: Session, directory: Path, manifest: Manifest, table: str, schema: pa.Schema
-) -> DataFrame:
-    """The DataFrame of a table of a cut on this machine's disk, of all its groups, with the columns
-    of `schema`. Spark in this process reads the files as they are; others get them through Ray.
-
-    Raises BadCut for a table that was not exported or files that the manifest does not tell of, and
-    SchemaMismatch naming the column.
-    """
-    paths = [directory / each.path for each in manifest.files if each.table == table]
-    if not paths:
-        raise BadCut(f"{directory}: {table} is not in this cut; it has {manifest.tables()}")
-    check(directory, manifest, table)
-    for path in paths:
-        project(empty(pq.read_schema(path)), schema, table)
-    if session.engine == "raydp":
-        return _through_objects(session, schema, blocks(schema, _pages_of(paths, schema), table))
-    return session.spark.read.schema(ddl(schema)).parquet(*(path.as_uri() for path in paths))
-
-
-def _pages_of(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(columns=schema.names)
 
 
 def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[pa.RecordBatch]:
