@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ CUT_SECONDS = 120.0  #: the longest life of a view
 COPY_SECONDS = 3_600.0  #: and of a copy
 LOOK_SECONDS = 60.0  #: how often is looked whether somebody still reads a copy
 CUTS_MAX = 4  #: open at once at one replica
+COPY_BYTES_PER_SECOND = 256 << 20  #: at most: the log's saves go to the same disk
 PAGE_ROWS_MAX = 50_000  #: rows in one page
 PAGE_BYTES = 4 << 20  #: a page ends with the row that fills it so far
 
@@ -115,7 +117,9 @@ class Exports:
         found.copying = True
         loop, copies = asyncio.get_running_loop(), self._copies
         try:
-            path = await loop.run_in_executor(self._copier, copies.make, cut, found.view)
+            path = await loop.run_in_executor(
+                self._copier, copies.make, cut, found.view, paced(self._clock)
+            )
         except ViewLost:
             self.close(cut)
             raise NotFound(f"cut: {cut!r} was lost; take a new one") from None
@@ -189,6 +193,20 @@ class Exports:
                 self.close(cut)
 
         found.expiry = loop.call_later(LOOK_SECONDS, look)
+
+
+def paced(clock: Clock) -> Callable[[int], None]:
+    """What makes a thread wait until COPY_BYTES_PER_SECOND allow so many bytes."""
+    begun: float | None = None
+
+    def pace(done: int) -> None:
+        nonlocal begun
+        begun = clock.monotonic() if begun is None else begun
+        early = begun + done / COPY_BYTES_PER_SECOND - clock.monotonic()
+        if early > 0:
+            time.sleep(early)
+
+    return pace
 
 
 def check_page(names: tuple[str, ...], table: str, rows: int) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.clock import Clock
 from actors.export import COPY_SECONDS, check_page, read_page
 from state_machines.errors import Invalid, NotFound, Overloaded, Stopped
 from storage.copies import Copy
@@ -38,7 +38,8 @@ class _Open:
 class Exporter:
     """Copies that are open, by their cut. One call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._open: dict[str, _Open] = {}
 
     def open(self, cut: str, path: str, index: int, names: tuple[str, ...]) -> dict[str, int]:
@@ -61,7 +62,7 @@ class Exporter:
         if copy.view.applied.index != index:
             copy.close()
             raise Invalid(f"index: the copy is at {copy.view.applied.index}, the cut at {index}")
-        self._open[cut] = _Open(copy, names, time.monotonic() + COPY_SECONDS)
+        self._open[cut] = _Open(copy, names, self._clock.monotonic() + COPY_SECONDS)
         return {name: copy.view.records(name) for name in names}
 
     def page(self, cut: str, table: str, after: bytes, rows: int) -> tuple[bytes, bytes]:
@@ -92,6 +93,6 @@ class Exporter:
 
     def _end_old(self) -> None:
         for cut, each in tuple(self._open.items()):
-            if time.monotonic() > each.until:
+            if self._clock.monotonic() > each.until:
                 log.warning("cut %s was open for %g s, and is closed", cut, COPY_SECONDS)
                 self.close(cut)

@@ -223,7 +223,7 @@ class ExporterActor(Exporter):
     def __init__(self) -> None:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         os.nice(EXPORTER_NICENESS)
-        super().__init__()
+        super().__init__(SystemClock())
 
 
 class ControllerKeeper:

@@ -27,6 +27,7 @@ import typer
 from rich.table import Table
 
 from actors import columns
+from actors.clock import SystemClock
 from actors.exporter import Exporter
 from bench.run import machine, versions
 from bench.scale.process import Process, memory_of
@@ -157,7 +158,7 @@ def _peaks(pids: dict[str, int]) -> Iterator[dict[str, int]]:
 def _start() -> int:
     global _exporter
     psutil.Process().nice(10)
-    _exporter = Exporter()
+    _exporter = Exporter(SystemClock())
     return _exporter.process()
 
 

@@ -47,7 +47,7 @@ from state_machines.tables import Tables
 
 if TYPE_CHECKING:
     from jobs.cut import Manifest
-    from metaray.exporting import Choice
+    from metaray.exporting import Choice, Refs
 
 __all__ = [
     "ADDRESS_VARIABLE",
@@ -293,6 +293,12 @@ class Client(Watches):
 
         return await asyncio.to_thread(exporting.export, out, **choice)
 
+    async def export_refs(self, **choice: Unpack[Choice]) -> Refs:
+        """The same as Arrow in Ray's object store."""
+        from metaray import exporting
+
+        return await asyncio.to_thread(exporting.export_refs, **choice)
+
 
 class BlockingClient:
     """The same client for threads: an event loop of its own in the background."""
@@ -460,6 +466,10 @@ class BlockingClient:
     def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
         """Write a cut of any groups to a directory: see `metaray.exporting`, also for `choice`."""
         return self._wait(self._client.export(out, **choice))
+
+    def export_refs(self, **choice: Unpack[Choice]) -> Refs:
+        """The same as Arrow in Ray's object store."""
+        return self._wait(self._client.export_refs(**choice))
 
 
 def connect(

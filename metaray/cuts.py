@@ -148,6 +148,8 @@ def take(
     wanted = max(min_index, leader["commit"] if leader else 0)
     ranked = order(living, source=source, wanted=wanted, avoid=frozenset(avoid))
     if living and not ranked:
+        if source == "leader":
+            raise NoQuorum(f"{group} has no leader now")
         raise NotFound(f"from: {group} has no {source!r} that answers")
     said = "no replica answers"
     for seat in ranked:

@@ -11,6 +11,7 @@ Below them is one port, `engine.Engine`: named tables, one synced transaction at
 `disk.DiskEngine` is LMDB; `memory.MemoryEngine` is its twin, and passes the same tests. `keys` is
 the only place where tuples become bytes. A **snapshot** (`snapshot`) is the state as a stream of
 checksummed chunks, received beside the state in force and put in its place by one rename (`shelf`).
+`copies` are of the whole environment, for a reader on the same disk who takes long.
 
 The laws of this floor: what was promised is on the disk first; what is read is checked (a CRC over
 table, key and value); what does not match is named and stops the replica, never served; and after a
@@ -18,5 +19,5 @@ failed commit the process exits. Not here: any decision about consensus, any row
 clock but the wait for a lock.
 
 Reading order: `engine`, `disk`, `keys`, `log`, `layer`, `state`, `flush`, `shelf`, `snapshot`,
-`identity`, `stores`.
+`copies`, `identity`, `stores`.
 """

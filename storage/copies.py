@@ -4,8 +4,8 @@
     <replica>/copies/<name>/data.mdb    the environment; has no name any more once it was opened
 
 A view that is open for long keeps LMDB from using any page again, so the file grows and never
-shrinks. So the replica copies its file (`View.copy_to`: the kernel does it, at `BYTES_PER_SECOND`
-at most), lets its view go, and another process reads the copy for as long as it likes.
+shrinks. So the replica copies its file (`View.copy_to`: the kernel does it), lets its view go, and
+another process reads the copy for as long as it likes.
 
 Nothing of it stays for ever. The reader takes the name off the file as soon as it has it open, so
 the space is free when the reader ends, however it ends. Before that, and if nobody comes, the
@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +36,6 @@ from storage.state_view import StateView
 
 LOCK: Final = "LOCK"
 
-BYTES_PER_SECOND: Final = 256 << 20
-"""A copy is not made faster than this: the log's saves go to the same disk."""
-
 RESERVE_BYTES: Final = 256 << 20
 RESERVE_SHARE: Final = 20  #: one part of so many of the whole disk, if that is less than the bytes
 """What a copy leaves free for the replicas."""
@@ -51,8 +47,9 @@ class Copies:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def make(self, name: str, view: StateView) -> Path:
-        """Copy what a view sees. Takes long: on a thread of its own. Returns the copy's directory.
+    def make(self, name: str, view: StateView, pace: Callable[[int], None]) -> Path:
+        """Copy what a view sees, not faster than `pace` lets it. Takes long: on a thread of its
+        own. Returns the copy's directory.
 
         Raises `NoRoom`, `ViewLost` or `OSError`; nothing is left of it then.
         """
@@ -62,7 +59,7 @@ class Copies:
         path.mkdir(mode=0o700)
         try:
             (path / LOCK).touch(mode=0o600)
-            view.copy_to(path / DATA, _paced(BYTES_PER_SECOND))
+            view.copy_to(path / DATA, pace)
         except BaseException:
             self.remove(name)
             raise
@@ -142,15 +139,3 @@ class Copy:
             return records.meta_from(unseal(path, STATE, APPLIED, stored))
         except DecodeError as error:
             raise CorruptRecord(path, STATE, repr(APPLIED), str(error)) from error
-
-
-def _paced(bytes_per_second: int) -> Callable[[int], None]:
-    """Wait until so many bytes may be there."""
-    begun = time.monotonic()
-
-    def pace(done: int) -> None:
-        early = begun + done / bytes_per_second - time.monotonic()
-        if early > 0:
-            time.sleep(early)
-
-    return pace

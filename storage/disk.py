@@ -112,8 +112,9 @@ class DiskEngine:
                 lock=not readonly,
                 readonly=readonly,
             )
-            if not readonly:  # what a process that was killed has left in the page cache reads
-                self._env.sync(True)  # like what is durable
+            # What a process that was killed has left in the page cache reads like what is durable.
+            if not readonly:
+                self._env.sync(True)
         except lmdb.Error as error:
             if "already open" in str(error):
                 raise DirectoryInUse(self.path, str(os.getpid())) from error

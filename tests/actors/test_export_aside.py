@@ -7,11 +7,13 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors import columns, export, exporter
+from actors.clock import SystemClock
 from actors.export import CUTS_MAX
 from actors.exporter import Exporter
 from actors.seat import Seat
@@ -27,7 +29,7 @@ ROWS = 500
 
 @pytest.fixture
 def reader() -> Iterator[Exporter]:
-    made = Exporter()
+    made = Exporter(SystemClock())
     yield made
     for cut in tuple(made._open):
         made.close(cut)
@@ -71,7 +73,7 @@ def views(seat: Seat) -> int:
 
 @in_loop
 async def test_a_copy_is_the_same_moment_and_pins_nothing(tmp_path: Path) -> None:
-    reader = Exporter()
+    reader = Exporter(SystemClock())
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -142,7 +144,7 @@ async def test_what_cannot_be_put_aside_says_why_and_leaves_nothing(tmp_path: Pa
 @in_loop
 async def test_a_cut_that_is_closed_while_it_is_copied_leaves_nothing(tmp_path: Path) -> None:
     patch = pytest.MonkeyPatch()
-    patch.setattr(copies, "BYTES_PER_SECOND", 100_000)  # it would take long
+    patch.setattr(export, "COPY_BYTES_PER_SECOND", 100_000)  # it would take long
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -161,7 +163,7 @@ async def test_a_cut_that_is_closed_while_it_is_copied_leaves_nothing(tmp_path: 
 
 @in_loop
 async def test_copies_live_for_as_long_as_they_are_read_and_no_longer(tmp_path: Path) -> None:
-    patch, reader = pytest.MonkeyPatch(), Exporter()
+    patch, reader = pytest.MonkeyPatch(), Exporter(SystemClock())
     patch.setattr(export, "LOOK_SECONDS", 0.02)
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
@@ -207,7 +209,7 @@ async def test_a_start_removes_what_a_killed_replica_has_left(tmp_path: Path) ->
 
 @in_loop
 async def test_a_damaged_copy_stops_nobody_but_its_reader(tmp_path: Path) -> None:
-    reader = Exporter()
+    reader = Exporter(SystemClock())
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -251,3 +253,20 @@ def test_an_exporter_has_so_many_open(reader: Exporter, monkeypatch: pytest.Monk
     with pytest.raises(Overloaded, match="copies are open at this exporter"):
         reader.open("cut", "/nowhere", 1, (TABLE,))
     assert reader.process() == os.getpid()
+
+
+def test_a_copy_is_not_made_faster_than_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(export, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(export, "COPY_BYTES_PER_SECOND", 1_000)
+    pace = export.paced(SimpleNamespace(monotonic=lambda: now[0], now_ms=lambda: 0))
+    pace(500)
+    now[0] += 10
+    pace(5_000)
+    pace(20_000)
+    assert slept == [pytest.approx(0.5), pytest.approx(9.5)]

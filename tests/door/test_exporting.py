@@ -17,7 +17,7 @@ import ray
 
 from jobs.cut import Manifest, check, read_manifest
 from jobs.errors import OutputFailed
-from metaray import BlockingClient, connect_sync, cuts, exporting
+from metaray import BlockingClient, connect_sync, cuts
 from metaray.cuts import Cut
 from metaray.exporting import Progress
 from state_machines.errors import Invalid, NoQuorum, NotFound
@@ -148,7 +148,7 @@ def test_what_is_asked_for_is_in_it_and_no_more(
         assert manifest.tables() == (TABLE,)
         assert manifest.cut["offset-0"] >= revision
         assert {row["offset"] for row in rows_of(out, manifest, TABLE, tenant)} == {7}
-    refs = exporting.export_refs(tables=[TABLE, "group.quota"], groups=["offset-0"])
+    refs = client.export_refs(tables=[TABLE, "group.quota"], groups=["offset-0"])
     assert refs.cut["offset-0"] >= revision
     blocks = ray.get(list(refs.tables[TABLE]))
     rows = [row for row in pa.concat_tables(blocks).to_pylist() if row["tenant"] == tenant]

@@ -189,8 +189,8 @@ DISK: Final[tuple[Mutant, ...]] = (
         "a-new-environment-is-made-in-place",
         "law 3",
         "storage.disk",
-        "        filesystem.make(path)\n        _begin(path)\n",
-        "        filesystem.make(path)\n",
+        "            filesystem.make(path)\n            _begin(path)\n",
+        "            filesystem.make(path)\n",
     ),
     Mutant(
         "a-replica-that-took-part-starts-with-a-blank-log",

@@ -46,7 +46,7 @@ HAD: Final = (
         "what-a-killed-process-left-unsynced-is-relied-on",
         "law 3",
         "storage.disk",
-        "            self._env.sync(True)\n",
+        "            if not readonly:\n                self._env.sync(True)\n",
         "",
     ),
     Mutant(

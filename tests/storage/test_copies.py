@@ -42,6 +42,10 @@ def copies(tmp_path: Path) -> Copies:
     return Copies(tmp_path / "copies")
 
 
+def at_once(_: int) -> None:
+    """Nothing else needs the disk."""
+
+
 def write(state: State, index: int, rows: int = ROWS) -> None:
     """Every row says the index."""
     for number in range(rows):
@@ -67,7 +71,7 @@ def test_a_copy_is_what_the_view_was_while_writing_goes_on(
             at, made = index, list[Path]()
 
             def make(made: list[Path], view: StateView = view, name: str = f"{turn}") -> None:
-                made.append(copies.make(name, view))
+                made.append(copies.make(name, view, at_once))
 
             # The state is for this thread alone.
             copying = threading.Thread(target=make, args=(made,))
@@ -84,7 +88,7 @@ def test_a_copy_is_what_the_view_was_while_writing_goes_on(
 
 
 def test_the_first_copy_is_of_a_state_without_rows(state: State, copies: Copies) -> None:
-    with state.view() as view, Copy(copies.make("a", view)) as copy:
+    with state.view() as view, Copy(copies.make("a", view, at_once)) as copy:
         assert copy.view.applied.index == 0
         assert copy.view.tables() == ()
         assert list(copy.view.rows("t")) == []
@@ -94,7 +98,7 @@ def test_the_first_copy_is_of_a_state_without_rows(state: State, copies: Copies)
 def test_who_has_it_open_reads_on_and_the_space_is_his(state: State, copies: Copies) -> None:
     write(state, 1)
     with state.view() as view:
-        path = copies.make("a", view)
+        path = copies.make("a", view, at_once)
     assert not copies.held("a")
     copy = Copy(path)
     assert [each.name for each in path.iterdir()] == ["LOCK"]
@@ -115,7 +119,7 @@ def test_a_start_sweeps(state: State, copies: Copies) -> None:
     write(state, 1)
     with state.view() as view:
         for name in "abc":
-            copies.make(name, view)
+            copies.make(name, view, at_once)
     copies.sweep()
     assert not copies.root.exists()
 
@@ -136,7 +140,7 @@ def test_a_copy_that_fails_leaves_nothing(
     write(state, 1)
     monkeypatch.setattr(os, "copy_file_range", fails(error))
     with state.view() as view, pytest.raises(OSError, match=str(error.strerror)):
-        copies.make("a", view)
+        copies.make("a", view, at_once)
     assert list(copies.root.iterdir()) == []
 
 
@@ -146,9 +150,8 @@ def test_a_view_that_is_taken_away_ends_the_copy(
     write(state, 1)
     monkeypatch.setattr(disk_view, "COPY_BYTES", 4096)
     view = state.view()
-    monkeypatch.setattr(module, "_paced", lambda _: lambda done: view.close())
     with pytest.raises(ViewLost):
-        copies.make("a", view)
+        copies.make("a", view, lambda done: view.close())
     assert list(copies.root.iterdir()) == []
 
 
@@ -163,10 +166,10 @@ def test_a_copy_leaves_room_for_the_replicas(
             return SimpleNamespace(total=1 << 40, free=free)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
-        copies.make("a", view)
+        copies.make("a", view, at_once)
         free -= 1
         with pytest.raises(NoRoom, match=rf"{view.size} bytes, and {free} are free"):
-            copies.make("b", view)
+            copies.make("b", view, at_once)
     assert [each.name for each in copies.root.iterdir()] == ["a"]
 
 
@@ -175,30 +178,14 @@ def test_without_copy_file_range_it_is_sent(
 ) -> None:
     write(state, 1)
     monkeypatch.setattr(os, "copy_file_range", fails(OSError(errno.EXDEV, "Cross-device")))
-    with state.view() as view, Copy(copies.make("a", view)) as copy:
+    with state.view() as view, Copy(copies.make("a", view, at_once)) as copy:
         assert said(copy.view) == {b"1"}
-
-
-def test_a_copy_is_not_made_faster_than_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept = [100.0], list[float]()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    pace = module._paced(1_000)
-    pace(500)
-    now[0] += 10
-    pace(5_000)
-    pace(20_000)
-    assert slept == [pytest.approx(0.5), pytest.approx(9.5)]
 
 
 def test_a_flipped_bit_in_a_copy_is_found(state: State, copies: Copies) -> None:
     write(state, 1, rows=50)
     with state.view() as view:
-        path = copies.make("a", view)
+        path = copies.make("a", view, at_once)
         found = (path / DATA).read_bytes()
         value = b"1 " * 37
         (path / DATA).write_bytes(flip(found, 8 * (found.rindex(value) + 5)))
