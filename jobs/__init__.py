@@ -13,8 +13,8 @@ the modules with effects:
                 (plot, page and tables draw its view: as PNG and SVG, in HTML, for a terminal;
                 words is how they all write a value)
 
-`catalogue` lists the jobs. Reading order: job, view, lag, progress, sessions, schemas, datasets,
-sources, session, jvm, report, words, plot, page, tables.
+`catalogue` lists the jobs. Reading order: job, view, head, lag, churn, sessions, stored,
+chargeback, diff, schemas, datasets, sources, session, jvm, report, words, plot, page, tables.
 
 Spark reads what a group exported and nothing else. It holds no lock, no placement group of a
 replica and no connection to one, so an outage of Spark is not seen by the metadata service.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jobs import lag, sessions
+from jobs import chargeback, diff, lag, sessions
 from jobs.job import Job
 
 JOBS: Final[dict[str, Job]] = {
@@ -12,6 +12,8 @@ JOBS: Final[dict[str, Job]] = {
     for job in (
         lag.JOB,
         sessions.JOB,
+        chargeback.JOB,
+        diff.JOB,
     )
 }
 """By name, in the order in which they are listed."""

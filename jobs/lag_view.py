@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jobs.job import Context
 from jobs.results import Results
-from jobs.view import LISTING_ROWS, PLOT_NAMES, Bars, Column, Listing, Number, View
+from jobs.view import LISTING_ROWS, PLOT_NAMES, Bars, Column, Listing, Number, Unit, View
 
 _GROUP_COLUMNS: Final = (
     Column("tenant", "tenant"),
@@ -51,7 +51,10 @@ def view(results: Results, context: Context) -> View:
         headline=_headline(total, lag, states),
         numbers=(
             Number("groups", total),
-            Number("records behind", lag),
+            Number("topics", results.rows("topics")),
+            Number("partitions", results.rows("partitions")),
+            Number("commits", results.sum("groups", "commits")),
+            Number("lag", lag),
             Number("longest behind", longest[0]["lag_ms"] if longest else None, "duration"),
             Number("stuck groups", states["stuck"]["groups"], alarming=_any(states, "stuck")),
             Number(
@@ -62,40 +65,48 @@ def view(results: Results, context: Context) -> View:
             Number("partitions without a watermark", states["unmeasured"]["partitions"]),
         ),
         listings=(
-            _listing(results, "Groups by lag", "groups", _GROUP_COLUMNS, worst, total),
-            *(
-                _listing(
-                    results,
-                    title,
-                    "groups",
-                    _GROUP_COLUMNS,
-                    results.top("groups", by, LISTING_ROWS, *ties, where={"state": state}),
-                    states[state]["groups"],
-                )
-                for title, state, by in (
-                    ("Stuck groups", "stuck", "lag"),
-                    ("Abandoned groups", "abandoned", "lag"),
-                )
+            Listing(
+                title="Consumer groups, largest lag first",
+                columns=_GROUP_COLUMNS,
+                rows=worst,
+                of=total,
+                nothing="no group has committed an offset",
             ),
-            _listing(
-                results,
-                "Partitions by lag",
-                "partitions",
-                _PARTITION_COLUMNS,
-                results.top("partitions", "lag", LISTING_ROWS, *ties, "topic", "partition"),
-                results.rows("partitions"),
+            *(
+                Listing(
+                    title=title,
+                    columns=_GROUP_COLUMNS,
+                    rows=results.top("groups", "lag", LISTING_ROWS, *ties, where={"state": state}),
+                    of=states[state]["groups"],
+                )
+                for title, state in (("Stuck groups", "stuck"), ("Abandoned groups", "abandoned"))
+                if _any(states, state)
+            ),
+            Listing(
+                title="Partitions, largest lag first",
+                columns=_PARTITION_COLUMNS,
+                rows=results.top("partitions", "lag", LISTING_ROWS, *ties, "topic", "partition"),
+                of=results.rows("partitions"),
             ),
         ),
         plots=(
             _bars("Lag of the groups that are furthest behind", "records", worst, "lag", "count"),
             _bars("How long groups are behind", "time", longest, "lag_ms", "duration"),
+            _bars(
+                "Highest commit rate",
+                "commits per second",
+                results.top("groups", "commits_per_s", PLOT_NAMES, *ties),
+                "commits_per_s",
+                "rate",
+                bad=False,
+            ),
         ),
     )
 
 
 def _headline(groups: int, lag: int | None, states: Mapping[str, Mapping[str, Any]]) -> str:
     if not groups:
-        return "No consumer group has committed an offset."
+        return "no consumer group has committed an offset"
     said = f"{groups:,} groups"
     said += " of unknown lag (no watermarks)" if lag is None else f" are {lag:,} records behind"
     stopped = [
@@ -103,33 +114,33 @@ def _headline(groups: int, lag: int | None, states: Mapping[str, Mapping[str, An
         for state in ("stuck", "abandoned")
         if _any(states, state)
     ]
-    return said + ("; " + " and ".join(stopped) if stopped else "") + "."
+    return said + ("; " + " and ".join(stopped) if stopped else "")
 
 
 def _any(states: Mapping[str, Mapping[str, Any]], state: str) -> bool:
     return bool(states[state]["groups"])
 
 
-def _listing(
-    results: Results,
-    title: str,
-    output: str,
-    columns: tuple[Column, ...],
-    rows: Sequence[Mapping[str, Any]],
-    of: int,
-) -> Listing:
-    return Listing(title=title, columns=columns, rows=rows, of=of)
-
-
 def _bars(
-    title: str, label: str, rows: Sequence[Mapping[str, Any]], column: str, unit: Any
+    title: str,
+    label: str,
+    rows: Sequence[Mapping[str, Any]],
+    column: str,
+    unit: Unit,
+    *,
+    bad: bool = True,
 ) -> Bars:
     some = [row for row in rows if row[column]][:PLOT_NAMES]
     return Bars(
         title=title,
         label=label,
-        names=[f"{row['tenant']} / {row['group']}" for row in some],
+        names=[_name(row) for row in some],
         values=[float(row[column]) for row in some],
         unit=unit,
-        bad=True,
+        bad=bad,
     )
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    tenant, group = row["tenant"], row["group"]
+    return str(group) if tenant == "default" else f"{tenant}/{group}"

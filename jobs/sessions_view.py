@@ -81,7 +81,10 @@ def view(results: Results, context: Context) -> View:
             ),
         ),
         plots=(
-            _stacks("Sessions by broker", [(row["broker"], row) for row in brokers[:PLOT_NAMES]]),
+            _stacks(
+                "Sessions by broker",
+                [(row["broker"] or "(no broker)", row) for row in brokers[:PLOT_NAMES]],
+            ),
             _stacks("What clients asked for", _buckets(results, "expiry")),
             _stacks("What is left of it", _buckets(results, "expiring")),
             Lines(
@@ -100,10 +103,10 @@ def view(results: Results, context: Context) -> View:
 
 def _headline(every: Mapping[str, Any], skew: Mapping[str, Any]) -> str:
     if not every["total"]:
-        return "There are no sessions."
+        return "there are no sessions"
     return (
         f"{every['total']:,} sessions, {every['active']:,} of them active "
-        f"on {skew['brokers']:,} brokers."
+        f"on {skew['brokers']:,} brokers"
     )
 
 

@@ -14,8 +14,8 @@ from actors import columns
 from jobs import lag
 from jobs import sessions as sessions_job
 from jobs.datasets import frame
+from jobs.head import WATERMARKS
 from jobs.job import Context, Job
-from jobs.progress import WATERMARKS
 from jobs.report import Report, run
 from jobs.session import Session
 

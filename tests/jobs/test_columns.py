@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import columns
-from jobs import progress, sessions
+from jobs import lag, sessions
 from state_machines.errors import Invalid
 from state_machines.mqtt.sessions import Session
 from state_machines.offset.rows import StoredOffset
@@ -263,7 +263,7 @@ def test_a_class_without_columns_is_a_mistake_in_the_program(kind: type, field: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "row"), [(progress.OFFSETS, StoredOffset), (sessions.SESSIONS, Session)]
+    ("asked", "row"), [(lag.OFFSETS, StoredOffset), (sessions.SESSIONS, Session)]
 )
 def test_rows_have_the_columns_that_jobs_ask_for(asked: Any, row: type) -> None:
     """Whatever else they have by now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,10 +69,10 @@ def segment(shard: str, status: str, start: int, end: int, start_ms: int, end_ms
 def outputs(found: Mapping[str, Any]) -> dict[str, list[Row]]:
     """The rows of each output, whose columns are those that the job declares."""
     assert set(found) == set(JOB.outputs)
-    for name, frame in found.items():
+    for name, made in found.items():
         wanted = [(field.name, spark_type(field.type)) for field in JOB.outputs[name].schema]
-        assert frame.dtypes == wanted, name
-    return {name: [row.asDict() for row in frame.collect()] for name, frame in found.items()}
+        assert made.dtypes == wanted, name
+    return {name: [row.asDict() for row in made.collect()] for name, made in found.items()}
 
 
 # One run serves all tests, because planning takes longer than computing: a tenant each.
@@ -185,6 +187,34 @@ EXTREMES: Inputs = {
     "watermarks": [mark(0, LARGEST), mark(1, LARGEST)],
 }
 
+
+def a_fleet() -> Inputs:
+    """Many partitions with all kinds of numbers."""
+    luck = random.Random(20)
+    keys = sorted(
+        {
+            (f"g{luck.randrange(40)}", f"x{luck.randrange(6)}", partition)
+            for partition in range(16)
+            for _ in range(70)
+        }
+    )
+    offsets = []
+    for group, topic, partition in keys:
+        first = luck.randrange(NOW // 2)
+        last = first + luck.choice([0, 1, 999, 1_000, luck.randrange(90_000)])
+        offsets.append(
+            offset(group, partition, luck.randrange(10_000), last)
+            | {"topic": topic, "commits": luck.randrange(1, 500), "first_commit_ms": first}
+        )
+    marks = [
+        mark(partition, luck.randrange(12_000)) | {"topic": f"x{topic}"}
+        for topic in range(7)
+        for partition in range(20)
+        if luck.random() < 0.8
+    ]
+    return {"offsets": offsets, "watermarks": marks}
+
+
 TENANTS = {
     "records": RECORDS,
     "seconds": SECONDS,
@@ -192,6 +222,7 @@ TENANTS = {
     "membership": MEMBERSHIP,
     "shards": SHARDS,
     "extremes": EXTREMES,
+    "fleet": a_fleet(),
 }
 
 
@@ -249,7 +280,8 @@ def test_the_summary_counts_what_the_others_list(found: dict[str, list[Row]]) ->
         groups = [group for group in found["groups"] if group["state"] == state]
         parts = [part for part in found["partitions"] if part["state"] == state]
         assert (row["groups"], row["partitions"]) == (len(groups), len(parts))
-    assert summary["stuck"]["lag"] == sum([50, 50, 450, 10, 75, 1])
+    stuck = [group["lag"] for group in found["groups"] if group["state"] == "stuck"]
+    assert summary["stuck"]["lag"] == sum(stuck) > sum([50, 50, 450, 10, 75, 1])
     assert summary["behind"]["lag"] is None  # it does not fit
 
 
@@ -332,6 +364,49 @@ def test_extremes_are_null_and_never_wrapped(found: dict[str, list[Row]]) -> Non
     assert groups["c"]["lag_ms"] == 1
 
 
+def test_a_plain_second_version_agrees(found: dict[str, list[Row]]) -> None:
+    expected = plain(TENANTS["fleet"])
+    assert len(TENANTS["fleet"]["offsets"]) > 800
+    topics = of(found, "topics", "fleet", "group", "topic")
+    shown = {key: {name: row[name] for name in expected[key]} for key, row in topics.items()}
+    assert shown == expected
+
+
+def plain(inputs: Inputs) -> dict[Any, Row]:
+    heads = {
+        (row["topic"], row["partition"]): row["high_watermark"] for row in inputs["watermarks"]
+    }
+    folded: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in inputs["offsets"]:
+        folded[row["group"], row["topic"]].append(row)
+    result = {}
+    for (group, topic), parts in folded.items():
+        known = {partition for each, partition in heads if each == topic}
+        mine = {part["partition"] for part in parts}
+        lags = [
+            max(heads[topic, part["partition"]] - part["offset"], 0)
+            for part in parts
+            if part["partition"] in known
+        ]
+        first = min(part["first_commit_ms"] for part in parts)
+        last = max(part["commit_ms"] for part in parts)
+        commits = sum(part["commits"] for part in parts)
+        result[group, topic] = {
+            "partitions": len(parts),
+            "partitions_unmeasured": len(mine - known),
+            "partitions_uncommitted": len(known - mine),
+            "commits": commits,
+            "offset_sum": sum(part["offset"] for part in parts),
+            "offset_max": max(part["offset"] for part in parts),
+            "lag": sum(lags) if lags else None,
+            "lag_max": max(lags) if lags else None,
+            "first_commit_ms": first,
+            "last_commit_ms": last,
+            "commits_per_s": commits * 1000.0 / max(last - first, 1000),
+        }
+    return result
+
+
 def test_no_rows_give_no_rows(rows: Rows) -> None:
     found = outputs(JOB.run({"offsets": rows(OFFSETS, [])}, JOB.context(NOW, {}, {})))
     summary = found.pop("summary")
@@ -343,8 +418,10 @@ def test_no_rows_give_no_rows(rows: Rows) -> None:
 def test_a_wrong_column_is_named(rows: Rows) -> None:
     context = JOB.context(NOW, {}, {})
     offsets = rows(OFFSETS, [])
-    with pytest.raises(SchemaMismatch, match="offsets: column commits is missing"):
-        JOB.run({"offsets": offsets.drop("commits")}, context)
+    for column in OFFSETS.names:
+        with pytest.raises(SchemaMismatch, match=f"offsets: column {column} is missing") as refused:
+            JOB.run({"offsets": offsets.drop(column)}, context)
+        assert refused.value.column == column
     wrong = rows(WATERMARKS, []).withColumn("at_ms", fn.lit("now"))
     with pytest.raises(SchemaMismatch, match="watermarks: column at_ms is string"):
         JOB.run({"offsets": offsets, "watermarks": wrong}, context)

@@ -22,7 +22,7 @@ from jobs import sessions as sessions_job
 from jobs.datasets import frame
 from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Context, Input, Job, Output
-from jobs.progress import OFFSETS
+from jobs.lag import OFFSETS
 from jobs.results import Results
 from jobs.session import Session
 from jobs.sessions import SESSIONS
@@ -112,7 +112,7 @@ def test_nothing_at_all_makes_a_report_too(session: Session, tmp_path: Path) -> 
         (sessions_job.JOB, "sessions", SESSIONS),
     ):
         nothing = {name: frame(session, schema, [], name)}
-        made = report.run(session, each, nothing, Context(now_ms=0), tmp_path / each.name)
+        made = report.run(session, each, nothing, each.context(0, {}, {}), tmp_path / each.name)
         assert set(made.totals.values()) <= {0, None}
         assert made.page.exists()
         assert on_screen(made)
