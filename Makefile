@@ -8,7 +8,8 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto contract pictures setup sim proof bench bench-peers bench-scale
+.PHONY: help run test verify fix proto contract pictures setup sim proof bench bench-peers
+.PHONY: bench-scale bench-jobs
 .NOTPARALLEL:
 
 help:
@@ -21,6 +22,8 @@ help:
 	@echo "make bench-peers  the same beside etcd and ZooKeeper, in turns (apt-get line if not installed)"
 	@echo "make bench-scale  one replica as its rows grow; build/scale.json, build/scale.png (minutes;"
 	@echo "              with ARGS='--sizes 10000,1000000,10000000' an hour)"
+	@echo "make bench-jobs   the Spark jobs over 1 000 000 and 10 000 000 rows; build/jobs.json"
+	@echo "              (with ARGS='--rows 100000' some minutes)"
 	@echo "make verify   what must hold before a change is taken; writes nothing"
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
@@ -56,6 +59,9 @@ bench-peers: setup
 
 bench-scale: setup
 	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m bench.scale $(ARGS)
+
+bench-jobs: setup
+	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m bench.pipeline $(ARGS)
 
 verify: setup
 	$(PYTHON) -m ruff format --check .

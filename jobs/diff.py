@@ -12,7 +12,8 @@ groups while its slot moves, the later revision counts.
 
 Two steps keep large tables small. The first joins keys and revisions alone, all tables in one
 sort-merge join, which spills to disk and has no hash table to outgrow memory; the second fetches
-the values of the few keys that it found. Values and keys are JSON text: binary values in base64.
+the values of the few keys that it found. Values and keys are JSON text: binary values in base64,
+and of what is `SECRET` a digest, which tells that it changed and not what it is.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ TABLES: Final = {each.name: each for each in stored() if each.unique}
 
 BEFORE: Final = ".before"
 """What the name of an input from the earlier cut ends with."""
+
+SECRET: Final = {"mqtt.user": "verifier"}
+"""Of a table, a column that no listing shows."""
 
 ROWS = pa.schema(
     [
@@ -121,7 +125,7 @@ def _union(tables: Mapping[str, DataFrame], value: Callable[[Stored], Column]) -
     parts = [SparkSession.active().range(0).select(*_row("", "", "", fn.lit(0), fn.lit("")))]
     for name, rows in tables.items():
         known = TABLES[name]
-        key = _json(known.key)
+        key = _json(fn.col(f"`{name}`") for name in known.key)
         tenant = fn.col("tenant") if known.of_tenant else ""
         parts.append(
             require(rows, known.schema, name).select(
@@ -143,12 +147,17 @@ def _row(
     ]
 
 
-def _json(columns: Iterable[str]) -> Column:
-    return fn.to_json(fn.struct(*(f"`{each}`" for each in columns)), {"ignoreNullFields": "false"})
+def _json(columns: Iterable[Column]) -> Column:
+    return fn.to_json(fn.struct(*columns), {"ignoreNullFields": "false"})
 
 
 def _value(known: Stored) -> Column:
-    return _json(name for name in known.schema.names if name != REVISION)
+    secret = SECRET.get(known.name)
+    return _json(
+        fn.sha2(name, 256).alias(name) if name == secret else fn.col(f"`{name}`")
+        for name in known.schema.names
+        if name != REVISION
+    )
 
 
 def _digest(known: Stored) -> Column:

@@ -8,8 +8,21 @@ from typing import Any
 
 import pytest
 
+from jobs.churn import COMMANDS
 from jobs.errors import SchemaMismatch
-from jobs.sessions import EXPIRING, EXPIRY, EXPIRY_S_NEVER, SESSIONS, STATES, classify, statistics
+from jobs.schemas import spark_type
+from jobs.sessions import (
+    EXPIRING,
+    EXPIRY,
+    EXPIRY_S_NEVER,
+    JOB,
+    SESSIONS,
+    STATES,
+    brokers,
+    classify,
+    skew,
+    statistics,
+)
 from tests.jobs.conftest import Rows
 
 pytestmark = pytest.mark.spark
@@ -139,9 +152,126 @@ def plain(row: dict[str, Any]) -> tuple[str, str, str]:
     return state, expiry, expiring
 
 
+def test_brokers_and_how_even_they_are(rows: Rows) -> None:
+    sessions = [
+        mqtt(f"c{n}", broker=broker, connected=connected, expiry_s=0, expires_ms=0)
+        for n, (broker, connected) in enumerate(
+            [("b1", True)] * 6
+            + [("b2", True)] * 2
+            + [("b3", True)]
+            + [("b3", False), ("b4", False)]
+        )
+    ]
+    found = brokers(statistics(rows(SESSIONS, sessions), NOW))
+    assert sorted(tuple(row) for row in found.collect()) == [
+        #  active, disconnected, expired, total, share
+        ("b1", 6, 0, 0, 6, 6 / 9),
+        ("b2", 2, 0, 0, 2, 2 / 9),
+        ("b3", 1, 1, 0, 2, 1 / 9),
+        ("b4", 0, 1, 0, 1, 0.0),
+    ]
+    (row,) = skew(found).collect()
+    mean = 9 / 4
+    deviation = (sum((active - mean) ** 2 for active in (6, 2, 1, 0)) / 4) ** 0.5
+    assert (row["brokers"], row["active"], row["largest"]) == (4, 9, "b1")
+    assert row["share_largest"] == 6 / 9
+    assert row["coefficient"] == pytest.approx(deviation / mean)
+    (row,) = skew(found.where("broker = 'b4'")).collect()
+    assert tuple(row) == (1, 0, None, 0.0, None)
+    (row,) = skew(found.where("false")).collect()
+    assert tuple(row) == (0, 0, None, None, None)
+
+
+# -- over time ------------------------------------------------------------------------------------
+
+
+def command(
+    index: int, at_ms: int, op: str, subject: str, items: int = 1, outcome: str | None = ""
+) -> dict[str, Any]:
+    return {
+        "group": "mqtt-0",
+        "index": index,
+        "number": 0,
+        "at_ms": at_ms,
+        "op": f"mqtt.session.{op}",
+        "tenant": "default",
+        "subject": subject,
+        "items": items,
+        "outcome": outcome,
+    }
+
+
+START = NOW - NOW % MINUTE - 10 * MINUTE
+HISTORY = [
+    command(1, START, "open", "a"),
+    command(2, START + 1, "close", "a"),
+    command(3, START + 2, "open", "a", outcome=None),  # not known: it counts
+    command(4, START + 3, "close", "a", outcome="FENCED"),  # the old broker comes late
+    command(5, START + MINUTE - 1, "open", "a"),  # taken over
+    command(6, START + MINUTE, "open_all", "", 100),
+    command(7, START + MINUTE, "close_all", "", 40),
+    command(8, START + MINUTE, "delete", "b", 2),
+    command(9, START + MINUTE, "open", "b", outcome="QUOTA_EXCEEDED"),
+    *(command(10 + n, START + 2 * MINUTE + n * 100, "open", "flaps") for n in range(0, 10, 2)),
+    *(command(10 + n, START + 2 * MINUTE + n * 100, "close", "flaps") for n in range(1, 10, 2)),
+    # as many opens, a millisecond too slow
+    *(command(30 + n, START + 2 * MINUTE + n * 251, "open", "slow") for n in range(5)),
+    command(40, NOW + 1, "open", "a"),  # not yet
+    command(41, NOW - HOUR, "open", "a"),  # out of the window
+    {**command(42, START, "open", "a"), "op": "mqtt.will.set"},
+]
+OPTIONS = {"flap_opens": 5, "flap_within_ms": 1_001, "window_ms": HOUR}
+
+
+def test_churn_takeovers_and_clients_that_flap(rows: Rows) -> None:
+    inputs = {"sessions": rows(SESSIONS, []), "operations": rows(COMMANDS, HISTORY)}
+    found = JOB.run(inputs, JOB.context(NOW, {}, OPTIONS))
+    assert [tuple(row) for row in found["churn"].orderBy("minute_ms").collect()] == [
+        # told by, opened, closed, deleted, takeovers, refused
+        (START, "history", 3, 1, 0, 1, 1),
+        (START + MINUTE, "history", 100, 40, 2, 0, 1),
+        (START + 2 * MINUTE, "history", 10, 5, 0, 4, 0),
+    ]
+    clients = {row["client_id"]: tuple(row)[2:] for row in found["clients"].collect()}
+    later = START + 2 * MINUTE
+    assert clients == {
+        # opens, most, closes, takeovers, flaps, first, last
+        "a": (3, 2, 1, 1, False, START, START + MINUTE - 1),
+        "flaps": (5, 5, 5, 0, True, later, later + 800),
+        "slow": (5, 4, 0, 4, False, later, later + 1_004),
+    }
+
+
+def test_without_a_history_the_cut_tells_what_it_can(rows: Rows) -> None:
+    def session(client: str, connected_ms: int | None, disconnected_ms: int | None) -> Any:
+        connected = (connected_ms or 0) > (disconnected_ms or 0)
+        row = mqtt(client, connected=connected, expiry_s=60, expires_ms=0)
+        return row | {"connected_ms": connected_ms, "disconnected_ms": disconnected_ms}
+
+    sessions = [
+        session("a", START, 0),
+        session("b", START + MINUTE - 1, START - 5),
+        session("c", START, START + MINUTE),
+        session("d", NOW - HOUR, 0),  # out of the window
+        session("e", None, None),  # a dataset without these columns
+    ]
+    found = JOB.run({"sessions": rows(SESSIONS, sessions)}, JOB.context(NOW, {}, OPTIONS))
+    for name, output in JOB.outputs.items():
+        wanted = [(field.name, spark_type(field.type)) for field in output.schema]
+        assert found[name].dtypes == wanted, name
+    assert [tuple(row) for row in found["churn"].orderBy("minute_ms").collect()] == [
+        (START, "cut", 2, 0, None, None, None),
+        (START + MINUTE, "cut", 0, 1, None, None, None),
+    ]
+    assert found["clients"].collect() == []
+
+
 def test_a_wrong_column_is_named(rows: Rows) -> None:
     frame = rows(SESSIONS, [])
     with pytest.raises(SchemaMismatch, match="sessions: column broker is missing"):
         statistics(frame.drop("broker"), NOW)
+    inputs = {"sessions": frame, "operations": rows(COMMANDS, []).drop("items")}
+    with pytest.raises(SchemaMismatch, match="operations: column items is missing"):
+        JOB.run(inputs, JOB.context(NOW, {}, {}))
     with pytest.raises(SchemaMismatch, match="sessions: column connected is bigint"):
         classify(frame.withColumn("connected", frame["expiry_s"]), NOW)
