@@ -1,9 +1,10 @@
 """What each tenant used, and what that costs.
 
     operations   what was committed in the window [from_ms, to_ms), from the operation history:
-                 commands, the operations in them (a batch of 1000 commits is 1000) and the bytes
-                 of their bodies. A refused command was replicated and logged too: it counts, and
-                 `refused` says how many there were.
+                 rows of it, the operations in them (a batch of 1000 commits is 1000) and the bytes
+                 of their bodies. A command that was refused, or proposed again because no answer
+                 came, was replicated and logged too: it counts, and `refused` says how many are
+                 known to have been refused.
     storage      what is there at the cut: rows and bytes of every table whose rows have a tenant.
                  Bytes are those of the values: text and binary as long as they are, whole numbers
                  8, booleans 1, nothing for a null, lists and structs what is in them. What a

@@ -1,10 +1,9 @@
 """Sessions over time, from the commands that were committed: churn, takeovers and flapping.
 
-A client's session is opened by `OPENING` commands and closed by `CLOSING` ones. One that opened it
-is named by the row's subject; of a batch it is known how many there were and not which, so a batch
-counts in churn and nowhere else: a client whose broker says that it left in a batch with others
-looks connected still. Refused commands changed nothing and are counted apart; one whose
-outcome is not known counts as applied.
+A client's session is opened by `OPENING` commands and closed by `CLOSING` ones, one by one or in
+batches, of which the history has a row for each client, its subject. Refused commands changed
+nothing and are counted apart; one whose outcome is not known counts as applied, unless it is the
+same request as the command before it about the same client: that was proposed twice.
 
 A *takeover* is an open of a session that was open: the command before it about the same client
 was an open too. A client that two devices share, or whose broker lost it without a word, shows so.
@@ -32,8 +31,8 @@ COMMANDS = pa.schema(
     [
         OPERATIONS.field(name)
         for name in (
-            *("group", "index", "number", "at_ms", "op"),
-            *("tenant", "subject", "items", "outcome"),
+            *("group", "index", "number", "at_ms", "client", "sequence"),
+            *("op", "tenant", "subject", "items", "outcome"),
         )
     ]
 )
@@ -86,33 +85,36 @@ def commands(operations: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
     ).withColumn("what", what)
     # Refused commands change nothing, so what was before an open is looked for among the others.
     # A client's commands are all in one group: their order is that of its log.
-    one = (fn.col("items") == 1) & (fn.col("subject") != "") & (fn.col("what") != "refused")
+    one = (fn.col("subject") != "") & (fn.col("what") != "refused")
     client = Window.partitionBy("group", "tenant", "whom").orderBy("index", "number")
     again = (fn.col("what") == "open") & (fn.lag("what").over(client) == "open")
-    # Each batch is on its own there, or all of them would go to one task.
+    twice = (fn.lag("index").over(client) < fn.col("index")) & (
+        fn.lag(fn.struct("client", "sequence")).over(client) == fn.struct("client", "sequence")
+    )
+    # What names no client is on its own there, or all of it would go to one task.
     alone = fn.concat(fn.lit("\u0000"), fn.col("index"), fn.lit("/"), fn.col("number"))
+    no = fn.lit(False)
     return (
         some.withColumn("one", one)
         .withColumn("whom", fn.when(fn.col("one"), fn.col("subject")).otherwise(alone))
-        .withColumn("takeover", fn.col("one") & fn.coalesce(again, fn.lit(False)))
-        .drop("whom")
+        .withColumn("takeover", fn.col("one") & fn.coalesce(again, no))
+        .withColumn("twice", fn.coalesce(twice, no))
+        .where(~fn.col("twice"))
+        .drop("whom", "twice")
     )
 
 
 def churn(commands: DataFrame) -> DataFrame:
     """`commands` to CHURN."""
 
-    def items(what: str) -> Column:
-        return fn.sum(fn.when(fn.col("what") == what, fn.col("items")).otherwise(0))
-
     result = (
         commands.groupBy(_minute().alias("minute_ms"))
         .agg(
-            items("open").alias("opened"),
-            items("close").alias("closed"),
-            items("delete").alias("deleted"),
+            _items(fn.col("what") == "open").alias("opened"),
+            _items(fn.col("what") == "close").alias("closed"),
+            _items(fn.col("what") == "delete").alias("deleted"),
             fn.count(fn.when(fn.col("takeover"), 1)).alias("takeovers"),
-            items("refused").alias("refused"),
+            _items(fn.col("what") == "refused").alias("refused"),
         )
         .withColumn("told_by", fn.lit("history"))
     )
@@ -149,12 +151,12 @@ def clients(commands: DataFrame, flap_opens: int, flap_within_ms: int) -> DataFr
     opened, closed = fn.col("what") == "open", fn.col("what") == "close"
     result = (
         commands.where("one")
-        .withColumn("lately", fn.count(fn.lit(1)).over(within))
+        .withColumn("lately", fn.sum("items").over(within))
         .groupBy(*key)
         .agg(
-            fn.count(fn.when(opened, 1)).alias("opens"),
+            _items(opened).alias("opens"),
             fn.coalesce(fn.max(fn.when(opened, fn.col("lately"))), fn.lit(0)).alias("opens_most"),
-            fn.count(fn.when(closed, 1)).alias("closes"),
+            _items(closed).alias("closes"),
             fn.count(fn.when(fn.col("takeover"), 1)).alias("takeovers"),
             fn.min(fn.when(opened, fn.col("at_ms"))).alias("first_ms"),
             fn.max(fn.when(opened, fn.col("at_ms"))).alias("last_ms"),
@@ -169,3 +171,7 @@ def clients(commands: DataFrame, flap_opens: int, flap_within_ms: int) -> DataFr
 
 def _minute() -> Column:
     return fn.col("at_ms") - fn.expr(f"pmod(at_ms, {MINUTE_MS}L)")
+
+
+def _items(which: Column) -> Column:
+    return fn.sum(fn.when(which, fn.col("items")).otherwise(0))

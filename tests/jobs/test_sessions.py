@@ -186,13 +186,21 @@ def test_brokers_and_how_even_they_are(rows: Rows) -> None:
 
 
 def command(
-    index: int, at_ms: int, op: str, subject: str, items: int = 1, outcome: str | None = ""
+    index: int,
+    at_ms: int,
+    op: str,
+    subject: str,
+    items: int = 1,
+    outcome: str | None = "",
+    sequence: int | None = None,
 ) -> dict[str, Any]:
     return {
         "group": "mqtt-0",
         "index": index,
         "number": 0,
         "at_ms": at_ms,
+        "client": "broker",
+        "sequence": index if sequence is None else sequence,
         "op": f"mqtt.session.{op}",
         "tenant": "default",
         "subject": subject,
@@ -208,17 +216,21 @@ HISTORY = [
     command(3, START + 2, "open", "a", outcome=None),  # not known: it counts
     command(4, START + 3, "close", "a", outcome="FENCED"),  # the old broker comes late
     command(5, START + MINUTE - 1, "open", "a"),  # taken over
-    command(6, START + MINUTE, "open_all", "", 100),
-    command(7, START + MINUTE, "close_all", "", 40),
-    command(8, START + MINUTE, "delete", "b", 2),
-    command(9, START + MINUTE, "open", "b", outcome="QUOTA_EXCEEDED"),
-    *(command(10 + n, START + 2 * MINUTE + n * 100, "open", "flaps") for n in range(0, 10, 2)),
-    *(command(10 + n, START + 2 * MINUTE + n * 100, "close", "flaps") for n in range(1, 10, 2)),
+    command(6, START + MINUTE, "open_all", "c"),
+    {**command(6, START + MINUTE, "open_all", "d", 2), "number": 1},  # twice in one batch
+    command(7, START + MINUTE, "close_all", "c"),
+    command(8, START + MINUTE, "open", "c", sequence=100),
+    command(9, START + MINUTE, "open", "c", sequence=100),  # no answer came: proposed again
+    command(10, START + MINUTE, "save", "", 100),  # the history did not tell of whom
+    command(11, START + MINUTE, "delete", "b"),
+    command(12, START + MINUTE, "open", "b", outcome="QUOTA_EXCEEDED"),
+    *(command(20 + n, START + 2 * MINUTE + n * 100, "open", "flaps") for n in range(0, 10, 2)),
+    *(command(20 + n, START + 2 * MINUTE + n * 100, "close", "flaps") for n in range(1, 10, 2)),
     # as many opens, a millisecond too slow
-    *(command(30 + n, START + 2 * MINUTE + n * 251, "open", "slow") for n in range(5)),
-    command(40, NOW + 1, "open", "a"),  # not yet
-    command(41, NOW - HOUR, "open", "a"),  # out of the window
-    {**command(42, START, "open", "a"), "op": "mqtt.will.set"},
+    *(command(40 + n, START + 2 * MINUTE + n * 251, "open", "slow") for n in range(5)),
+    command(50, NOW + 1, "open", "a"),  # not yet
+    command(51, NOW - HOUR, "open", "a"),  # out of the window
+    {**command(52, START, "open", "a"), "op": "mqtt.will.set"},
 ]
 OPTIONS = {"flap_opens": 5, "flap_within_ms": 1_001, "window_ms": HOUR}
 
@@ -229,7 +241,7 @@ def test_churn_takeovers_and_clients_that_flap(rows: Rows) -> None:
     assert [tuple(row) for row in found["churn"].orderBy("minute_ms").collect()] == [
         # told by, opened, closed, deleted, takeovers, refused
         (START, "history", 3, 1, 0, 1, 1),
-        (START + MINUTE, "history", 100, 40, 2, 0, 1),
+        (START + MINUTE, "history", 104, 1, 1, 0, 1),
         (START + 2 * MINUTE, "history", 10, 5, 0, 4, 0),
     ]
     clients = {row["client_id"]: tuple(row)[2:] for row in found["clients"].collect()}
