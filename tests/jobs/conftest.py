@@ -28,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # Short jobs end before the optimising compiler has paid for itself.
 SMALL = SparkSettings(shuffle_partitions=2, java_options="-XX:TieredStopAtLevel=1")
 
+# Nor is Java written and compiled for a plan that sees a dozen rows; RayDP's tests do that.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 class SharedSpark:
     """The local Spark of this test run. A process has one Spark, so a test may need it gone."""
@@ -39,6 +45,8 @@ class SharedSpark:
     def get(self) -> Session:
         if self._session is None:
             self._session = self._stack.enter_context(spark(None, SMALL, app="tests"))
+            for name, value in INTERPRETED.items():
+                self._session.spark.conf.set(name, value)
         return self._session
 
     def end(self) -> None:
