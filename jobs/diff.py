@@ -12,8 +12,8 @@ groups while its slot moves, the later revision counts.
 
 Two steps keep large tables small. The first joins keys and revisions alone, all tables in one
 sort-merge join, which spills to disk and has no hash table to outgrow memory; the second fetches
-the values of the few keys that it found. Values and keys are JSON text: binary values in base64,
-and of what is `SECRET` a digest, which tells that it changed and not what it is.
+the values of the few keys that it found. Values (without revisions) and keys are JSON text: binary
+ones in base64, and of what is `SECRET` a digest, which tells that it changed and not what it is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from actors.columns import REVISION
+from actors.columns import OWN_REVISION, REVISION
 from jobs import diff_view
 from jobs.job import Context, Input, Job, Option, Output
-from jobs.schemas import not_null, require
+from jobs.schemas import not_null, nothing, require
 from jobs.stored import Stored, stored
 from state_machines.errors import NotFound
 
@@ -73,6 +73,16 @@ TABLES_COMPARED = pa.schema(
     ]
 )
 """One row per table that has rows in one of the cuts."""
+
+
+_SHAPE: Final = pa.schema(
+    [
+        *(ROWS.field(name) for name in ("table", "tenant", "key")),
+        not_null("revision", pa.int64()),
+        pa.field("value", pa.string()),
+    ]
+)
+"""A row of any table, while it is compared."""
 
 
 def found(
@@ -122,10 +132,10 @@ def _latest(rows: DataFrame) -> DataFrame:
 
 def _union(tables: Mapping[str, DataFrame], value: Callable[[Stored], Column]) -> DataFrame:
     """All rows of some tables in one shape: table, tenant, key, revision, value."""
-    parts = [SparkSession.active().range(0).select(*_row("", "", "", fn.lit(0), fn.lit("")))]
+    parts = [nothing(SparkSession.active(), _SHAPE)]
     for name, rows in tables.items():
         known = TABLES[name]
-        key = _json(fn.col(f"`{name}`") for name in known.key)
+        key = _json(fn.col(f"`{each}`") for each in known.key)
         tenant = fn.col("tenant") if known.of_tenant else ""
         parts.append(
             require(rows, known.schema, name).select(
@@ -156,7 +166,7 @@ def _value(known: Stored) -> Column:
     return _json(
         fn.sha2(name, 256).alias(name) if name == secret else fn.col(f"`{name}`")
         for name in known.schema.names
-        if name != REVISION
+        if name not in (REVISION, OWN_REVISION)
     )
 
 

@@ -117,8 +117,13 @@ def given(inputs: Mapping[str, DataFrame], name: str, schema: pa.Schema) -> Data
     """
     if name in inputs:
         return require(inputs[name], schema, name)
+    return nothing(SparkSession.active(), schema)
+
+
+def nothing(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    """The columns of `schema` and no rows: a plan over it is cut off where Spark sees that."""
     nulls = (fn.lit(None).cast(spark_type(field.type)).alias(field.name) for field in schema)
-    return SparkSession.active().range(0).select(*nulls)
+    return spark.range(0).where(fn.lit(False)).select(*nulls)
 
 
 def with_nulls(frame: DataFrame, schema: pa.Schema) -> DataFrame:

@@ -13,12 +13,9 @@ from functools import cache
 
 import pyarrow as pa
 
-from actors import columns
-from state_machines import machine, metadata, mqtt, offset
+from actors import columns  # which declares every table
+from actors.config import KINDS
 from state_machines.tables import TABLES, Table
-
-REGISTERED = (machine, metadata, mqtt, offset)
-"""Importing these is what declares the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +32,18 @@ class Stored:
     @property
     def of_tenant(self) -> bool:
         """Whether its rows say which tenant they belong to."""
-        return self.schema.get_field_index("tenant") >= 0
+        return "tenant" in self.schema.names
 
 
 @cache
 def stored() -> tuple[Stored, ...]:
-    """All tables whose rows can be exported, by name."""
-    found = []
-    for name, table in sorted(TABLES.items()):
-        try:
-            schema = columns.schema_of(table.row)
-        except TypeError:  # a row that has no columns is refused by every export, too
-            continue
-        found.append(Stored(name, table.kind, table.key, schema, _unique(table)))
-    return tuple(found)
+    """All tables whose rows are exported, by name."""
+    names = {name for kind in KINDS for name in columns.exportable(kind)}
+    tables = [TABLES[name] for name in sorted(names)]
+    return tuple(
+        Stored(each.name, each.kind, each.key, columns.schema_of(each.row), _unique(each))
+        for each in tables
+    )
 
 
 def _unique(table: Table[object]) -> bool:
