@@ -24,7 +24,7 @@ from state_machines.settings import SETTINGS
 
 KINDS: Final = ("metadata", "offset", "mqtt")  #: in the order in which they start
 FIRST_GROUP: Final = "metadata-0"  #: holds the slot map and the nodes: nothing works without it
-SECTIONS: Final = ("raft", "controller", "watch")  #: of settings, under `metadata:`
+SECTIONS: Final = ("raft", "controller", "watch", "history")  #: of settings, under `metadata:`
 GROUPS_MAX: Final = 64
 REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier to be survived
 LEARNERS_MAX: Final = 3  #: each is sent every entry once more by its leader
@@ -32,6 +32,7 @@ FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
 DEPTH_MAX: Final = 32  #: of lists and mappings in it
 BITS_MAX: Final = 1_000  #: of a number: more digits than anybody counts in
 SHOWN_MAX: Final = 80  #: characters of a wrong value in what is said of it
+PATH_MAX: Final = 4_096  #: characters of a path
 SANE_HEARTBEATS: Final = 4  #: heartbeats that should fit into the shortest election timeout
 
 _UNITS: Final = {
@@ -161,6 +162,23 @@ class RaftSettings:
     history_bytes: int = _setting(16 << 20, 64 << 10, 1 << 34, "bytes", "watch")
     """What they may take of a replica's memory, about."""
 
+    hold_ms: int = _setting(3_600_000, 1_000, 7 * 86_400_000, "ms", "history")
+    """Compaction of the log waits for an exporter of the operation history that was heard within
+    this time."""
+
+    hold_bytes: int = _setting(256 << 20, 0, 1 << 40, "bytes", "history")
+    """What may be kept for it beyond what is kept anyway, in the memory of each replica. If it is
+    slower than that, the history has a gap and says so."""
+
+    rotate_ms: int = _setting(30_000, 100, 86_400_000, "ms", "history")
+    """The exporter begins a new file this often, and a crash costs it that much work."""
+
+    rotate_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes", "history")
+    """Or once there are so many bytes of rows, for each group."""
+
+    keep_ms: int = _setting(0, 0, 3_650 * 86_400_000, "ms", "history")
+    """Files whose commands are all older than this are deleted. 0: none are."""
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, limits = getattr(self, each.name), each.metadata
@@ -213,6 +231,10 @@ class ClusterConfig:
     """Let replicas of one group share a node when there are fewer nodes than replicas, and learners
     stand on the voters' nodes where none are kept for them."""
 
+    history_path: str = ""
+    """Where the operation history is exported to, by an actor that is made at the start. A path on
+    the node that it runs on, better on storage that all nodes share; empty: nowhere."""
+
     raft: RaftSettings = RaftSettings()
 
     def __post_init__(self) -> None:
@@ -228,6 +250,11 @@ class ClusterConfig:
             raise Invalid(
                 f"allow_colocated must be true or false, not {_shown(self.allow_colocated)}"
             )
+        path = self.history_path
+        if not isinstance(path, str) or len(path) > PATH_MAX or "\0" in path:
+            raise Invalid(f"history.path must be text of at most {PATH_MAX} characters")
+        if path and not path.startswith("/"):
+            raise Invalid(f"history.path must begin with /, {_shown(path)} does not")
         if not 1 <= len(self.groups) <= GROUPS_MAX:
             raise Invalid(f"groups must be 1 to {GROUPS_MAX} names, not {len(self.groups)}")
         for group in self.groups:
@@ -275,8 +302,12 @@ class ClusterConfig:
         settings: dict[str, int] = {}
         for section in SECTIONS:
             known = {_key(each): each for each in fields(RaftSettings) if _in(each, section)}
-            values = _mapping(sections.get(section, {}), f"metadata.{section}", set(known))
+            more = {"path"} if section == "history" else set()
+            values = _mapping(sections.get(section, {}), f"metadata.{section}", more.union(known))
             for key, value in values.items():
+                if key in more:
+                    given[f"{section}_{key}"] = value
+                    continue
                 settings[known[key].name] = _quantity(
                     value, f"metadata.{section}.{key}", known[key]
                 )

@@ -107,7 +107,7 @@ class Replica:
         self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
-        self._upkeep = Upkeep(
+        self.upkeep = Upkeep(
             core=core,
             stores=stores,
             storage=storage,
@@ -120,7 +120,7 @@ class Replica:
             group=group,
             replica=core.id,
             transport=transport,
-            view=self._upkeep.view,
+            view=self.upkeep.view,
             failed=self.storage_failed,
         )
         self._receiver = SnapshotReceiver(
@@ -246,7 +246,7 @@ class Replica:
     async def cut(self) -> Any:
         """A consistent view of all that is applied, durable, for export. The caller closes it."""
         self._must_run()
-        return await self._stored(self._upkeep.view())
+        return await self._stored(self.upkeep.view())
 
     async def _stored(self, work: Awaitable[T]) -> T:
         """What the storage thread gives to a caller, who must not outlive a failed commit."""
@@ -281,7 +281,7 @@ class Replica:
         for _ in range(count):
             self.core.tick()
         self.history.tick(self._clock.monotonic())
-        if self._upkeep.tick():
+        if self.upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 
     def _turn(self, *, woken: bool = False) -> None:
@@ -479,7 +479,7 @@ class Replica:
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
         self.ticker.stop()
-        self._upkeep.close(error)
+        self.upkeep.close(error)
         self.snapshots.close()
         self.transport.close()
         self.leadership.notice(0)

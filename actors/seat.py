@@ -30,6 +30,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from actors.clock import Clock
+from actors.committed import Committed
 from actors.config import LEARNERS_MAX, RaftSettings
 from actors.export import Exports
 from actors.pending import refusal, refused
@@ -104,6 +105,7 @@ class Seat:
         self._storage: StorageThread | None = None
         self._stores: Stores | None = None
         self._exports: Exports | None = None
+        self._committed: Committed | None = None
         self._fault = ""
         self._seats = spec.seats  # as they are now
         self._changing = asyncio.Lock()  # what is asked twice at once is done once
@@ -250,6 +252,7 @@ class Seat:
             hooks=self,
         )
         self._exports = Exports(replica, cluster=who.cluster, clock=self._clock)
+        self._committed = Committed(replica)
         # failpoint: member.before_start
         replica.start()
         log.info("%s: replica %x, boot %d", self.spec.seat, who.replica, who.boot)
@@ -462,6 +465,20 @@ class Seat:
         """Let a cut go."""
         if self._exports is not None:
             self._exports.close(cut)
+
+    async def committed(
+        self, exporter: str, first: int, bytes_max: int, timeout_ms: int, exported: int
+    ) -> dict[str, Any]:
+        """A page of committed entries for the operation history (`committed.py`)."""
+        self._must_have_replica()
+        assert self._committed is not None, "a replica has what it committed"
+        return await self._committed.page(exporter, first, bytes_max, timeout_ms, exported)
+
+    def hold_log(self, exporter: str, exported: int) -> None:
+        """An exporter that reads at another seat has everything up to this entry."""
+        self._must_have_replica()
+        assert self._committed is not None, "a replica has what it committed"
+        self._committed.hold(exporter, exported)
 
     def _must_have_directory(self) -> Held:
         if self._directory is None:

@@ -90,6 +90,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
             "bytes": replica.history.bytes,
             "watchers": replica.history.watchers,
         },
+        "held_for": replica.upkeep.holds.shown(),
         "counters": {
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,

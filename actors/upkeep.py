@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from actors.clock import Clock
+from actors.committed import Holds
 from actors.config import RaftSettings
 from actors.inspection import Inspection
 from actors.storage_thread import On, StorageThread
@@ -51,6 +52,7 @@ class Upkeep:
         self._flushing = False
         self._viewers: list[Viewer] = []
         self._closed: Exception | None = None
+        self.holds = Holds(core, settings, clock)
         self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
     def tick(self) -> bool:
@@ -148,10 +150,15 @@ class Upkeep:
             self._settings.log_keep_bytes,
         )
         flushed = min(self._stores.state.flushed.index, core.applied_handed)
+        held = self.holds.limit(flushed)
+        if held is not None and held < core.first_index:
+            return  # an exporter of the history wants what is oldest here
         many = flushed - keep - core.first_index >= keep
         if not many and core.behind(flushed, 2 * size) < core.first_index:
             return  # in strides, so that each delete is worth its transaction
         target = max(flushed - keep, core.behind(flushed, size))
+        if held is not None:
+            target = min(target, held)
         point = self._core.snapshot_meta(target)
         # failpoint: compact.decided
         self._core.compact(target)

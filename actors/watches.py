@@ -238,6 +238,13 @@ class History:
                 return api.Reply(revision=position, changes=found)
             position = max(position, await self._news(places, mark, left))
 
+    async def reached(self, revision: int, seconds: float) -> None:
+        """Wait until everything up to a revision is applied, or the time is up."""
+        if len(self._waiting) >= WATCHERS_MAX:
+            raise Overloaded(f"{WATCHERS_MAX} watches wait at this replica already", 1_000)
+        if self.revision < revision:
+            await self._news((), revision, seconds)
+
     async def _news(self, places: Sequence[Place], mark: int, seconds: float) -> int:
         """Wait until a place is touched, or the mark is reached. Up to where nothing was touched:
         from there on looks who waited, whatever else has gone meanwhile."""

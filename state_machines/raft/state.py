@@ -164,6 +164,18 @@ class RaftState:
         most; the one before the oldest entry if all have."""
         return self._log.behind(last, bytes_max)
 
+    def bytes_between(self, first: int, last: int) -> int:
+        """What the entries first..last take, which are in memory."""
+        return self._log.bytes_between(first, last)
+
+    def committed(self, first: int, bytes_max: int) -> tuple[Entry, ...]:
+        """Entries from `first` on that were handed out to be applied: at least one, and no more
+        than fit in `bytes_max`."""
+        log = self._log
+        assert log.offset < first <= log.applied, f"{first} is not in ({log.offset}, {log.applied}]"
+        entries, _ = log.batch(first, bytes_max)
+        return entries[: log.applied - first + 1]
+
     def snapshot_meta(self, index: int) -> SnapshotMeta:
         """What a snapshot of the state at `index` (in the log, or its snapshot point) says."""
         return self._log.meta(index)

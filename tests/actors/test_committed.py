@@ -1,0 +1,192 @@
+"""Pages of committed entries: each once and in order, wherever they are asked for, and compaction
+waits for whoever asks, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from actors.caller import Caller
+from actors.committed import EXPORTERS_MAX, PAGE_BYTES_MAX, Holds
+from actors.config import RaftSettings
+from actors.seat import Seat
+from state_machines.errors import Invalid, Overloaded, Stopped
+from state_machines.metadata.kv import PutKv
+from state_machines.raft.messages import EntryKind
+from state_machines.wire import api_pb2 as api
+from storage import records
+from tests.actors.wires import QUICK, Group, eventually, in_loop, running
+
+ME = "history"
+
+
+async def put(caller: Caller, count: int, size: int = 1) -> None:
+    for number in range(count):
+        await caller.call(PutKv(key=f"k{number}", value=bytes(size)))
+
+
+async def all_of(seat: Seat, bytes_max: int, upto: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < upto:
+        first = found[-1].index + 1 if found else 1
+        page = await seat.committed(ME, first, bytes_max, 5_000, 0)
+        found += [records.entry_from(each) for each in page["entries"]]
+    return found
+
+
+@in_loop
+async def test_every_replica_tells_the_same_entries(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        await put(caller, 10)
+        leader = await group.leader()
+        upto = leader.status()["commit"]
+        stories = [
+            await all_of(seat, bytes_max, upto)
+            for seat in group.wires.living.values()
+            for bytes_max in (1, 200, PAGE_BYTES_MAX)
+        ]
+        for story in stories:
+            assert [each.index for each in story[:upto]] == list(range(1, upto + 1))
+            assert story[:upto] == stories[0][:upto]
+        keys = [
+            command.body
+            for entry in stories[0]
+            if entry.kind is EntryKind.NORMAL
+            for proposal in api.Batch.FromString(entry.data).proposals
+            for command in proposal.commands
+            if command.tag == "metadata.kv.put"
+        ]
+        assert len(keys) == 10
+
+
+@in_loop
+async def test_a_page_is_waited_for(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, caller):
+        await put(caller, 1)
+        seat = await group.leader()
+        next_index = seat.status()["commit"] + 1
+        nothing = await seat.committed(ME, next_index, 1_000, 20, 0)
+        assert (nothing["entries"], nothing["leads"]) == ([], True)
+        waiting = asyncio.ensure_future(seat.committed(ME, next_index, 1_000, 10_000, 0))
+        await put(caller, 1)
+        async with asyncio.timeout(5):
+            page = await waiting
+        assert [records.entry_from(each).index for each in page["entries"]] == [next_index]
+        gone = asyncio.ensure_future(seat.committed(ME, next_index + 9, 1_000, 300, 0))
+        await asyncio.sleep(0.05)
+        await group.crash(seat.spec.seat)
+        with pytest.raises(Stopped):
+            await gone
+
+
+@in_loop
+async def test_compaction_waits_for_an_exporter_and_goes_on_behind_it(tmp_path: Path) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, caller):
+        seat = await group.leader()
+        await seat.committed(ME, 1, 1_000, 0, 0)
+        await put(caller, 120)
+        upto = seat.status()["commit"]
+        await eventually(lambda: seat.status()["flushed"] >= upto)
+        await put(caller, 1)
+        await eventually(lambda: seat.status()["flushed"] > upto)
+        assert seat.status()["first_index"] == 1, "120 entries, where 20 to 40 are kept"
+        assert seat.status()["held_for"] == {ME: 0}
+        seat.hold_log(ME, 70)
+        await put(caller, 1)
+        await eventually(lambda: seat.status()["first_index"] > 1)
+        assert seat.status()["first_index"] == 71
+        page = await seat.committed(ME, 5, 1_000, 0, 70)
+        assert (page["entries"], page["first_index"]) == ([], 71), "what is gone is not hidden"
+
+
+@in_loop
+async def test_an_exporter_that_is_too_slow_is_not_waited_for(tmp_path: Path) -> None:
+    few = replace(QUICK, hold_bytes=20_000)
+    async with running(Group(tmp_path, replicas=1, settings=few)) as (group, caller):
+        seat = await group.leader()
+        await seat.committed(ME, 1, 1_000, 0, 0)
+        for _ in range(8):
+            await put(caller, 10, size=1_000)
+            await eventually(lambda: seat.status()["flushed"] >= seat.status()["commit"])
+        await put(caller, 1)
+        await eventually(lambda: seat.status()["first_index"] > 1)
+        assert seat.status()["held_for"] == {ME: 0}
+
+
+STOPPED_CLOCK = cast(Any, SimpleNamespace(monotonic=lambda: 0.0))
+
+
+def test_what_is_held_is_within_the_bound_and_the_time() -> None:
+    core = SimpleNamespace(first_index=1, bytes_between=lambda first, last: 10 * (last - first + 1))
+    holds = Holds(cast(Any, core), RaftSettings(hold_bytes=1_000, hold_ms=60_000), STOPPED_CLOCK)
+    assert holds.limit(50) is None
+    holds.tell(ME, 20)
+    assert holds.limit(20) is None
+    assert holds.limit(50) == 20
+    for flushed in range(60, 121, 10):
+        assert holds.limit(flushed) == 20, "100 entries of 10 bytes are held at most"
+    assert holds.limit(130) == 60, "and then a quarter of them goes at once"
+    holds.tell(ME, 100)
+    holds.tell("other", 90)
+    assert holds.limit(140) == 90, "the slowest counts"
+    assert holds.shown() == {ME: 100, "other": 90}
+    holds.tell(ME, 140)
+    holds.tell("other", 150)
+    assert holds.limit(140) is None
+
+
+def test_who_is_not_heard_is_forgotten() -> None:
+    core = SimpleNamespace(first_index=1, bytes_between=lambda first, last: 1)
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    holds = Holds(cast(Any, core), RaftSettings(hold_ms=60_000), cast(Any, clock))
+    holds.tell(ME, 20)
+    now = 59.0
+    assert holds.limit(50) == 20
+    now = 61.0
+    assert holds.limit(50) is None
+    assert holds.shown() == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "ask"),
+    [
+        ("first", lambda seat: seat.committed(ME, 0, 1, 0, 0)),
+        ("first", lambda seat: seat.committed(ME, "1", 1, 0, 0)),
+        ("first", lambda seat: seat.committed(ME, 1 << 63, 1, 0, 0)),
+        ("bytes_max", lambda seat: seat.committed(ME, 1, PAGE_BYTES_MAX + 1, 0, 0)),
+        ("timeout_ms", lambda seat: seat.committed(ME, 1, 1, 10_001, 0)),
+        ("exported", lambda seat: seat.committed(ME, 1, 1, 0, -1)),
+        ("exported", lambda seat: seat.committed(ME, 1, 1, 0, True)),
+        ("exporter", lambda seat: seat.committed("", 1, 1, 0, 0)),
+        ("exporter", lambda seat: seat.committed("x" * 65, 1, 1, 0, 0)),
+        ("exporter", lambda seat: seat.committed(7, 1, 1, 0, 0)),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    field: str, ask: Callable[[Seat], Any], tmp_path: Path
+) -> None:
+    @in_loop
+    async def check() -> None:
+        async with running(Group(tmp_path, replicas=1)) as (group, _):
+            seat = await group.leader()
+            with pytest.raises(Invalid, match=f"^{field}: "):
+                await ask(seat)
+            assert seat.status()["held_for"] == {}
+
+    check()
+
+
+def test_only_so_many_exporters_are_registered() -> None:
+    holds = Holds(cast(Any, SimpleNamespace()), RaftSettings(), STOPPED_CLOCK)
+    for number in range(EXPORTERS_MAX):
+        holds.tell(f"e{number}", 1)
+    holds.tell("e0", 2)
+    with pytest.raises(Overloaded):
+        holds.tell("one more", 1)
