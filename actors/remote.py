@@ -53,6 +53,9 @@ SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 EXPORTER_NICENESS = 10  #: added to that of a worker
 CONTROLLER_PREFIX = "controller-"
 CACHE_PREFIX = "cache-"
+HISTORY = "history-exporter"  #: the actor that exports the operation history
+ANALYTICS = "analytics"  #: the resource of nodes that are there for readers of many rows
+ANALYTICS_SHARE = 0.001  #: of it for an actor: it is there to be near, not to be alone
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 log = logging.getLogger(__name__)
@@ -333,6 +336,23 @@ def create_exporter(node: str) -> Any:
 def end_exporter(handle: Any) -> None:
     """End it, and with it what it has open."""
     ray.kill(handle, no_restart=True)
+
+
+def create_history(kind: type[Any], *given: Any) -> Any:
+    """Make the exporter of the operation history, a plain class of a floor above, unless it is
+    there. On a node for analytics if a living one is. Returns its handle; it starts by itself."""
+    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    near = any(ANALYTICS in each for each in nodes)
+    return (
+        ray.remote(kind)
+        .options(
+            **_options(HISTORY),
+            get_if_exists=True,
+            num_cpus=0,
+            resources={ANALYTICS: ANALYTICS_SHARE} if near else {},
+        )
+        .remote(*given)
+    )
 
 
 def kill(name: str) -> None:

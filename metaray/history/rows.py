@@ -1,0 +1,169 @@
+"""An entry of a log becomes rows of the operation history. A pure function of the entry's bytes, so
+an entry that is exported again, by anyone, gives the same rows.
+
+What a command is about (`subject`) is what its group is chosen by: the slot key without the tenant,
+a consumer group or a client id. A command that has none is about the first text that it says.
+Several subjects are several rows (`jobs.operations` says how they add up).
+
+A tag that this release does not know, or a body that it cannot read, is a row all the same: who,
+when, and the bytes. The history does not end at a command that a newer release has committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+import state_machines.machine  # noqa: F401 - registers every entity
+from jobs.operations import OPERATIONS
+from state_machines import clients, op, runs, slots
+from state_machines.errors import Rejected
+from state_machines.op import REGISTER_TAG
+from state_machines.raft.messages import Entry, EntryKind
+from state_machines.wire import api_pb2 as api
+from storage import records
+
+APPLIED: Final = ""  #: the outcome of what is never refused
+SUBJECT_MAX: Final = 512  #: characters of a subject: an MQTT client id may have 65 535 bytes
+
+Subject = tuple[str, str]
+"""Tenant and subject."""
+
+
+class BadEntry(ValueError):
+    """Bytes that are no entry of a log."""
+
+
+class Rows:
+    """Rows of one group, gathered in columns until they are taken."""
+
+    def __init__(self, group: str, *, bodies: bool = True) -> None:
+        self._group = group
+        self._bodies = bodies
+        self._columns: list[list[Any]] = [[] for _ in OPERATIONS]
+        #: about what the gathered rows take
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, data: bytes) -> int:
+        """Gather the rows of an encoded entry; its index. Raises BadEntry."""
+        try:
+            entry = records.entry_from(data)
+            batch = api.Batch.FromString(entry.data if entry.kind is EntryKind.NORMAL else b"")
+        except (DecodeError, ValueError) as error:
+            raise BadEntry(f"{self._group}: not an entry: {error}") from error
+        number, before, size = 0, len(self), self.bytes
+        try:
+            for position, proposal in enumerate(batch.proposals):
+                for command in proposal.commands:
+                    number = self._command(entry, batch.now_ms, position, proposal, command, number)
+        except BaseException:  # all of an entry or nothing of it
+            for column in self._columns:
+                del column[before:]
+            self.bytes = size
+            raise
+        return entry.index
+
+    def _command(
+        self,
+        entry: Entry,
+        at_ms: int,
+        position: int,
+        proposal: api.Proposal,
+        command: api.Command,
+        number: int,
+    ) -> int:
+        """The rows of one command, which begin at `number`; the number after them."""
+        client, outcome = proposal.client, None
+        if not client and command.tag == REGISTER_TAG:
+            client = entry.index << clients.POSITION_BITS | position  # as `clients.register` has it
+            outcome = APPLIED
+        subjects = subjects_of(command)
+        size, items = len(command.body), sum(subjects.values())
+        shares = [size * each // items for each in subjects.values()]
+        shares[0] += size - sum(shares)
+        body: bytes | None = command.body if self._bodies else None
+        for ((tenant, subject), count), share in zip(subjects.items(), shares, strict=True):
+            row = (
+                *(self._group, entry.index, number, entry.term, at_ms),
+                *(f"{client:x}", proposal.sequence, command.tag),
+                *(tenant, subject[:SUBJECT_MAX], count, share, outcome, body),
+            )
+            for column, value in zip(self._columns, row, strict=True):
+                column.append(value)
+            self.bytes += 100 + len(subject) + len(body or b"")
+            body = None  # the first has it
+            number += 1
+        return number
+
+    def take(self) -> pa.RecordBatch:
+        """All that was gathered; it is forgotten here."""
+        arrays = [
+            pa.array(column, each.type)
+            for column, each in zip(self._columns, OPERATIONS, strict=True)
+        ]
+        self._columns, self.bytes = [[] for _ in OPERATIONS], 0
+        return pa.RecordBatch.from_arrays(arrays, schema=OPERATIONS)
+
+
+def operations_of(tag: str, body: bytes, count: int = 0) -> list[Any]:
+    """All that a command says, as objects. `count` is that of a run; 0: one operation.
+
+    Raises Invalid.
+    """
+    command = api.Command(tag=tag, body=body, count=count)
+    return runs.operations_of(op.COMMANDS, command)
+
+
+def subjects_of(command: api.Command) -> Counter[Subject]:
+    """What a command is about, in the order it says so, and how many operations are about each."""
+    try:
+        said = operations_of(command.tag, command.body, command.count)
+    except Rejected:
+        return Counter({("", ""): command.count or 1})
+    found: Counter[Subject] = Counter()
+    for each in said:
+        found.update(_of_one(each))
+    return found
+
+
+def _of_one(operation: Any) -> Counter[Subject]:
+    tenant, items = str(getattr(operation, "tenant", "")), op.count(operation)
+    try:
+        keys = slots.slot_keys(operation)
+    except Rejected:  # a transaction's steps are looked into only where it is carried out
+        keys = ()
+    found = Counter([(key[0], "/".join(key[1:])) for key in keys if len(key) > 1])
+    if not found:
+        found = Counter([(tenant, each) for each in _texts(operation)])
+    if not found:
+        found[tenant, ""] = 0
+    if len(found) == 1:
+        (only, said), *_ = found.items()
+        found[only] = max(1, items, said)
+    return found
+
+
+def _texts(operation: Any) -> list[str]:
+    """What a command without a slot key is about: the names of its items, or its first text."""
+    many = getattr(operation, "many", "")
+    if many:
+        return [each for item in getattr(operation, many) for each in _first_text(item)]
+    return _first_text(operation)
+
+
+def _first_text(item: Any) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    if hasattr(item, "__dataclass_fields__"):
+        for each in fields(item):
+            value = getattr(item, each.name)
+            if each.name != "tenant" and isinstance(value, str) and value:
+                return [value]
+    return []
