@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from actors import bootstrap, learners, placement
+from actors import bootstrap, learners, placement, remote
 from actors.config import ClusterConfig
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     """Start every group in order, then wait for the controller, then settle the learners.
 
-    Yields (name, seconds, where it leads or stands) as each is ready: groups, the controller, and
-    the learners' seats that are wanted or had to go. Starting a service that runs changes nothing
-    but the number of its learners. Raises NotEnoughNodes before anything has been started.
+    Yields (name, seconds, where it leads or stands) as each is ready: groups, the controller, the
+    learners' seats that are wanted or had to go, and the exporter of the operation history if there
+    is to be one. Starting a service that runs changes nothing but the number of its learners.
+    Raises NotEnoughNodes before anything has been started.
     """
     placement.check_learners(config, placement.observe())
     cluster = ""
@@ -34,3 +35,9 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     begun = time.monotonic()
     for seat, became in learners.settle(config):
         yield seat, time.monotonic() - begun, became
+    if config.history_path:
+        from metaray.history import running  # Parquet, which most clusters do not need to start
+
+        begun = time.monotonic()
+        running.start(config.history_path, config.raft)
+        yield remote.HISTORY, time.monotonic() - begun, config.history_path

@@ -98,6 +98,25 @@ def _plain(value: Any) -> Any:
 
 
 # The commands register themselves.
-from metaray.cli import cluster, controller, data, export, schedule, watch, work  # noqa: E402
+from metaray.cli import (  # noqa: E402
+    cluster,
+    controller,
+    data,
+    export,
+    history,
+    schedule,
+    watch,
+    work,
+)
 
-__all__ = ["app", "cluster", "controller", "data", "export", "schedule", "watch", "work"]
+__all__ = [
+    "app",
+    "cluster",
+    "controller",
+    "data",
+    "export",
+    "history",
+    "schedule",
+    "watch",
+    "work",
+]

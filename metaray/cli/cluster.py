@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich import box
@@ -28,6 +28,8 @@ from metaray.cli.app import (
 from metaray.cli.door import join_cluster, overview, start_service
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
+
+EXPORTER: Final = "history-exporter"  #: of what `start_service` starts: what leads nothing
 
 
 @app.command()
@@ -75,7 +77,11 @@ def up(
         console.print(f"  dashboard {cluster.dashboard}", highlight=False)
     join_cluster(address, data)
     for name, seconds, where in start_service(wanted):
-        said = where if is_learner(name) else f"leader {where}"
+        said = f"leader {where}"
+        if name == EXPORTER:
+            said = f"exports to {cell(where)}"
+        elif is_learner(name):
+            said = where
         console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
 
 

@@ -49,7 +49,7 @@ class HistoryActor:
         if self._store is not None:
             try:
                 names = [each["group"] for each in lines]
-                on_disk = await asyncio.to_thread(extents, self._store, names)
+                on_disk = await asyncio.to_thread(extents, self._path, names)
             except (OSError, JobError) as error:
                 self._error = str(error)
         return {

@@ -18,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -127,7 +129,7 @@ class Exporter:
         while True:
             try:
                 now_ms = time.time_ns() // 1_000_000
-                await self.write(lambda: self._store.tidy(now_ms, self._settings.keep_ms))
+                await self.write(partial(self._store.tidy, now_ms, self._settings.keep_ms))
             except (OSError, pa.ArrowException, JobError) as error:
                 log.error("history: files are not tidied: %s", error)
             await asyncio.sleep(TIDY_SECONDS)
@@ -264,16 +266,18 @@ class Line:
         self.reached = last
 
 
-def extents(store: Store, groups: list[str]) -> dict[str, dict[str, Any]]:
-    """What is on the disk of these groups, as plain values."""
-    found = {group: extent(store.directory, group) for group in groups}
+def extents(directory: Path, groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What is on the disk of these groups, as plain values. Raises BadHistory."""
+    found = {group: extent(directory, group) for group in groups}
     return {
         group: {
             "first": each.first,
             "exported": each.exported,
             "files": each.files,
             "bytes": each.bytes,
-            "gaps": [{"first": gap.first, "last": gap.last} for gap in each.gaps],
+            "gaps": [
+                {"first": gap.first, "last": gap.last, "reason": gap.reason} for gap in each.gaps
+            ],
         }
         for group, each in found.items()
     }

@@ -67,10 +67,20 @@ async def test_what_was_committed_is_told_once_with_who_and_when(tmp_path: Path)
         assert (register["op"], register["outcome"]) == ("client.register", "")
         assert int(register["client"], 16) == register["index"] << 16
         assert first == {
-            **{"group": "offset-0", "index": first["index"], "number": 0, "term": 1},
-            **{"at_ms": reply.commit_ms, "client": register["client"], "sequence": 1},
-            **{"op": "offset.commit", "tenant": "default", "subject": "g", "items": 2},
-            **{"bytes": first["bytes"], "outcome": None, "body": first["body"]},
+            "group": "offset-0",
+            "index": first["index"],
+            "number": 0,
+            "term": 1,
+            "at_ms": reply.commit_ms,
+            "client": register["client"],
+            "sequence": 1,
+            "op": "offset.commit",
+            "tenant": "default",
+            "subject": "g",
+            "items": 2,
+            "bytes": first["bytes"],
+            "outcome": None,
+            "body": first["body"],
         }
         assert (second["subject"], second["items"], second["number"]) == ("h", 1, 1)
         assert (second["index"], second["body"]) == (first["index"], None)

@@ -1,0 +1,280 @@
+"""`audit`, `diff` and `history status` over a history on disk: filters, gaps, bodies, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs import operation_files
+from metaray.cli.app import app
+from metaray.cli.history import moment
+from metaray.history.rows import SUBJECT_MAX, Rows
+from state_machines import op, runs
+from state_machines.errors import Invalid
+from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.mqtt.topic import CreateTopics
+from state_machines.offset.offset import CommitOffsets
+from state_machines.raft.messages import Configuration, Entry, EntryKind
+from state_machines.transaction import Transaction
+from state_machines.wire import api_pb2 as api
+from storage import records
+from tests.machine import plausible
+from tests.machine.alone import wire
+from tests.machine.operations import KINDS
+
+T0 = 1_700_000_000_000
+
+
+def entry(index: int, *operations: Any, client: int = 7, at_ms: int = 0) -> bytes:
+    commands = [each if isinstance(each, api.Command) else wire(each) for each in operations]
+    batch = api.Batch(
+        now_ms=at_ms or T0 + 1_000 * index,
+        proposals=[api.Proposal(client=client, sequence=index, commands=commands)],
+    )
+    return records.entry_to(Entry(term=2, index=index, data=batch.SerializeToString()))
+
+
+def run_of(operations: Sequence[Any]) -> api.Command:
+    return api.Command(tag=op.tag(operations[0]), body=runs.pack(operations), count=len(operations))
+
+
+def rows_of(*entries: bytes, group: str = "metadata-0") -> list[dict[str, Any]]:
+    rows = Rows(group)
+    for each in entries:
+        rows.add(each)
+    found: list[dict[str, Any]] = rows.take().to_pylist()
+    return found
+
+
+PUTS = [PutKv(tenant=t, key=k, value=b"v") for t, k in (("a", "x"), ("b", "x"), ("a", "x"))]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    """Two groups, with a gap."""
+    metadata, offsets = Rows("metadata-0"), Rows("offset-0")
+    metadata.add(entry(1, PutKv(key="k", value=b"one")))
+    metadata.add(entry(2, run_of(PUTS), client=0xBEEF))
+    metadata.add(entry(6, PutKv(key="k", value=b"two"), PutKv(key="l", value=b"\xff")))
+    offsets.add(
+        entry(
+            1,
+            CommitOffsets(groups=("g", "h"), topics=("t", "t"), partitions=(0, 1), offsets=(5, 6)),
+        )
+    )
+    directory = tmp_path / "history"
+    batch = metadata.take()
+    operation_files.add_rows(directory, "metadata-0", 1, 3, [batch.slice(0, 3)])
+    operation_files.add_gap(directory, operation_files.Gap("metadata-0", 4, 5, T0, "too slow"))
+    operation_files.add_rows(directory, "metadata-0", 6, 6, [batch.slice(3)])
+    operation_files.add_rows(directory, "offset-0", 1, 1, [offsets.take()])
+    return directory
+
+
+def said(*words: str) -> Any:
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def subjects(directory: Path, *words: str) -> list[str]:
+    found = said("audit", "--dir", str(directory), *words)
+    return [f"{row['index']}.{row['number']} {row['subject']}" for row in found["operations"]]
+
+
+def test_audit_tells_who_did_what_when(told: Path) -> None:
+    found = said("audit", "--dir", str(told), "--group", "metadata-0")
+    assert found["of"] == 5
+    assert found["gaps"] == [
+        {"group": "metadata-0", "first": 4, "last": 5, "found_ms": T0, "reason": "too slow"}
+    ]
+    assert found["operations"][1] == {
+        "group": "metadata-0",
+        "index": 2,
+        "number": 0,
+        "term": 2,
+        "at_ms": T0 + 2_000,
+        "client": "beef",
+        "sequence": 2,
+        "op": "metadata.kv.put",
+        "tenant": "a",
+        "subject": "x",
+        "items": 2,
+        "outcome": None,
+        "bytes": found["operations"][1]["bytes"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--tenant", "b"], ["2.1 x"]),
+        (["--client", "beef"], ["2.0 x", "2.1 x"]),
+        (["--op", "offset.commit"], ["1.0 g", "1.1 h"]),
+        (["--op", "offset.*"], ["1.0 g", "1.1 h"]),
+        (["--subject", "k"], ["1.0 k", "6.0 k"]),
+        (["--subject", "l*"], ["6.1 l"]),
+        (["--group", "metadata-0", "--since", str(T0 + 3_000)], ["6.0 k", "6.1 l"]),
+        (["--group", "metadata-0", "--until", "2023-11-14T22:13:22"], ["1.0 k"]),
+        (["--group", "metadata-0", "--limit", "2"], ["6.0 k", "6.1 l"]),
+        (["--op", "nothing"], []),
+    ],
+)
+def test_audit_filters(words: list[str], wanted: list[str], told: Path) -> None:
+    assert subjects(told, *words) == wanted
+
+
+def test_audit_tells_what_a_command_said(told: Path) -> None:
+    found = said("audit", "--dir", str(told), "--group", "metadata-0", "--body")["operations"]
+    assert [each["value"] for each in found[3]["said"]] == ["two"]
+    assert [each["value"] for each in found[4]["said"]] == ["hex:ff"]
+    assert [(each["tenant"], each["key"]) for each in found[1]["said"]] == [
+        (each.tenant, each.key) for each in PUTS
+    ]
+    assert found[2]["said"] is None, "the run's body is in its first row"
+    plain = CliRunner().invoke(app, ["audit", "--dir", str(told), "--body"])
+    assert plain.exit_code == 0
+    assert "gap metadata-0 4-5: too slow" in plain.stdout
+
+
+def test_diff_tells_what_was_touched(told: Path) -> None:
+    where = ["--dir", str(told), "--group", "metadata-0"]
+    found = said("diff", *where, "--from", "0", "--to", "6")
+    assert (found["of"], found["commands"], len(found["gaps"])) == (4, 5, 1)
+    first = found["subjects"][0]
+    assert first == {
+        "tenant": "default",
+        "entity": "metadata.kv",
+        "subject": "k",
+        "commands": 2,
+        "items": 2,
+        "first": 1,
+        "first_ms": T0 + 1_000,
+        "first_op": "metadata.kv.put",
+        "last": 6,
+        "last_ms": T0 + 6_000,
+        "last_op": "metadata.kv.put",
+        "first_client": "7",
+        "last_client": "7",
+    }
+    found = said("diff", *where, "--from", "1", "--to", "3", "--tenant", "a")
+    assert [(each["subject"], each["items"]) for each in found["subjects"]] == [("x", 2)]
+    assert found["gaps"] == []
+    assert CliRunner().invoke(app, ["diff", *where, "--from", "0", "--to", "6"]).exit_code == 0
+
+
+def test_status_of_a_directory_needs_no_cluster(told: Path, tmp_path: Path) -> None:
+    where = ["--dir", str(told), "--data", str(tmp_path / "nothing")]
+    found = said("history", "status", *where)
+    assert [
+        (each["group"], each["exported"], each["files"], len(each["gaps"]))
+        for each in found["groups"]
+    ] == [("metadata-0", 6, 3, 1), ("offset-0", 1, 1, 0)]
+    plain = CliRunner().invoke(app, ["history", "status", *where])
+    assert "gap metadata-0 4-5: too slow" in plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["audit", "--limit", "0"], "limit: 0"),
+        (["audit", "--limit", "100001"], "limit: 100001"),
+        (["audit", "--group", "mqtt-0"], "group: 'mqtt-0' is not in this history"),
+        (["audit", "--since", "yesterday"], "since: 10m"),
+        (["audit", "--since", "2000", "--until", "1000"], "until: 1000 is before"),
+        (["diff", "--group", "metadata-0", "--from", "3", "--to", "3"], "to: 3"),
+        (["diff", "--group", "metadata-0", "--from", "-1", "--to", "3"], "to: 3"),
+        (["diff", "--group", "metadata-0", "--from", "1", "--to", "7"], "to: 7 is not exported"),
+        (["diff", "--group", "x", "--from", "1", "--to", "7"], "group: 'x' is not in"),
+        (["diff", "--group", "offset-0", "--from", "0", "--to", "1", "--limit", "0"], "limit: 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(words: list[str], says: str, told: Path) -> None:
+    result = CliRunner().invoke(app, [*words, "--dir", str(told)])
+    assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
+
+
+def test_a_directory_that_is_no_history_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["audit", "--dir", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "BadHistory" in result.stderr
+
+
+def test_times_are_told_in_several_ways() -> None:
+    assert moment("10m", "since", T0) == T0 - 600_000
+    assert moment("2023-11-14T22:13:20", "since", 0) == T0
+    assert moment("2023-11-15T00:13:20+02:00", "since", 0) == T0
+    assert moment(str(T0), "since", 0) == T0
+    with pytest.raises(Invalid, match=r"^until: "):
+        moment("9999999999999999999", "until", 0)
+
+
+# -- what a command is about -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "wanted"),
+    [
+        (CreateTopics(tenant="a", names=("x", "y", "x")), [("a", "x", 2), ("a", "y", 1)]),
+        (
+            Transaction.of(
+                compare=[],
+                then=[PutKv(tenant="a", key="x", value=b"")],
+                otherwise=[PutKv(tenant="a", key="y", value=b""), GetKv(tenant="a", key="y")],
+            ),
+            [("a", "x", 1), ("a", "y", 2)],
+        ),
+    ],
+)
+def test_a_command_is_about_what_it_is_placed_by(
+    operation: Any, wanted: list[tuple[str, str, int]]
+) -> None:
+    found = rows_of(entry(1, operation))
+    told = sorted((row["tenant"], row["subject"], row["items"]) for row in found)
+    assert told == wanted
+    body = op.encode(operation)
+    assert sum(row["bytes"] for row in found) == len(body)
+    assert [row["body"] for row in found] == [body, *[None] * (len(found) - 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_commands_of_a_fleet_become_rows_that_add_up(kind: str) -> None:
+    names, unknown = set(), set()
+    for index, batch in enumerate(plausible.history(kind, Random(5), 600), 1):
+        encoded = records.entry_to(Entry(term=1, index=index, data=batch.SerializeToString()))
+        found = rows_of(encoded)
+        assert found == rows_of(encoded), "whenever it is exported"
+        assert [row["number"] for row in found] == list(range(len(found)))
+        said = [each for proposal in batch.proposals for each in proposal.commands]
+        assert sum(row["bytes"] for row in found) == sum(len(each.body) for each in said)
+        assert [row["body"] for row in found if row["body"] is not None] == [x.body for x in said]
+        assert all(row["items"] > 0 for row in found)
+        names |= {row["op"] for row in found}
+        unknown |= {row["op"] for row in found if not row["subject"]}
+    assert len(names) > 10
+    assert len(unknown) < len(names) // 2, "what most commands are about is known"
+
+
+def test_entries_without_commands_and_strange_ones_do_not_end_the_history() -> None:
+    members = Configuration(voters=(1, 2, 3))
+    change = Entry(term=1, index=4, kind=EntryKind.CONFIGURATION, configuration=members)
+    assert rows_of(records.entry_to(change)) == []
+    assert rows_of(records.entry_to(Entry(term=1, index=1))) == []
+    newer = api.Command(tag="offset.not_yet", body=b"\x81\xa1x\x01", count=3)
+    broken = api.Command(tag="metadata.kv.put", body=b"\xc1")
+    one, two = rows_of(entry(5, newer, broken))
+    assert (one["op"], one["subject"], one["items"], one["body"]) == (
+        "offset.not_yet",
+        "",
+        3,
+        newer.body,
+    )
+    assert (two["number"], two["subject"], two["items"]) == (1, "", 1)
+    (long,) = rows_of(entry(6, PutKv(key="k" * 300, value=b"")))
+    assert len(long["subject"]) <= SUBJECT_MAX
