@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jobs import chargeback, diff, lag, sessions
+from jobs import chargeback, diff, history, lag, sessions
 from jobs.job import Job
 
 JOBS: Final[dict[str, Job]] = {
@@ -14,6 +14,7 @@ JOBS: Final[dict[str, Job]] = {
         sessions.JOB,
         chargeback.JOB,
         diff.JOB,
+        history.JOB,
     )
 }
 """By name, in the order in which they are listed."""

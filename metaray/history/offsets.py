@@ -1,0 +1,198 @@
+"""Where consumer groups stood, for as long as the archive goes back: `archive` runs the job
+*history* over a cut and adds what it finds, `offsets_at` asks the service first and then the files.
+
+The service knows what was committed a moment ago, and forgets. The archive knows what a run of the
+job has seen, and does not. So a moment that the service still remembers is answered by it alone,
+but for partitions whose offsets were deleted since: those the archive adds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from jobs import cut as cuts
+from jobs import offset_archive, sources
+from jobs.datasets import frame
+from jobs.errors import BadHistory, JobFailed
+from jobs.history import CURRENT, JOB, PAST
+from jobs.offset_archive import ARCHIVE, opened, past_files
+from jobs.schemas import require
+from jobs.session import Session, SparkSettings, last_line, spark
+from jobs.sources import Sources
+from metaray import reporting
+from state_machines.errors import Compacted, Conflict, Invalid
+from state_machines.offset.history import OffsetAt
+
+TABLES: Final = ("offset.history", "offset.offset", "group.clock")
+LOCK: Final = "LOCK"
+CHUNK_ROWS: Final = 20_000  #: rows on their way from Spark
+
+
+class Asked(Protocol):
+    """Who answers for the service (`BlockingClient`)."""
+
+    def offsets_at(self, group: str, at_ms: int, *, tenant: str = ...) -> tuple[OffsetAt, ...]:
+        """Where a group stood. Compacted if it is too long ago."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a run has added."""
+
+    rows: int
+    current: int  #: offsets that are in force
+    seen_ms: int  #: the archive answers up to this moment
+
+
+def archive(
+    directory: Path,
+    *,
+    cut: Path | None = None,
+    address: str | None,
+    settings: SparkSettings | None = None,
+    fallback: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Archived:
+    """Add what a cut knows of the past, or a new cut of the connected cluster.
+
+    `address` None runs Spark in this process. Raises Invalid for a cut without the tables that are
+    needed or one that is older than the archive, Conflict while another run adds to it, BadHistory
+    for the archive of another cluster, and what running a job raises.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_alone(directory))
+        progress("Spark starts")
+        session = stack.enter_context(spark(address, settings, fallback=fallback))
+        if cut is None:
+            cut = session.directory / "cut"
+            reporting.take(TABLES, cut, progress)
+        return add_cut(session, directory, cut, progress)
+
+
+def add_cut(
+    session: Session, directory: Path, cut: Path, progress: Callable[[str], None] = lambda _: None
+) -> Archived:
+    """The same by a Spark that runs. Nobody else may be adding to the archive."""
+    manifest = cuts.read_manifest(cut)
+    for table in TABLES:
+        if table not in manifest.tables():
+            raise Invalid(f"cut: it has no {table}; the archive needs {', '.join(TABLES)}")
+    seen_ms = _seen_ms(cut, manifest)
+    read = sources.read(session, JOB, Sources(cut=cut))
+    frames = dict(read.frames)
+    cluster = manifest.cluster
+    before: list[Path] = []
+    if (directory / ARCHIVE).exists():
+        known = opened(directory)
+        if known.cluster and cluster and known.cluster != cluster:
+            raise BadHistory(f"{directory}: of cluster {known.cluster!r}, not of {cluster!r}")
+        if seen_ms < known.seen_ms:
+            raise Invalid(f"cut: of {seen_ms}, the archive has seen {known.seen_ms} already")
+        cluster = cluster or known.cluster
+        before = [directory / known.current]
+    frames["before"] = frame(session, CURRENT, _pages(before), "before")
+    frames["archived"] = frame(session, PAST, _pages(past_files(directory)), "archived")
+    progress("Spark compares")
+    made = JOB.run(frames, JOB.context(read.now_ms, read.cut, {}))
+    try:
+        current = session.directory / "current.parquet"
+        with pq.ParquetWriter(current, CURRENT) as writer:
+            in_force = 0
+            for batch in _rows(made["current"], "current"):
+                writer.write_batch(batch)
+                in_force += batch.num_rows
+                progress(f"{in_force:,} offsets in force")
+        rows = offset_archive.add(directory, cluster, seen_ms, _rows(made["past"], "past"), current)
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+        raise JobFailed(f"{JOB.name}: Spark failed: {last_line(error)}") from error
+    finally:
+        session.spark.catalog.clearCache()
+    return Archived(rows, in_force, seen_ms)
+
+
+def offsets_at(
+    client: Asked, group: str, at_ms: int, *, tenant: str, history: Path | None = None
+) -> tuple[OffsetAt, ...]:
+    """Where a consumer group stood at a moment, by topic and partition.
+
+    Raises Compacted when neither the service nor the archive knows, and BadHistory.
+    """
+    try:
+        told = client.offsets_at(group, at_ms, tenant=tenant)
+    except Compacted:
+        if history is None:
+            raise
+        return offset_archive.offsets_at(history, tenant, group, at_ms)
+    if history is None or at_ms > opened(history).seen_ms:
+        return told
+    known = {(each.topic, each.partition) for each in told}
+    try:
+        archived = offset_archive.offsets_at(history, tenant, group, at_ms)
+    except Compacted:
+        return told  # the archive began later, and the service remembers
+    more = [each for each in archived if (each.topic, each.partition) not in known]
+    return tuple(sorted([*told, *more], key=lambda each: (each.topic, each.partition)))
+
+
+def _seen_ms(cut: Path, manifest: cuts.Manifest) -> int:
+    """Up to when all groups of the cut had come, by their own time."""
+    found = [
+        pc.min(pq.read_table(cut / each.path, columns=["now_ms"])["now_ms"]).as_py()
+        for each in manifest.files
+        if each.table == "group.clock" and each.rows
+    ]
+    if not found:
+        raise Invalid("cut: its groups have not committed anything yet")
+    return int(min(found))
+
+
+def _pages(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        try:
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches()
+        except (OSError, pa.ArrowException) as error:
+            raise BadHistory(f"{path}: {error}") from None
+
+
+def _rows(found: DataFrame, output: str) -> Iterator[pa.RecordBatch]:
+    """An output of the job in its order, a few rows at a time."""
+    wanted = JOB.outputs[output]
+    ordered = require(found, wanted.schema, output).orderBy(*(f"`{x}`" for x in wanted.order))
+    rows = ordered.toLocalIterator()
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        columns = zip(zip(*chunk, strict=True), wanted.schema, strict=True)
+        arrays = [pa.array(values, each.type) for values, each in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else adds to this archive meanwhile. Raises Conflict, BadHistory."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise BadHistory(f"{directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Conflict(f"{directory}: another run adds to it") from None
+    finally:
+        os.close(lock)
