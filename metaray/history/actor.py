@@ -14,6 +14,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from ray.exceptions import RayError
+
 from actors.calls import LinkedCalls, LinkedGroups
 from actors.config import RaftSettings
 from jobs.errors import JobError
@@ -73,7 +75,7 @@ class HistoryActor:
         while self._store is None:
             try:
                 self._store = Store.open(self._path, await source.cluster())
-            except (MetarayError, OSError) as error:
+            except (MetarayError, RayError, OSError) as error:
                 self._error = str(error)
                 log.warning("history: %s", self._error)
                 await asyncio.sleep(BEGIN_SECONDS)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
+from ray.exceptions import RayError
 
 from actors.config import RaftSettings
 from jobs.errors import JobError
@@ -121,8 +122,8 @@ class Exporter:
     async def _groups(self) -> list[str]:
         try:
             return list(await self._source.groups())
-        except MetarayError as error:
-            log.warning("history: %s", error.detail)
+        except (MetarayError, RayError) as error:
+            log.warning("history: %s", error)
             return []
 
     async def _keep_tidy(self) -> None:
@@ -170,7 +171,7 @@ class Line:
                 await self.step()
                 failures = 0
                 self._error = ""
-            except (MetarayError, OSError, pa.ArrowException, BadEntry) as error:
+            except (MetarayError, RayError, OSError, pa.ArrowException, BadEntry) as error:
                 self._error = getattr(error, "detail", "") or str(error)
                 log.warning("%s: %s", self.group, self._error)
                 await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
