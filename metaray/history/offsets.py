@@ -24,6 +24,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from actors import calls
 from jobs import cut as cuts
 from jobs import offset_archive, sources
 from jobs.datasets import frame
@@ -33,7 +34,7 @@ from jobs.offset_archive import ARCHIVE, opened, past_files
 from jobs.schemas import require
 from jobs.session import Session, SparkSettings, last_line, spark
 from jobs.sources import Sources
-from metaray import reporting
+from metaray import exporting
 from state_machines.errors import Compacted, Conflict, Invalid
 from state_machines.offset.history import OffsetAt
 
@@ -80,7 +81,8 @@ def archive(
         session = stack.enter_context(spark(address, settings, fallback=fallback))
         if cut is None:
             cut = session.directory / "cut"
-            reporting.take(TABLES, cut, progress)
+            progress("the offset groups are cut")
+            exporting.export(cut, groups=_offset_groups(), tables=TABLES)
         return add_cut(session, directory, cut, progress)
 
 
@@ -147,6 +149,11 @@ def offsets_at(
         return told  # the archive began later, and the service remembers
     more = [each for each in archived if (each.topic, each.partition) not in known]
     return tuple(sorted([*told, *more], key=lambda each: (each.topic, each.partition)))
+
+
+def _offset_groups() -> list[str]:
+    named = {name.rpartition("/")[0] for name in calls.named_actors()}
+    return sorted(each for each in named if each.startswith("offset-"))
 
 
 def _seen_ms(cut: Path, manifest: cuts.Manifest) -> int:

@@ -4,6 +4,7 @@ once."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -107,7 +108,7 @@ def test_killed_at_any_step_each_command_is_there_once(
     monkeypatch.setattr(stores, "MERGE_FILES", 3)
     monkeypatch.setattr(stores, "GRACE_SECONDS", 0.0)
     # The system takes a killed process's lock away; who was killed here goes on living.
-    monkeypatch.setattr(stores.fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     steps = 0
     while True:
         directory = tmp_path / str(steps)
