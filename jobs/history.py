@@ -30,6 +30,7 @@ from jobs.job import Context, Input, Job, Output
 from jobs.results import Results
 from jobs.view import LISTING_ROWS, PLOT_NAMES, Bars, Column, Listing, Number, View
 
+OWN_CLOCK: Final = "own_ms"  #: a column that `offsets` may have: the clock of the row's Raft group
 NO_CLOCK_MS: Final = 0  #: where no clock was given: then nothing was seen after its commit
 
 
@@ -92,9 +93,11 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     """What the cut knows of the past and the archive does not; what is in force; rows by day."""
     offsets, before = inputs["offsets"], inputs["before"]
     clock = inputs["clock"].agg(
-        fn.coalesce(fn.min("now_ms"), fn.lit(NO_CLOCK_MS).cast("bigint")).alias("clock_ms")
+        fn.coalesce(fn.min("now_ms"), fn.lit(NO_CLOCK_MS).cast("bigint")).alias("least_ms"),
+        fn.coalesce(fn.max("now_ms"), fn.lit(NO_CLOCK_MS).cast("bigint")).alias("latest_ms"),
     )
-    current = offsets.crossJoin(clock).withColumn("seen_ms", fn.greatest("commit_ms", "clock_ms"))
+    own = OWN_CLOCK if OWN_CLOCK in offsets.columns else "least_ms"
+    current = offsets.crossJoin(clock).withColumn("seen_ms", fn.greatest("commit_ms", own))
     firsts = offsets.select(*KEY, "first_commit_ms")
     kept = (
         inputs["kept"]
@@ -113,7 +116,7 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
         .withColumn("until_ms", fn.col("seen_ms") + 1)
         .withColumn(
             "gone_ms",
-            fn.when(fn.col("there").isNull(), fn.greatest("clock_ms", "until_ms")),
+            fn.when(fn.col("there").isNull(), fn.greatest("latest_ms", "until_ms")),
         )
         .withColumn("number", fn.lit(None).cast("bigint"))
         .select(*_columns())

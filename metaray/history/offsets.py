@@ -9,27 +9,28 @@ but for partitions whose offsets were deleted since: those the archive adds.
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 
 from actors import calls
 from jobs import cut as cuts
 from jobs import offset_archive, sources
 from jobs.datasets import frame
 from jobs.errors import BadHistory, JobFailed
-from jobs.history import CURRENT, JOB, PAST
+from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
 from jobs.offset_archive import ARCHIVE, opened, past_files
 from jobs.schemas import require
 from jobs.session import Session, SparkSettings, last_line, spark
@@ -94,9 +95,10 @@ def add_cut(
     for table in TABLES:
         if table not in manifest.tables():
             raise Invalid(f"cut: it has no {table}; the archive needs {', '.join(TABLES)}")
-    seen_ms = _seen_ms(cut, manifest)
+    clocks = _clocks(cut, manifest)
+    seen_ms = max(clocks.values())
     read = sources.read(session, JOB, Sources(cut=cut))
-    frames = dict(read.frames)
+    frames = {**read.frames, "offsets": _offsets(session, cut, manifest, clocks)}
     cluster = manifest.cluster
     before: list[Path] = []
     if (directory / ARCHIVE).exists():
@@ -156,16 +158,34 @@ def _offset_groups() -> list[str]:
     return sorted(each for each in named if each.startswith("offset-"))
 
 
-def _seen_ms(cut: Path, manifest: cuts.Manifest) -> int:
-    """Up to when all groups of the cut had come, by their own time."""
-    found = [
-        pc.min(pq.read_table(cut / each.path, columns=["now_ms"])["now_ms"]).as_py()
-        for each in manifest.files
-        if each.table == "group.clock" and each.rows
-    ]
+def _clocks(cut: Path, manifest: cuts.Manifest) -> dict[str, int]:
+    """How far each group with offsets had come, by its own time."""
+    groups = {each.group for each in manifest.files if each.table == "offset.offset"}
+    found = {}
+    for each in manifest.files:
+        if each.table == "group.clock" and each.rows and each.group in groups:
+            (found[each.group],) = pq.read_table(cut / each.path)["now_ms"].to_pylist()
     if not found:
         raise Invalid("cut: its groups have not committed anything yet")
-    return int(min(found))
+    return found
+
+
+def _offsets(
+    session: Session, cut: Path, manifest: cuts.Manifest, clocks: Mapping[str, int]
+) -> DataFrame:
+    """The offsets in force, each with the time that its group had come to. A group that nobody
+    writes to stands still: its offsets are told as of then, which is not later than they held."""
+    parts = []
+    for group in sorted({each.group for each in manifest.files if each.table == "offset.offset"}):
+        paths = [
+            cut / each.path
+            for each in manifest.files
+            if (each.table, each.group) == ("offset.offset", group)
+        ]
+        part = sources.read_files(session, paths, OFFSETS, "offsets")
+        clock = fn.lit(clocks.get(group, 0)).cast("bigint")
+        parts.append(part.withColumn(OWN_CLOCK, clock))
+    return functools.reduce(DataFrame.unionByName, parts)
 
 
 def _pages(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
