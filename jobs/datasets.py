@@ -36,6 +36,19 @@ BLOCK_BYTES = 4 * 1024 * 1024
 
 Page: TypeAlias = pa.RecordBatch | bytes
 
+RAFT_GROUP = "raft_group"
+"""A column that no row has: the Raft group it was read from. Whoever reads a cut adds it
+(`of_group`) for a job whose schema asks for it."""
+
+
+def of_group(pages: Iterable[Page], group: str) -> Iterator[pa.RecordBatch]:
+    """Pages of one Raft group's rows, which then say so in the column `RAFT_GROUP`."""
+    for page in pages:
+        batch = columns.from_ipc(page) if isinstance(page, bytes) else page
+        of = pa.repeat(pa.scalar(group), batch.num_rows)
+        field = pa.field(RAFT_GROUP, pa.string(), nullable=False)
+        yield pa.RecordBatch.from_arrays([*batch.columns, of], schema=batch.schema.append(field))
+
 
 def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> DataFrame:
     """The DataFrame with the columns of `schema`, out of pages that may have more.

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import state_machines.lease_repairs
 import state_machines.lease_rows
 import state_machines.metadata
 import state_machines.mqtt

@@ -6,11 +6,21 @@
     activity    when groups were heard of last, and the expiry of silent ones
     history     where a group stood a while ago
     reset       what an operator does: delete, reset, rewind
+    repairs     how rows that an audit found wrong are put right
     tenant_purge  all rows of a tenant go
 
 Importing this package registers them all.
 """
 
-from state_machines.offset import activity, group, history, offset, reset, rows, tenant_purge
+from state_machines.offset import (
+    activity,
+    group,
+    history,
+    offset,
+    repairs,
+    reset,
+    rows,
+    tenant_purge,
+)
 
-__all__ = ["activity", "group", "history", "offset", "reset", "rows", "tenant_purge"]
+__all__ = ["activity", "group", "history", "offset", "repairs", "reset", "rows", "tenant_purge"]

@@ -1,0 +1,236 @@
+"""fsck: referential integrity over one cut, and which command repairs what is broken.
+
+    findings    one row for each row that breaks a rule               `rule.FINDINGS`
+    rules       one row a rule, also those that nothing breaks
+
+The rules are in `jobs.integrity`. The cut has to be of all groups: a group that is left out looks
+like rows that are missing. `metaray repair` executes the findings that have a command.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+
+from jobs.integrity import common, connectors, engine, offsets, sessions, shares
+from jobs.integrity.rule import FINDINGS, NAMES, SEVERITIES, Cut, Rule
+from jobs.job import Context, Input, Job, Option, Output
+from jobs.progress import WATERMARKS
+from jobs.results import Results
+from jobs.schemas import require
+from jobs.view import Bars, Column, Listing, Number, View
+from state_machines.errors import Invalid
+
+RULES: Final[Mapping[str, Rule]] = {
+    rule.name: rule
+    for area in (sessions, connectors, shares, offsets, engine, common)
+    for rule in area.RULES
+}
+
+TABLES: Final[Mapping[str, pa.Schema]] = {
+    table: schema
+    for area in (sessions, connectors, shares, offsets, engine, common)
+    for table, schema in area.NEEDS.items()
+}
+"""The tables of a cut that are read, and of each the columns that are needed."""
+
+
+def _not_null(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+BY_RULE = pa.schema(
+    [
+        _not_null("rule", pa.string()),
+        _not_null("severity", pa.string()),
+        _not_null("findings", pa.int64()),
+        _not_null("repairable", pa.int64()),  # of them, by a command
+        _not_null("about", pa.string()),
+        _not_null("repair", pa.string()),
+    ]
+)
+"""One row a rule."""
+
+OPTIONS: Final = {
+    "grace_ms": Option(
+        default=60_000,
+        about="What is younger is not compared across groups: their rows are of different moments.",
+    ),
+    "overdue_ms": Option(
+        default=60_000, about="How late an expiry or a timer may be before it is a finding."
+    ),
+    "topics": Option(
+        default=offsets.MARKED,
+        about="Which topics are known to be gone: `marked` for deletion, or all that are missing "
+        "where a tenant has `declared` some.",
+    ),
+    "tenants": Option(
+        default=common.USED,
+        about="Which tenants may have rows: all that are `used` and not deleted, or those that are "
+        "`recorded`.",
+    ),
+}
+
+WORDS: Final = {
+    "topics": (offsets.MARKED, offsets.DECLARED),
+    "tenants": (common.USED, common.RECORDED),
+}
+
+
+def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataFrame]:
+    """The tables of a cut to `findings` and `rules`. Raises Invalid for an unknown word."""
+    for name, words in WORDS.items():
+        if (said := context.options[name]) not in words:
+            raise Invalid(f"{name}: {said!r}, one of {', '.join(words)} is wanted")
+    checked = {table: require(frames[table], schema, table) for table, schema in TABLES.items()}
+    checked["watermarks"] = require(frames["watermarks"], WATERMARKS, "watermarks")
+    cut = Cut(checked, context)
+    found = functools.reduce(
+        DataFrame.unionByName,
+        [
+            rule.find(cut)
+            .withColumn("rule", fn.lit(rule.name))
+            .withColumn("severity", fn.lit(rule.severity))
+            .select(*NAMES)
+            for rule in RULES.values()
+        ],
+    )
+    found = require(found, FINDINGS, "findings")
+    return {"findings": found, "rules": require(_by_rule(found), BY_RULE, "rules")}
+
+
+def _by_rule(found: DataFrame) -> DataFrame:
+    counted = found.groupBy("rule").agg(
+        fn.count(fn.lit(1)).alias("findings"), fn.count("repair").alias("repairable")
+    )
+    every = [
+        fn.struct(
+            fn.lit(rule.name).alias("rule"),
+            fn.lit(rule.severity).alias("severity"),
+            fn.lit(rule.about).alias("about"),
+            fn.lit(rule.repair).alias("repair"),
+        )
+        for rule in RULES.values()
+    ]
+    # Literals, and not createDataFrame: that would need a Python worker beside every executor.
+    rules = found.sparkSession.range(1).select(fn.explode(fn.array(*every)).alias("it"))
+    zero = fn.lit(0).cast("bigint")
+    return (
+        rules.select("it.*")
+        .join(counted, "rule", "left")
+        .withColumn("findings", fn.coalesce("findings", zero))
+        .withColumn("repairable", fn.coalesce("repairable", zero))
+    )
+
+
+def view(results: Results, context: Context) -> View:
+    """What was found, the worst first."""
+    rules = results.table("rules").to_pylist()
+    broken = sorted(
+        [each for each in rules if each["findings"]],
+        key=lambda each: (SEVERITIES.index(each["severity"]), -each["findings"], each["rule"]),
+    )
+    of = {
+        severity: sum(each["findings"] for each in broken if each["severity"] == severity)
+        for severity in SEVERITIES
+    }
+    repairable = sum(each["repairable"] for each in broken)
+    total = sum(of.values())
+    headline = (
+        f"{total} rows break {len(broken)} of {len(rules)} rules; {repairable} can be repaired"
+        if total
+        else f"No row breaks any of {len(rules)} rules"
+    )
+    listings = [
+        Listing(
+            title="Rules that are broken",
+            columns=(
+                Column("severity", "severity"),
+                Column("rule", "rule"),
+                Column("findings", "rows", "count"),
+                Column("repairable", "repairable", "count"),
+                Column("about", "what should hold"),
+                Column("repair", "repair"),
+            ),
+            rows=broken,
+            of=len(broken),
+            section="severity",
+            nothing="every rule holds",
+        )
+    ]
+    listings += [_some(results, each) for each in broken[:BROKEN_SHOWN]]
+    largest = sorted(broken, key=lambda each: (-each["findings"], each["rule"]))[:BARS]
+    bars = Bars(
+        title="Findings by rule",
+        label="rows",
+        names=[each["rule"] for each in largest],
+        values=[each["findings"] for each in largest],
+        bad=True,
+    )
+    return View(
+        headline=headline,
+        numbers=(
+            Number("errors", of["error"], alarming=of["error"] > 0),
+            Number("warnings", of["warning"]),
+            Number("repairable", repairable),
+            Number("rules", len(rules)),
+        ),
+        listings=listings,
+        plots=(bars,) if broken else (),
+    )
+
+
+BROKEN_SHOWN: Final = 8  #: rules of which rows are listed
+ROWS_SHOWN: Final = 5  #: of each of them
+BARS: Final = 10
+
+
+def _some(results: Results, rule: Mapping[str, object]) -> Listing:
+    where = {"rule": rule["rule"]}
+    rows = results.top("findings", "revision", ROWS_SHOWN, "table", "key", where=where)
+    return Listing(
+        title=f"{rule['rule']}: {rule['about']}",
+        columns=(
+            Column("tenant", "tenant"),
+            Column("table", "table"),
+            Column("key", "key"),
+            Column("group", "group"),
+            Column("detail", "what is wrong"),
+            Column("repair", "repaired by"),
+        ),
+        rows=rows,
+        of=int(str(rule["findings"])),
+    )
+
+
+JOB: Final = Job(
+    name="fsck",
+    title="Integrity",
+    about="Which rows of a cut contradict others, and which command repairs them.",
+    inputs={
+        **{table: Input(schema=schema, table=table) for table, schema in TABLES.items()},
+        "watermarks": Input(
+            schema=WATERMARKS,
+            of="file",
+            required=False,
+            about="High watermarks of partitions; without it no offset is above one.",
+        ),
+    },
+    outputs={
+        "findings": Output(
+            schema=FINDINGS,
+            order=("severity", "rule", "group", "table", "key", "detail"),
+            about="Rows that break a rule.",
+        ),
+        "rules": Output(schema=BY_RULE, order=("severity", "rule"), about="Every rule."),
+    },
+    run=run,
+    view=view,
+    options=OPTIONS,
+)
+"""`metaray fsck`."""

@@ -1,0 +1,121 @@
+"""A cluster of machines for fsck: real state machines, without replicas, and their rows as frames.
+
+`World` has a group of each kind. What it lived through comes from commands; what is wrong with it
+is written into the store as no command could.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from actors import columns
+from jobs import fsck
+from jobs.datasets import frame, of_group
+from jobs.integrity.rule import FINDINGS
+from jobs.progress import WATERMARKS
+from jobs.session import Session
+from state_machines import packing
+from state_machines.machine import Machine
+from state_machines.raft.messages import Entry
+from state_machines.tables import TABLES, Table
+from storage.memory import MemoryKeyValue
+from tests.entities.group import Group
+from tests.machine.plausible import history
+
+KINDS = ("metadata", "mqtt", "offset")
+
+Finding = dict[str, Any]
+
+
+def lived(kind: str, seed: int, entries: int) -> Group:
+    """A group with a made-up past of so many entries."""
+    store = MemoryKeyValue()
+    machine = Machine(kind, f"{kind}-0", store)
+    now_ms = 0
+    for index, batch in enumerate(history(kind, Random(seed), entries), 1):
+        machine.apply(Entry(1, index, batch.SerializeToString()))
+        now_ms = batch.now_ms
+    later = Group(kind, store)
+    later.now_ms = max(later.now_ms, now_ms)
+    return later
+
+
+class World:
+    """A group of each kind, at one time."""
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        self.groups = dict(groups)
+        self.now_ms = max(each.now_ms for each in self.groups.values())
+        self.later(0)
+
+    def __getitem__(self, kind: str) -> Group:
+        return self.groups[kind]
+
+    def later(self, seconds: int) -> None:
+        """Time passes for all of them."""
+        self.now_ms += seconds * 1_000
+        for each in self.groups.values():
+            each.now_ms = self.now_ms
+
+    def cut(self) -> dict[str, int]:
+        """The vector of a cut that is taken now."""
+        return {f"{kind}-0": each.index for kind, each in self.groups.items()}
+
+    def pages(self, table: Table[Any]) -> Iterator[pa.RecordBatch]:
+        """The rows of a table as a cut has them, of all groups."""
+        for kind, group in self.groups.items():
+            stored = [value for _, value in group.store.scan(table.name, ())]
+            rows = [table.decode(value) for value in stored]
+            batch = columns.batch(table.row, [row for row, _ in rows], [at for _, at in rows])
+            yield from of_group([batch], f"{kind}-0")
+
+    def findings(
+        self,
+        session: Session,
+        watermarks: list[dict[str, Any]] | None = None,
+        **options: int | str,
+    ) -> list[Finding]:
+        """What fsck says of a cut that is taken now."""
+        frames = {
+            table: frame(session, schema, self.pages(TABLES[table]), table)
+            for table, schema in fsck.TABLES.items()
+        }
+        marks = pa.RecordBatch.from_pylist(watermarks or [], schema=WATERMARKS)
+        frames["watermarks"] = frame(session, WATERMARKS, [marks], "watermarks")
+        context = fsck.JOB.context(self.now_ms, self.cut(), options)
+        found = [each.asDict() for each in fsck.run(frames, context)["findings"].collect()]
+        for each in found:
+            assert list(each) == FINDINGS.names
+            json.loads(each["key"])
+        return sorted(found, key=lambda each: (each["rule"], each["key"], each["detail"]))
+
+    # -- what no command does -----------------------------------------------------------------
+
+    def put(self, kind: str, table: Table[Any], row: Any) -> None:
+        """Write a row, and nothing that belongs to it."""
+        group = self.groups[kind]
+        value = packing.row_packer()((group.index, packing.row_values(row)))
+        group.store.put(table.name, table.key_of(row), value)
+
+    def delete(self, kind: str, table: Table[Any], *key: Any) -> None:
+        """Remove a row, and nothing that belongs to it."""
+        group = self.groups[kind]
+        assert group.store.get(table.name, key) is not None
+        group.store.delete(table.name, key)
+
+    def change(self, kind: str, table: Table[Any], *key: Any, **fields: Any) -> None:
+        """Write other fields into a row."""
+        value = self.groups[kind].store.get(table.name, key)
+        assert value is not None
+        self.put(kind, table, dataclasses.replace(table.decode(value)[0], **fields))
+
+
+def key_of(finding: Finding) -> tuple[Any, ...]:
+    """The row's key, in the table's order."""
+    return tuple(json.loads(finding["key"]).values())
