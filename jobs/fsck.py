@@ -18,7 +18,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.integrity import common, connectors, engine, offsets, sessions, shares
-from jobs.integrity.rule import FINDINGS, NAMES, SEVERITIES, Cut, Rule
+from jobs.integrity.rule import (
+    FINDINGS,
+    KEPT,
+    SEVERITIES,
+    Cut,
+    Rule,
+    Way,
+    counted,
+    followed,
+    of_lost_brokers,
+    unowned,
+)
 from jobs.job import Context, Input, Job, Option, Output
 from jobs.progress import WATERMARKS
 from jobs.results import Results
@@ -90,18 +101,30 @@ def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     checked = {table: require(frames[table], schema, table) for table, schema in TABLES.items()}
     checked["watermarks"] = require(frames["watermarks"], WATERMARKS, "watermarks")
     cut = Cut(checked, context)
-    found = functools.reduce(
+    decided = [
+        _all(cut, "rows").select("rule", *KEPT),
+        followed(_all(cut, "follows")),
+        counted(_all(cut, "counts"), context),
+        unowned(_all(cut, "owned")),
+        of_lost_brokers(cut, _all(cut, "broker")),
+    ]
+    found = functools.reduce(DataFrame.unionByName, decided)
+    warns = [rule.name for rule in RULES.values() if rule.severity == "warning"]
+    severity = fn.when(fn.col("rule").isin(warns), "warning").otherwise("error")
+    found = require(found.withColumn("severity", severity), FINDINGS, "findings")
+    return {"findings": found, "rules": require(_by_rule(found), BY_RULE, "rules")}
+
+
+def _all(cut: Cut, way: Way) -> DataFrame:
+    """What all rules of one way contribute, each under its name."""
+    return functools.reduce(
         DataFrame.unionByName,
         [
-            rule.find(cut)
-            .withColumn("rule", fn.lit(rule.name))
-            .withColumn("severity", fn.lit(rule.severity))
-            .select(*NAMES)
+            rule.find(cut).withColumn("rule", fn.lit(rule.name))
             for rule in RULES.values()
+            if rule.way == way
         ],
     )
-    found = require(found, FINDINGS, "findings")
-    return {"findings": found, "rules": require(_by_rule(found), BY_RULE, "rules")}
 
 
 def _by_rule(found: DataFrame) -> DataFrame:

@@ -8,8 +8,8 @@ from state_machines.lease import (
     DUES,
     LEASES,
     AttachedRow,
-    Attachment,
     LeaseDue,
+    free,
 )
 from state_machines.op import Stamp
 from state_machines.repair import counted, let, repairs
@@ -30,23 +30,18 @@ def _due(db: Tables, at: Stamp, key: tuple[int, int]) -> bool:
 def _attached(db: Tables, at: Stamp, key: tuple[int, str, bytes]) -> bool:
     """A row of a lease is one that says so itself."""
     row = AttachedRow(*key)
-    return not _named(db, db.get(ATTACHMENTS, row.table, row.key), row) and db.delete(
-        ATTACHED, *key
-    )
+    found = db.get(ATTACHMENTS, row.table, row.key)
+    return let(db, ATTACHED, row, found is not None and found.lease_id == row.lease_id)
 
 
 @repairs(ATTACHMENTS)
 def _attachment(db: Tables, at: Stamp, key: tuple[str, bytes]) -> bool:
-    """A row says of a lease that is there that it is the lease's."""
+    """A row that has a lease has one that is there; the row itself stays in any case."""
     found = db.get(ATTACHMENTS, *key)
     if found is None:
         return False
     row = AttachedRow(found.lease_id, *key)
-    if not _named(db, found, row):
-        return db.delete(ATTACHMENTS, *key)
+    if db.get(LEASES, row.lease_id) is None:
+        free(db, row)
+        return True
     return let(db, ATTACHED, row, True)
-
-
-def _named(db: Tables, found: Attachment | None, row: AttachedRow) -> bool:
-    owned = found is not None and found.lease_id == row.lease_id
-    return owned and db.get(LEASES, row.lease_id) is not None

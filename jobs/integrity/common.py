@@ -18,9 +18,9 @@ from jobs.integrity.rule import (
     findings,
     follows,
     needs,
+    owned_by,
     text,
     to_json,
-    without,
 )
 from state_machines.names import DEFAULT_TENANT
 from state_machines.quota import TOPICS
@@ -48,18 +48,12 @@ OF_TENANTS: Final = (
 
 
 def _usage(cut: Cut) -> DataFrame:
-    topics = (
-        cut["mqtt.topic"]
-        .select(RAFT_GROUP, "tenant")
-        .unionByName(cut["metadata.topic"].select(RAFT_GROUP, "tenant"))
-    )
-    truth = (
-        topics.groupBy(RAFT_GROUP, "tenant")
-        .agg(fn.count(fn.lit(1)).alias("count"))
-        .withColumn("resource", fn.lit(TOPICS))
-    )
+    each = [
+        cut[table].withColumn("resource", fn.lit(TOPICS)).withColumn("count", fn.lit(1))
+        for table in ("mqtt.topic", "metadata.topic")
+    ]
     # A count that is too low stays at 0 when more goes, so the difference holds for this row only.
-    return counts(cut, "group.usage", truth, ("count",), demand=True)
+    return counts(cut, "group.usage", *each, fields=("count",), demand=True)
 
 
 def _lease_due(cut: Cut) -> DataFrame:
@@ -67,29 +61,25 @@ def _lease_due(cut: Cut) -> DataFrame:
 
 
 def _lease_rows(cut: Cut) -> DataFrame:
-    truth = _attached(cut).groupBy(RAFT_GROUP, "lease_id").agg(fn.count(fn.lit(1)).alias("rows"))
-    return counts(cut, "group.lease", truth, ("rows",), made=False)
-
-
-def _attached(cut: Cut) -> DataFrame:
-    """What the rows say of leases that are there."""
-    leases = cut["group.lease"].select(RAFT_GROUP, "lease_id")
-    return cut["group.lease_attachment"].join(leases, [RAFT_GROUP, "lease_id"], "left_semi")
+    each = cut["group.lease_attachment"].withColumn("rows", fn.lit(1))
+    return counts(cut, "group.lease", each, fields=("rows",), made=False)
 
 
 def _lease_index(cut: Cut) -> DataFrame:
-    return follows(cut, "group.lease_row", _attached(cut))
+    return follows(cut, "group.lease_row", cut["group.lease_attachment"])
 
 
 def _attachment_without_lease(cut: Cut) -> DataFrame:
-    broken = without(cut["group.lease_attachment"], cut["group.lease"], ("lease_id",))
-    return findings(
-        broken,
+    lease = to_json(lease_id=fn.col("lease_id"))
+    found = findings(
+        cut["group.lease_attachment"],
         "group.lease_attachment",
         tenant=fn.lit(""),
         detail=text("there is no lease ", fn.col("lease_id")),
         repair=Repair(command=ROW),
+        beside={"owner": lease},
     )
+    return owned_by(found, cut["group.lease"], lease)
 
 
 def _lease_overdue(cut: Cut) -> DataFrame:
@@ -106,29 +96,26 @@ def _lease_overdue(cut: Cut) -> DataFrame:
 def _tenants(cut: Cut) -> DataFrame:
     clean = cut["group.quota"].where(fn.col("clean")).select(RAFT_GROUP, "tenant")
     recorded = cut["metadata.tenant"].select(fn.col("name").alias("tenant")).distinct()
-
-    def of(table: str) -> DataFrame:
-        found = cut[table].groupBy(RAFT_GROUP, "tenant").agg(fn.count(fn.lit(1)).alias("rows"))
-        left = found.join(clean, [RAFT_GROUP, "tenant"], "left_semi").withColumn(
-            "why", fn.lit("its deletion has found nothing left here")
-        )
-        if cut.option("tenants") == RECORDED:
-            strange = found.where(fn.col("tenant") != DEFAULT_TENANT).join(
-                recorded, "tenant", "left_anti"
-            )
-            strange = strange.join(clean, [RAFT_GROUP, "tenant"], "left_anti")
-            left = left.unionByName(
-                strange.select(*found.columns, fn.lit("it is not recorded").alias("why"))
-            )
-        return findings(
-            left,
-            table,
-            key={"tenant": fn.col("tenant")},
-            revision=fn.lit(None),
-            detail=text(fn.col("rows"), " rows of the tenant: ", fn.col("why")),
-        )
-
-    return functools.reduce(DataFrame.unionByName, map(of, OF_TENANTS))
+    each = [cut[name].select(RAFT_GROUP, "tenant", fn.lit(name).alias("of")) for name in OF_TENANTS]
+    found = (
+        functools.reduce(DataFrame.unionByName, each)
+        .groupBy(RAFT_GROUP, "tenant", "of")
+        .agg(fn.count(fn.lit(1)).alias("rows"))
+        .join(fn.broadcast(clean.withColumn("clean", fn.lit(True))), [RAFT_GROUP, "tenant"], "left")
+        .join(fn.broadcast(recorded.withColumn("recorded", fn.lit(True))), "tenant", "left")
+    )
+    strict = fn.lit(cut.option("tenants") == RECORDED) & (fn.col("tenant") != DEFAULT_TENANT)
+    why = fn.when(fn.col("clean"), "its deletion has found nothing left here").when(
+        strict & fn.col("recorded").isNull(), "it is not recorded"
+    )
+    return findings(
+        found.withColumn("why", why).where(fn.col("why").isNotNull()),
+        "metadata.tenant",
+        key={"tenant": fn.col("tenant")},
+        table_of=fn.col("of"),
+        revision=fn.lit(None),
+        detail=text(fn.col("rows"), " rows of the tenant: ", fn.col("why")),
+    )
 
 
 RULES: Final = (
@@ -139,6 +126,7 @@ RULES: Final = (
         severity="warning",
         repair="the count is moved, if it has not changed",
         find=_usage,
+        way="counts",
     ),
     Rule(
         name="lease_due",
@@ -147,6 +135,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_lease_due,
+        way="follows",
     ),
     Rule(
         name="lease_rows",
@@ -155,14 +144,16 @@ RULES: Final = (
         severity="error",
         repair="the count is moved, if the lease has not changed",
         find=_lease_rows,
+        way="counts",
     ),
     Rule(
         name="lease_row",
         about="A row with a lease is found under the lease.",
-        tables=("group.lease_row", "group.lease_attachment", "group.lease"),
+        tables=("group.lease_row", "group.lease_attachment"),
         severity="error",
         repair="the index row is set or taken back",
         find=_lease_index,
+        way="follows",
     ),
     Rule(
         name="attachment_without_lease",
@@ -171,6 +162,7 @@ RULES: Final = (
         severity="error",
         repair="the attachment goes, the row stays",
         find=_attachment_without_lease,
+        way="owned",
     ),
     Rule(
         name="lease_overdue",

@@ -16,7 +16,6 @@ from jobs.integrity.rule import (
     counts,
     findings,
     follows,
-    lost_brokers,
     needs,
     text,
     to_json,
@@ -41,10 +40,9 @@ def _on_lost_broker(cut: Cut) -> DataFrame:
     running = cut["mqtt.connector"].where(
         (fn.col("status") == RUNNING) & (fn.col("updated_ms") < cut.settled_ms)
     )
-    broken = running.join(lost_brokers(cut), "broker", "left_semi")
     item = fn.struct("name", "type", "config", "topic_filter", "failure")
     return findings(
-        broken,
+        running,
         "mqtt.connector",
         detail=text("runs on ", fn.col("broker"), ", which is gone"),
         repair=Repair(
@@ -52,6 +50,7 @@ def _on_lost_broker(cut: Cut) -> DataFrame:
             body=to_json(tenant=fn.col("tenant"), items=fn.array(item)),
         ),
         recheck=to_json(node=fn.col("broker")),
+        beside={"broker": fn.col("broker")},
     )
 
 
@@ -61,13 +60,8 @@ def _places(cut: Cut) -> DataFrame:
 
 
 def _loads(cut: Cut) -> DataFrame:
-    truth = (
-        cut["mqtt.connector"]
-        .where(fn.col("broker") != "")
-        .groupBy(RAFT_GROUP, "broker")
-        .agg(fn.count(fn.lit(1)).alias("running"))
-    )
-    return counts(cut, "mqtt.connector_load", truth, ("running",))
+    each = cut["mqtt.connector"].where(fn.col("broker") != "").withColumn("running", fn.lit(1))
+    return counts(cut, "mqtt.connector_load", each, fields=("running",))
 
 
 def _beats(cut: Cut) -> DataFrame:
@@ -104,6 +98,7 @@ RULES: Final = (
         severity="error",
         repair="it is assigned anew, as it is wanted, if it has not changed",
         find=_on_lost_broker,
+        way="broker",
         across=True,
     ),
     Rule(
@@ -113,6 +108,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_places,
+        way="follows",
     ),
     Rule(
         name="connector_load",
@@ -121,6 +117,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved by what it was off",
         find=_loads,
+        way="counts",
     ),
     Rule(
         name="connector_beat",
@@ -137,5 +134,6 @@ RULES: Final = (
         severity="error",
         repair="the check is set or taken back",
         find=_checks,
+        way="follows",
     ),
 )

@@ -18,7 +18,9 @@ from jobs.integrity.rule import (
     findings,
     follows,
     needs,
+    owned_by,
     text,
+    to_json,
 )
 from state_machines.metadata.segments import (
     AWAITED,
@@ -43,22 +45,23 @@ NEEDS: Final = needs(
     metadata__node_load=("node_id", "held", "led"),
 )
 
-SHARD: Final = (RAFT_GROUP, "tenant", "shard", "uid")
-
-
-def _shards(cut: Cut) -> DataFrame:
-    return cut["metadata.shard"].select(RAFT_GROUP, "tenant", fn.col("name").alias("shard"), "uid")
-
 
 def _segment_without_shard(cut: Cut) -> DataFrame:
-    broken = cut["metadata.segment"].join(_shards(cut), list(SHARD), "left_anti")
-    said = fn.lit("there is no shard that it is of")
-    return findings(broken, "metadata.segment", detail=said, repair=Repair(command=ROW))
+    def shard(name: str) -> Column:
+        return to_json(tenant=fn.col("tenant"), shard=fn.col(name), uid=fn.col("uid"))
+
+    found = findings(
+        cut["metadata.segment"],
+        "metadata.segment",
+        detail=fn.lit("there is no shard that it is of"),
+        repair=Repair(command=ROW),
+        beside={"owner": shard("shard")},
+    )
+    return owned_by(found, cut["metadata.shard"], shard("name"))
 
 
 def _places(cut: Cut) -> DataFrame:
-    """What `state_machines.metadata.segments.places` says of each segment that has a shard."""
-    segments = cut["metadata.segment"].join(_shards(cut), list(SHARD), "left_semi")
+    """What `state_machines.metadata.segments.places` says of each segment."""
     status = fn.col("status")
 
     def each(why: str, nodes: Column) -> Column:
@@ -76,13 +79,17 @@ def _places(cut: Cut) -> DataFrame:
         .when(strays, fn.concat(led, fn.array(_place(STRAYED, preferred, fn.lit(0)))))
         .otherwise(led)
     )
-    return segments.select(
-        RAFT_GROUP,
-        "tenant",
-        "shard",
-        "sequence",
-        fn.explode(fn.concat(each(HELD, left), fn.coalesce(why, nothing))).alias("place"),
-    ).select(RAFT_GROUP, "tenant", "shard", "sequence", "place.*")
+    return (
+        cut["metadata.segment"]
+        .select(
+            RAFT_GROUP,
+            "tenant",
+            "shard",
+            "sequence",
+            fn.explode(fn.concat(each(HELD, left), fn.coalesce(why, nothing))).alias("place"),
+        )
+        .select(RAFT_GROUP, "tenant", "shard", "sequence", "place.*")
+    )
 
 
 def _place(why: str, node: Column, epoch: Column) -> Column:
@@ -96,16 +103,9 @@ def _index(cut: Cut) -> DataFrame:
 
 
 def _loads(cut: Cut) -> DataFrame:
-    truth = (
-        _places(cut)
-        .where(fn.col("why").isin(HELD, LED))
-        .groupBy(RAFT_GROUP, "node_id")
-        .agg(
-            fn.count(fn.when(fn.col("why") == HELD, 1)).alias("held"),
-            fn.count(fn.when(fn.col("why") == LED, 1)).alias("led"),
-        )
-    )
-    return counts(cut, "metadata.node_load", truth, ("held", "led"))
+    each = _places(cut).where(fn.col("why").isin(HELD, LED))
+    each = each.withColumn("held", fn.col("why") == HELD).withColumn("led", fn.col("why") == LED)
+    return counts(cut, "metadata.node_load", each, fields=("held", "led"))
 
 
 def _marks(cut: Cut) -> DataFrame:
@@ -119,10 +119,10 @@ def _replicas(cut: Cut) -> DataFrame:
         *("tenant", "shard", "sequence", "revision"),
         fn.explode(fn.array_except("replicas", "deleted_by")).alias("node_id"),
     )
-    known = cut["metadata.node_epoch"].select("node_id").distinct()
-    broken = each.join(known, "node_id", "left_anti")
+    node = to_json(node_id=fn.col("node_id"))
     said = text(fn.col("node_id"), " keeps a copy and never was a broker")
-    return findings(broken, "metadata.segment", detail=said)
+    found = findings(each, "metadata.segment", detail=said, beside={"owner": node})
+    return owned_by(found, cut["metadata.node_epoch"], node, anywhere=True)
 
 
 def _shard_without_topic(cut: Cut) -> DataFrame:
@@ -146,22 +146,25 @@ RULES: Final = (
         severity="error",
         repair="the segment goes; brokers drop their copies when they hear of it",
         find=_segment_without_shard,
+        way="owned",
     ),
     Rule(
         name="segment_place",
         about="A segment is found under each node that it concerns.",
-        tables=("metadata.segment_place", "metadata.segment", "metadata.shard"),
+        tables=("metadata.segment_place", "metadata.segment"),
         severity="error",
         repair="the index row is set or taken back",
         find=_index,
+        way="follows",
     ),
     Rule(
         name="node_load",
         about="What a node keeps and leads is counted.",
-        tables=("metadata.node_load", "metadata.segment", "metadata.shard"),
+        tables=("metadata.node_load", "metadata.segment"),
         severity="error",
         repair="the count is moved by what it was off",
         find=_loads,
+        way="counts",
     ),
     Rule(
         name="shard_mark",
@@ -170,6 +173,7 @@ RULES: Final = (
         severity="error",
         repair="the mark is set or taken back",
         find=_marks,
+        way="follows",
     ),
     Rule(
         name="segment_replica_unknown",
@@ -178,6 +182,7 @@ RULES: Final = (
         severity="error",
         repair="none: a broker of that name may register, or the shard be deleted",
         find=_replicas,
+        way="owned",
     ),
     Rule(
         name="shard_without_topic",

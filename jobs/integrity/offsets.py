@@ -17,12 +17,12 @@ from jobs.integrity.rule import (
     findings,
     follows,
     needs,
+    owned_by,
     text,
     to_json,
-    without,
 )
 from state_machines.metadata.topic import DELETING
-from state_machines.offset.rows import BUCKET_MS, LIVE, NO_GENERATION
+from state_machines.offset.rows import BUCKET_MS, FENCES_KEY, LIVE, NO_GENERATION
 
 NEEDS: Final = needs(
     offset__offset=(
@@ -42,9 +42,15 @@ DECLARED: Final = "declared"
 
 
 def _without_group(cut: Cut) -> DataFrame:
-    broken = without(cut["offset.offset"], cut["offset.group"], ("tenant", "group"))
-    said = fn.lit("there is no such consumer group")
-    return findings(broken, "offset.offset", detail=said, repair=Repair(command=ROW))
+    group = to_json(tenant=fn.col("tenant"), group=fn.col("group"))
+    found = findings(
+        cut["offset.offset"],
+        "offset.offset",
+        detail=fn.lit("there is no such consumer group"),
+        repair=Repair(command=ROW),
+        beside={"owner": group},
+    )
+    return owned_by(found, cut["offset.group"], group)
 
 
 def _history(cut: Cut) -> DataFrame:
@@ -60,12 +66,8 @@ def _history(cut: Cut) -> DataFrame:
 
 
 def _partitions(cut: Cut) -> DataFrame:
-    truth = (
-        cut["offset.offset"]
-        .groupBy(RAFT_GROUP, "tenant", "group")
-        .agg(fn.count(fn.lit(1)).alias("partitions"))
-    )
-    return counts(cut, "offset.group", truth, ("partitions",), made=False)
+    each = cut["offset.offset"].withColumn("partitions", fn.lit(1))
+    return counts(cut, "offset.group", each, fields=("partitions",), made=False)
 
 
 def _activity(cut: Cut) -> DataFrame:
@@ -76,14 +78,10 @@ def _activity(cut: Cut) -> DataFrame:
 
 def _fences(cut: Cut) -> DataFrame:
     fenced = (fn.col("generation") != NO_GENERATION) | (fn.col("state") != LIVE)
-    truth = (
-        cut["offset.group"]
-        .where(fenced)
-        .groupBy(RAFT_GROUP)
-        .agg(fn.count(fn.lit(1)).alias("groups"))
-        .withColumn("name", fn.lit("fenced"))
+    each = cut["offset.group"].where(fenced).withColumn("groups", fn.lit(1))
+    return counts(
+        cut, "offset.fences", each.withColumn("name", fn.lit(FENCES_KEY[0])), fields=("groups",)
     )
-    return counts(cut, "offset.fences", truth, ("groups",))
 
 
 def _of_deleted_topic(cut: Cut) -> DataFrame:
@@ -134,6 +132,7 @@ RULES: Final = (
         severity="error",
         repair="the offset goes, with its history",
         find=_without_group,
+        way="owned",
     ),
     Rule(
         name="history_without_offset",
@@ -150,6 +149,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved, if the group has not changed",
         find=_partitions,
+        way="counts",
     ),
     Rule(
         name="group_activity",
@@ -158,6 +158,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_activity,
+        way="follows",
     ),
     Rule(
         name="fenced_groups",
@@ -166,6 +167,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved by what it was off",
         find=_fences,
+        way="counts",
     ),
     Rule(
         name="offset_of_deleted_topic",

@@ -5,8 +5,10 @@ A cut has each Raft group at one index, so rules that stay within a group are ex
 indexes; what is younger than the option `grace_ms` may be a race and is left out, and its finding
 says with `recheck` what to ask again before anything is done.
 
-`follows` is the pattern of every index (these rows and no others have to be there), `counts` that
-of every count.
+Most rules follow one of four patterns: `follows` is that of every index (these rows and no others
+have to be there), `counts` that of every count, `owned_by` of what lives with something else, and
+`broker` of what a lost broker leaves behind. All rules of a pattern are decided together, by one
+pass of Spark over what each contributes, so forty rules cost about as much as five.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ FINDINGS = pa.schema(
 """One row for each row that breaks a rule."""
 
 NAMES: Final = tuple(FINDINGS.names)
+KEPT: Final = NAMES[2:]
+"""What a finding says besides its rule."""
+
+Way = Literal["rows", "follows", "counts", "owned", "broker"]
+"""How what a rule finds becomes findings: it has them already, or all rules of one way are decided
+together, in one pass over what they contribute, however many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class Rule:
     repair: str
     """What puts it right, in words."""
     find: Callable[[Cut], DataFrame]
+    way: Way = "rows"
     across: bool = False
     """Whether it compares rows of several groups."""
 
@@ -135,20 +144,22 @@ def findings(
     table: str,
     *,
     detail: Column,
+    table_of: Column | None = None,
     tenant: Column | None = None,
     key: Mapping[str, Column] | None = None,
     revision: Column | None = None,
     repair: Repair | None = None,
     recheck: Column | None = None,
+    beside: Mapping[str, Column] | None = None,
 ) -> DataFrame:
     """A finding for each row of a frame that has the columns of the table's key, the revision and
-    the Raft group. What differs from that is said by name."""
+    the Raft group. What differs from that is said by name; `beside` are columns for the pattern."""
     key = key or {name: fn.col(name) for name in TABLES[table].key}
     nothing = fn.lit(None).cast("string")
     body = repair.body if repair is not None else None
     return broken.select(
         (fn.col("tenant") if tenant is None else tenant).alias("tenant"),
-        fn.lit(table).alias("table"),
+        (fn.lit(table) if table_of is None else table_of).alias("table"),
         to_json(**key).alias("key"),
         fn.col(RAFT_GROUP).alias("group"),
         (fn.col("revision") if revision is None else revision).cast("bigint").alias("revision"),
@@ -156,81 +167,143 @@ def findings(
         (fn.lit(repair.command) if repair is not None else nothing).alias("repair"),
         (body if body is not None else nothing).alias("repair_body"),
         (recheck if recheck is not None else nothing).alias("recheck"),
+        *[value.alias(name) for name, value in (beside or {}).items()],
     )
 
 
-def without(rows: DataFrame, others: DataFrame, on: Sequence[str]) -> DataFrame:
-    """The rows that have no counterpart in their own Raft group."""
-    keys = [RAFT_GROUP, *on]
-    return rows.join(others.select(*keys).distinct(), keys, "left_anti")
-
-
 def follows(cut: Cut, table: str, wanted: DataFrame) -> DataFrame:
-    """Rows of an index that have to be there and are not, or that are and need not.
+    """Of an index: the rows that are there, and those that have to be.
 
     `wanted` has the Raft group and the columns of the index's key.
     """
-    keys = [RAFT_GROUP, *TABLES[table].key]
-    there = cut[table].select(*keys, fn.col("revision").alias("there"))
-    both = there.join(wanted.select(*keys).distinct().withColumn("wanted", fn.lit(1)), keys, "full")
-    broken = both.where(fn.col("there").isNull() | fn.col("wanted").isNull())
+    there = cut[table].withColumn("there", fn.col("revision")).withColumn("wanted", fn.lit(0))
+    needed = wanted.withColumn("there", fn.lit(None).cast("bigint")).withColumn("wanted", fn.lit(1))
+    keys = TABLES[table].key
+    tenant = fn.col("tenant") if "tenant" in keys else fn.lit("")
+    columns = (
+        *(RAFT_GROUP, "there", "wanted", fn.lit(table).alias("table"), tenant.alias("tenant")),
+        to_json(**{name: fn.col(name) for name in keys}).alias("key"),
+    )
+    return there.select(*columns).unionByName(needed.select(*columns))
+
+
+def followed(rows: DataFrame) -> DataFrame:
+    """What all rules of `follows` say together: rows that are missing, and those that are in the
+    way."""
+    both = rows.groupBy("rule", RAFT_GROUP, "table", "tenant", "key").agg(
+        fn.max("there").alias("there"), fn.max("wanted").alias("wanted")
+    )
     missing = fn.col("there").isNull()
-    return findings(
-        broken,
-        table,
-        tenant=fn.col("tenant") if "tenant" in keys else fn.lit(""),
-        revision=fn.coalesce(fn.col("there"), fn.lit(0)),
-        detail=fn.when(missing, "is not there").otherwise("stands for nothing"),
-        repair=Repair(command=ROW),
+    nothing = fn.lit(None).cast("string")
+    return both.where(missing | (fn.col("wanted") == 0)).select(
+        *("rule", "tenant", "table", "key", fn.col(RAFT_GROUP).alias("group")),
+        fn.coalesce(fn.col("there"), fn.lit(0)).cast("bigint").alias("revision"),
+        fn.when(missing, "is not there").otherwise("stands for nothing").alias("detail"),
+        fn.lit(ROW).alias("repair"),
+        nothing.alias("repair_body"),
+        nothing.alias("recheck"),
     )
 
 
 def counts(
     cut: Cut,
     table: str,
-    truth: DataFrame,
+    *truth: DataFrame,
     fields: Sequence[str],
-    *,
     made: bool = True,
     demand: bool = False,
 ) -> DataFrame:
-    """Counts that are not the number of what they count.
+    """Of counts: what they are, and what they should be.
 
-    `truth` has the Raft group, the columns of the table's key and each field as it should be; rows
-    with zeros may be left out. `made`: a row stands for its counts alone, so that it may be
-    missing. `demand`: the row must not have changed since the cut for a repair to hold.
+    Each frame of `truth` has the Raft group, the columns of the table's key and each field: what a
+    row adds to it. `made`: a row stands for its counts alone, so that it may be missing. `demand`:
+    the row must not have changed since the cut for a repair to hold.
     """
-    keys = [RAFT_GROUP, *TABLES[table].key]
-    rows = cut[table].select(*keys, "revision", *[fn.col(f).alias(f"is_{f}") for f in fields])
-    right = truth.select(*keys, *[fn.col(f).alias(f"be_{f}") for f in fields])
-    zero = fn.lit(0).cast("bigint")
-    both = rows.join(right, keys, "full" if made else "left")
-    each = [
-        fn.struct(
-            fn.lit(f).alias("field"),
-            fn.coalesce(fn.col(f"is_{f}"), zero).alias("is"),
-            fn.coalesce(fn.col(f"be_{f}"), zero).cast("bigint").alias("be"),
+    keys = TABLES[table].key
+    tenant = fn.col("tenant") if "tenant" in keys else fn.lit("")
+
+    def of(rows: DataFrame, revision: Column, *, there: bool) -> DataFrame:
+        zero = fn.lit(0).cast("bigint")
+        each = [
+            fn.struct(
+                fn.lit(field).alias("field"),
+                (fn.col(field).cast("bigint") if there else zero).alias("is"),
+                (zero if there else fn.col(field).cast("bigint")).alias("be"),
+            )
+            for field in fields
+        ]
+        return (
+            rows.select(
+                *(RAFT_GROUP, fn.lit(table).alias("table"), tenant.alias("tenant")),
+                to_json(**{name: fn.col(name) for name in keys}).alias("key"),
+                revision.cast("bigint").alias("revision"),
+                fn.lit(made).alias("made"),
+                fn.lit(demand or not made).alias("demand"),
+                fn.explode(fn.array(*each)).alias("off"),
+            )
+            .select("*", "off.*")
+            .drop("off")
         )
-        for f in fields
-    ]
-    off = both.select(*keys, "revision", fn.explode(fn.array(*each)).alias("off"))
-    off = off.where(fn.col("off.is") != fn.col("off.be"))
-    more = fn.expr("try_subtract(off.be, off.is)")
-    seen = fn.element_at(_indexes(cut.context), fn.col(RAFT_GROUP))
-    revision = fn.coalesce(fn.col("revision"), fn.lit(0))
-    return findings(
-        off,
-        table,
-        tenant=fn.col("tenant") if "tenant" in keys else fn.lit(""),
-        revision=revision if demand or not made else fn.lit(None),
-        detail=text(
-            fn.col("off.field"), " is ", fn.col("off.is"), ", should be ", fn.col("off.be")
-        ),
-        repair=Repair(
-            command=COUNT,
-            body=to_json(field=fn.col("off.field"), more=more, seen=seen),
-        ),
+
+    all_of_it = of(cut[table], fn.col("revision"), there=True)
+    for rows in truth:
+        all_of_it = all_of_it.unionByName(of(rows, fn.lit(None), there=False))
+    return all_of_it
+
+
+def counted(rows: DataFrame, context: Context) -> DataFrame:
+    """What all rules of `counts` say together: counts that are not what they should be."""
+    both = rows.groupBy(
+        *("rule", RAFT_GROUP, "table", "tenant", "key", "field", "made", "demand")
+    ).agg(
+        fn.try_sum("is").alias("is"),
+        fn.try_sum("be").alias("be"),
+        fn.max("revision").alias("revision"),
     )
+    there = fn.col("revision").isNotNull() | fn.col("made")
+    more = fn.expr("try_subtract(be, is)")
+    seen = fn.element_at(_indexes(context), fn.col(RAFT_GROUP))
+    revision = fn.coalesce(fn.col("revision"), fn.lit(0))
+    return both.where(there & (fn.col("is") != fn.col("be"))).select(
+        *("rule", "tenant", "table", "key", fn.col(RAFT_GROUP).alias("group")),
+        fn.when(fn.col("demand"), revision).cast("bigint").alias("revision"),
+        text(fn.col("field"), " is ", fn.col("is"), ", should be ", fn.col("be")).alias("detail"),
+        fn.lit(COUNT).alias("repair"),
+        to_json(field=fn.col("field"), more=more, seen=seen).alias("repair_body"),
+        fn.lit(None).cast("string").alias("recheck"),
+    )
+
+
+def owned_by(
+    found: DataFrame, owners: DataFrame, owner: Column, *, anywhere: bool = False
+) -> DataFrame:
+    """Of things that others own: the finding of each, should its owner not be there, and what
+    owners there are.
+
+    `found` has the `owner` of each beside it. `anywhere`: in whichever Raft group the owner is.
+    """
+    mine = found.withColumn("owns", fn.lit(False)).withColumn(
+        "place", fn.lit("") if anywhere else fn.col("group")
+    )
+    theirs = owners.select(
+        *[fn.lit(None).cast(found.schema[name].dataType).alias(name) for name in KEPT],
+        owner.alias("owner"),
+        fn.lit(True).alias("owns"),
+        (fn.lit("") if anywhere else fn.col(RAFT_GROUP)).alias("place"),
+    )
+    return mine.unionByName(theirs)
+
+
+def unowned(rows: DataFrame) -> DataFrame:
+    """What all rules of `owned_by` say together: findings of things whose owner is not there."""
+    keys = ["rule", "place", "owner"]
+    owners = rows.where(fn.col("owns")).select(*keys).distinct()
+    return rows.where(~fn.col("owns")).join(owners, keys, "left_anti").select("rule", *KEPT)
+
+
+def of_lost_brokers(cut: Cut, rows: DataFrame) -> DataFrame:
+    """What all rules about brokers say together: findings with a `broker` that is lost."""
+    return rows.join(fn.broadcast(lost_brokers(cut)), "broker", "left_semi").select("rule", *KEPT)
 
 
 def _indexes(context: Context) -> Column:

@@ -16,11 +16,10 @@ from jobs.integrity.rule import (
     counts,
     findings,
     follows,
-    lost_brokers,
     needs,
+    owned_by,
     text,
     to_json,
-    without,
 )
 
 NEEDS: Final = needs(
@@ -39,40 +38,35 @@ NEEDS: Final = needs(
     metadata__node_epoch=("node_id",),
 )
 
-SESSION: Final = ("tenant", "client_id")
-
 
 def _subscription_without_session(cut: Cut) -> DataFrame:
-    broken = without(cut["mqtt.subscription"], cut["mqtt.session"], SESSION)
-    said = fn.lit("no session has it")
-    return findings(broken, "mqtt.subscription", detail=said, repair=Repair(command=ROW))
+    return _of_session(cut, "mqtt.subscription")
 
 
 def _will_without_session(cut: Cut) -> DataFrame:
-    broken = without(cut["mqtt.will"], cut["mqtt.session"], SESSION)
-    said = fn.lit("no session has it")
-    return findings(broken, "mqtt.will", detail=said, repair=Repair(command=ROW))
+    return _of_session(cut, "mqtt.will")
+
+
+def _of_session(cut: Cut, table: str) -> DataFrame:
+    session = to_json(tenant=fn.col("tenant"), client_id=fn.col("client_id"))
+    found = findings(
+        cut[table],
+        table,
+        detail=fn.lit("no session has it"),
+        repair=Repair(command=ROW),
+        beside={"owner": session},
+    )
+    return owned_by(found, cut["mqtt.session"], session)
 
 
 def _subscriptions(cut: Cut) -> DataFrame:
-    truth = (
-        cut["mqtt.subscription"]
-        .groupBy(RAFT_GROUP, *SESSION)
-        .agg(fn.count(fn.lit(1)).alias("subscriptions"))
-    )
-    return counts(cut, "mqtt.session", truth, ("subscriptions",), made=False)
+    each = cut["mqtt.subscription"].withColumn("subscriptions", fn.lit(1))
+    return counts(cut, "mqtt.session", each, fields=("subscriptions",), made=False)
 
 
 def _tally(cut: Cut) -> DataFrame:
-    truth = (
-        cut["mqtt.session"]
-        .groupBy(RAFT_GROUP, "tenant")
-        .agg(
-            fn.count(fn.lit(1)).alias("sessions"),
-            fn.count(fn.when(fn.col("connected"), 1)).alias("connected"),
-        )
-    )
-    return counts(cut, "mqtt.session_tally", truth, ("sessions", "connected"))
+    each = cut["mqtt.session"].withColumn("sessions", fn.lit(1))
+    return counts(cut, "mqtt.session_tally", each, fields=("sessions", "connected"))
 
 
 def _past(column: str, moment: int) -> Column:
@@ -114,14 +108,14 @@ def _session_on_lost_broker(cut: Cut) -> DataFrame:
     open_ones = cut["mqtt.session"].where(
         fn.col("connected") & (fn.col("connected_ms") < cut.settled_ms)
     )
-    broken = open_ones.join(lost_brokers(cut), "broker", "left_semi")
     body = to_json(tenant=fn.col("tenant"), client_id=fn.col("client_id"), epoch=fn.col("epoch"))
     return findings(
-        broken,
+        open_ones,
         "mqtt.session",
         detail=text("connected to ", fn.col("broker"), ", which is gone"),
         repair=Repair(command="mqtt.session.close", body=body),
         recheck=to_json(node=fn.col("broker")),
+        beside={"broker": fn.col("broker")},
     )
 
 
@@ -154,6 +148,7 @@ RULES: Final = (
         severity="error",
         repair="the subscription goes",
         find=_subscription_without_session,
+        way="owned",
     ),
     Rule(
         name="will_without_session",
@@ -162,6 +157,7 @@ RULES: Final = (
         severity="error",
         repair="the will is void, and its timer",
         find=_will_without_session,
+        way="owned",
     ),
     Rule(
         name="session_subscriptions",
@@ -170,6 +166,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved, if the session has not changed",
         find=_subscriptions,
+        way="counts",
     ),
     Rule(
         name="session_tally",
@@ -178,6 +175,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved by what it was off",
         find=_tally,
+        way="counts",
     ),
     Rule(
         name="session_expired",
@@ -218,6 +216,7 @@ RULES: Final = (
         severity="error",
         repair="the session is closed under its epoch: its expiry and its will begin to run",
         find=_session_on_lost_broker,
+        way="broker",
         across=True,
     ),
     Rule(
@@ -227,5 +226,6 @@ RULES: Final = (
         severity="error",
         repair="the timer is set or taken back",
         find=_timers,
+        way="follows",
     ),
 )

@@ -9,15 +9,14 @@ from pyspark.sql import functions as fn
 
 from jobs.datasets import RAFT_GROUP
 from jobs.integrity.rule import (
-    ROW,
     Cut,
     Repair,
     Rule,
     counts,
     findings,
     follows,
-    lost_brokers,
     needs,
+    owned_by,
     text,
     to_json,
 )
@@ -31,57 +30,37 @@ NEEDS: Final = needs(
     mqtt__share_broker=("tenant", "broker", "members", "leads"),
 )
 
-NAME: Final = (RAFT_GROUP, "tenant", "name")
-
 
 def _member_without_session(cut: Cut) -> DataFrame:
-    sessions = cut["mqtt.session"].select("tenant", "client_id")  # of any group
-    broken = (
-        cut["mqtt.share_member"]
-        .where(fn.col("joined_ms") < cut.settled_ms)
-        .join(sessions, ["tenant", "client_id"], "left_anti")
-    )
+    settled = cut["mqtt.share_member"].where(fn.col("joined_ms") < cut.settled_ms)
     item = fn.struct("name", "client_id", "filter")
     body = to_json(tenant=fn.col("tenant"), broker=fn.col("broker"), items=fn.array(item))
-    return findings(
-        broken,
+    session = to_json(tenant=fn.col("tenant"), client_id=fn.col("client_id"))
+    found = findings(
+        settled,
         "mqtt.share_member",
         detail=fn.lit("its client has no session"),
         repair=Repair(command="mqtt.share.leave", body=body),
         recheck=to_json(session=fn.array("tenant", "client_id")),
+        beside={"owner": session},
     )
-
-
-def _members(cut: Cut) -> DataFrame:
-    """The groups that the members say there are, and how many each has."""
-    return cut["mqtt.share_member"].groupBy(*NAME).agg(fn.count(fn.lit(1)).alias("members"))
+    return owned_by(found, cut["mqtt.session"], session, anywhere=True)
 
 
 def _groups(cut: Cut) -> DataFrame:
-    there = cut["mqtt.share_group"].select(*NAME, "revision")
-    said = _members(cut).withColumnRenamed("members", "found")
-    both = there.join(said, list(NAME), "full")
-    missing = fn.col("revision").isNull()
-    return findings(
-        both.where(missing | fn.col("found").isNull()),
-        "mqtt.share_group",
-        revision=fn.coalesce(fn.col("revision"), fn.lit(0)),
-        detail=fn.when(missing, "has members and is not there").otherwise("has no member"),
-        repair=Repair(command=ROW),
-    )
+    return follows(cut, "mqtt.share_group", cut["mqtt.share_member"])
 
 
 def _group_members(cut: Cut) -> DataFrame:
-    off = counts(cut, "mqtt.share_group", _members(cut), ("members",), made=False)
-    # A group without any member goes as a whole.
-    return off.where(~fn.col("detail").endswith(" 0"))
+    # A group without any member goes as a whole, and has nothing to count.
+    each = cut["mqtt.share_member"].withColumn("members", fn.lit(1))
+    return counts(cut, "mqtt.share_group", each, fields=("members",), made=False)
 
 
 def _leader_lost(cut: Cut) -> DataFrame:
-    led = cut["mqtt.share_group"].withColumn("broker", fn.col("leader"))
-    broken = led.join(lost_brokers(cut), "broker", "left_semi")
     said = text("led by ", fn.col("leader"), ", which is gone")
-    return findings(broken, "mqtt.share_group", detail=said)
+    led = cut["mqtt.share_group"]
+    return findings(led, "mqtt.share_group", detail=said, beside={"broker": fn.col("leader")})
 
 
 def _of_client(cut: Cut) -> DataFrame:
@@ -92,31 +71,30 @@ def _of_broker(cut: Cut) -> DataFrame:
     return follows(cut, "mqtt.share_of_broker", cut["mqtt.share_member"])
 
 
-def _living(cut: Cut) -> DataFrame:
-    """Groups by their leaders: those that have members, which the others have not for long."""
-    groups = cut["mqtt.share_group"].select(*NAME, fn.col("leader").alias("broker"))
-    return groups.join(_members(cut).select(*NAME), list(NAME), "left_semi")
-
-
 def _leads(cut: Cut) -> DataFrame:
-    return follows(cut, "mqtt.share_lead", _living(cut))
+    return follows(cut, "mqtt.share_lead", _led(cut))
+
+
+def _led(cut: Cut) -> DataFrame:
+    return cut["mqtt.share_group"].select(
+        RAFT_GROUP, "tenant", "name", fn.col("leader").alias("broker")
+    )
 
 
 def _brokers(cut: Cut) -> DataFrame:
-    zero = fn.lit(0).cast("bigint")
-    one = fn.lit(1).cast("bigint")
-    members = cut["mqtt.share_member"].select(
-        RAFT_GROUP, "tenant", "broker", one.alias("members"), zero.alias("leads")
+    members = cut["mqtt.share_member"].withColumn("members", fn.lit(1))
+    members = members.withColumn("leads", fn.lit(0))
+    leads = _led(cut).withColumn("members", fn.lit(0)).withColumn("leads", fn.lit(1))
+    of_all = fn.lit("")  # the tenant that stands for all of them
+    return counts(
+        cut,
+        "mqtt.share_broker",
+        members,
+        leads,
+        members.withColumn("tenant", of_all),
+        leads.withColumn("tenant", of_all),
+        fields=("members", "leads"),
     )
-    leads = _living(cut).select(
-        RAFT_GROUP, "tenant", "broker", zero.alias("members"), one.alias("leads")
-    )
-    each = members.unionByName(leads)
-    both = each.unionByName(each.withColumn("tenant", fn.lit("")))  # the empty one is all tenants
-    truth = both.groupBy(RAFT_GROUP, "tenant", "broker").agg(
-        fn.sum("members").alias("members"), fn.sum("leads").alias("leads")
-    )
-    return counts(cut, "mqtt.share_broker", truth, ("members", "leads"))
 
 
 RULES: Final = (
@@ -127,6 +105,7 @@ RULES: Final = (
         severity="error",
         repair="the member leaves, if it has not changed",
         find=_member_without_session,
+        way="owned",
         across=True,
     ),
     Rule(
@@ -136,6 +115,7 @@ RULES: Final = (
         severity="error",
         repair="the group goes, or is made with the broker of its first member as leader",
         find=_groups,
+        way="follows",
     ),
     Rule(
         name="share_group_members",
@@ -144,6 +124,7 @@ RULES: Final = (
         severity="error",
         repair="the count is moved, if the group has not changed",
         find=_group_members,
+        way="counts",
     ),
     Rule(
         name="share_leader_lost",
@@ -152,6 +133,7 @@ RULES: Final = (
         severity="warning",
         repair="none: the controller gives it another leader",
         find=_leader_lost,
+        way="broker",
         across=True,
     ),
     Rule(
@@ -161,6 +143,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_of_client,
+        way="follows",
     ),
     Rule(
         name="share_of_broker",
@@ -169,6 +152,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_of_broker,
+        way="follows",
     ),
     Rule(
         name="share_lead",
@@ -177,6 +161,7 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_leads,
+        way="follows",
     ),
     Rule(
         name="share_broker",
@@ -185,5 +170,6 @@ RULES: Final = (
         severity="error",
         repair="the count is moved by what it was off",
         find=_brokers,
+        way="counts",
     ),
 )

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from state_machines.metadata import segments
-from state_machines.metadata.segments import INDEX, LOADS, PREPARE_DELETE, SEGMENTS, Segment
+from state_machines.metadata.segments import (
+    HELD,
+    INDEX,
+    LED,
+    LOADS,
+    PREPARE_DELETE,
+    SEGMENTS,
+    Segment,
+)
 from state_machines.metadata.shards import MARKS, SHARDS, ShardMark
 from state_machines.op import Stamp
 from state_machines.repair import counted, let, repairs
@@ -26,8 +34,22 @@ def _segment(db: Tables, at: Stamp, key: tuple[str, str, int]) -> bool:
     if segment is None or not _orphan(db, segment):
         return False
     for place in segments.places(segment):
-        db.delete(INDEX, *place, *key)
+        if db.delete(INDEX, *place, *key):
+            _unload(db, *place[:2])
     return db.delete(SEGMENTS, *key)
+
+
+def _unload(db: Tables, why: str, node_id: str) -> None:
+    """As commands count it, but a count that is too low already stays what it is."""
+    load = db.get(LOADS, node_id)
+    if load is None:
+        return
+    held = load.held - (why == HELD and load.held > 0)
+    led = load.led - (why == LED and load.led > 0)
+    if held or led:
+        db.put(LOADS, segments.NodeLoad(node_id, held, led))
+    else:
+        db.delete(LOADS, node_id)
 
 
 @repairs(INDEX)
@@ -35,9 +57,8 @@ def _place(db: Tables, at: Stamp, key: tuple[str, str, int, str, str, int]) -> b
     """A segment is found under the nodes that it concerns."""
     row = segments.SegmentPlace(*key)
     segment = db.get(SEGMENTS, row.tenant, row.shard, row.sequence)
-    right = segment is not None and not _orphan(db, segment)
-    if segment is not None and right:
-        right = (row.why, row.node_id, row.epoch) in segments.places(segment)
+    place = (row.why, row.node_id, row.epoch)
+    right = segment is not None and place in segments.places(segment)
     return let(db, INDEX, row, right)
 
 

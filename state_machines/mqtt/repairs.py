@@ -1,6 +1,6 @@
 """How rows of an `mqtt` group are put right: see `state_machines.repair`.
 
-Nothing here moves a count: those are repaired on their own, as if the rows were right already.
+An index row that is set or taken back moves no count: those follow the rows that are indexed.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def _share_group(db: Tables, at: Stamp, key: tuple[str, str]) -> bool:
     if (group is None) == (first is None):
         return False
     if group is not None:
-        db.delete(LEADS, group.leader, *key)
+        if db.delete(LEADS, group.leader, *key):
+            _leads_more(db, group, -1)
         return db.delete(GROUPS, *key)
     assert first is not None
     members = sum(1 for _ in itertools.islice(db.scan(MEMBERS, *key), MEMBERS_MAX + 1))
@@ -169,5 +170,19 @@ def _share_group(db: Tables, at: Stamp, key: tuple[str, str]) -> bool:
         raise Conflict(f"key: the group has more than {MEMBERS_MAX} members")
     made = share_rows.ShareGroup(*key, first.broker, db.unique(), members, at.now_ms)
     db.put(GROUPS, replace(made, created_ms=first.joined_ms))
-    db.put(LEADS, share_rows.ShareLead(first.broker, *key))
+    if let(db, LEADS, share_rows.ShareLead(first.broker, *key), True):
+        _leads_more(db, made, 1)
     return True
+
+
+def _leads_more(db: Tables, group: share_rows.ShareGroup, more: int) -> None:
+    """As commands count it, but a count that is too low already stays what it is."""
+    for tenant in (group.tenant, ""):
+        row = db.get(BROKERS, tenant, group.leader) or share_rows.ShareBroker(
+            tenant, group.leader, 0, 0
+        )
+        row = replace(row, leads=max(0, row.leads + more))
+        if row.members or row.leads:
+            db.put(BROKERS, row)
+        else:
+            db.delete(BROKERS, tenant, group.leader)
