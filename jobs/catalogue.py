@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jobs import chargeback, diff, history, lag, sessions
+from jobs import chargeback, diff, fsck, history, lag, sessions
 from jobs.job import Job
 
 JOBS: Final[dict[str, Job]] = {
@@ -15,6 +15,7 @@ JOBS: Final[dict[str, Job]] = {
         chargeback.JOB,
         diff.JOB,
         history.JOB,
+        fsck.JOB,
     )
 }
 """By name, in the order in which they are listed."""

@@ -66,6 +66,10 @@ class Manifest:
         """Rows of a table, of all groups."""
         return sum(each.rows for each in self.files if each.table == table)
 
+    def groups(self, table: str) -> tuple[str, ...]:
+        """The group of each file of a table, in the order of the files."""
+        return tuple([each.group for each in self.files if each.table == table])
+
     def write(self, directory: Path) -> None:
         """Put it into the cut's directory, whole or not at all."""
         part = directory / f".{MANIFEST}.part"

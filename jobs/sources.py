@@ -22,7 +22,7 @@ from pyspark.sql import functions as fn
 
 from jobs import cut as cuts
 from jobs import operation_files
-from jobs.datasets import ddl, empty, frame
+from jobs.datasets import RAFT_GROUP, ddl, empty, frame
 from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
 from jobs.schemas import project
@@ -105,7 +105,10 @@ def read(session: Session, job: Job, given: Sources, checked: set[Path] | None =
                 frames[name] = frame(session, wanted.schema, found, name)
             continue
         paths = _paths(name, wanted, given, manifests)
-        if paths is not None:
+        if paths is not None and RAFT_GROUP in wanted.schema.names:
+            groups = manifests[wanted.of].groups(wanted.table)
+            frames[name] = _of_groups(session, paths, groups, wanted.schema, name)
+        elif paths is not None:
             frames[name] = read_files(session, paths, wanted.schema, name)
         elif wanted.required:
             raise MissingInput(f"{job.name} needs {name}: {_remedy(name, wanted)}", name)
@@ -134,6 +137,25 @@ def read_files(
         uris = [path.absolute().as_uri() for path in paths]
         return session.spark.read.schema(ddl(schema)).parquet(*uris)
     return frame(session, schema, _pages(paths, schema, dataset), dataset)
+
+
+def _of_groups(
+    session: Session,
+    paths: Sequence[Path],
+    groups: Sequence[str],
+    schema: pa.Schema,
+    dataset: str,
+) -> DataFrame:
+    """The same of a cut's files, each with the Raft group that its rows are of."""
+    place = schema.get_field_index(RAFT_GROUP)
+    stored = schema.remove(place)
+    found: DataFrame | None = None
+    for group in sorted(set(groups)):
+        mine = [path for path, of in zip(paths, groups, strict=True) if of == group]
+        some = read_files(session, mine, stored, dataset).withColumn(RAFT_GROUP, fn.lit(group))
+        found = some if found is None else found.unionByName(some)
+    assert found is not None, "a table that is there has files"
+    return found.select(*schema.names)
 
 
 def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[pa.RecordBatch]:

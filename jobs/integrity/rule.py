@@ -32,8 +32,9 @@ SEVERITIES: Final = ("error", "warning")
 
 ROW: Final = "group.repair.row"
 COUNT: Final = "group.repair.count"
-STRUCTURAL: Final = frozenset({ROW, COUNT})
-"""Repairs of what no ordinary command may meet: they come before all others."""
+STRUCTURAL: Final = (COUNT, ROW)
+"""Repairs of what no ordinary command may meet: they come before all others, counts first, as a
+row that is repaired is counted as by any command."""
 
 
 def _not_null(name: str, kind: pa.DataType) -> pa.Field:

@@ -34,8 +34,8 @@ def _segment(db: Tables, at: Stamp, key: tuple[str, str, int]) -> bool:
     if segment is None or not _orphan(db, segment):
         return False
     for place in segments.places(segment):
-        if db.delete(INDEX, *place, *key):
-            _unload(db, *place[:2])
+        db.delete(INDEX, *place, *key)
+        _unload(db, *place[:2])
     return db.delete(SEGMENTS, *key)
 
 

@@ -161,8 +161,8 @@ def _share_group(db: Tables, at: Stamp, key: tuple[str, str]) -> bool:
     if (group is None) == (first is None):
         return False
     if group is not None:
-        if db.delete(LEADS, group.leader, *key):
-            _leads_more(db, group, -1)
+        db.delete(LEADS, group.leader, *key)
+        _leads_more(db, group, -1)
         return db.delete(GROUPS, *key)
     assert first is not None
     members = sum(1 for _ in itertools.islice(db.scan(MEMBERS, *key), MEMBERS_MAX + 1))
@@ -170,8 +170,8 @@ def _share_group(db: Tables, at: Stamp, key: tuple[str, str]) -> bool:
         raise Conflict(f"key: the group has more than {MEMBERS_MAX} members")
     made = share_rows.ShareGroup(*key, first.broker, db.unique(), members, at.now_ms)
     db.put(GROUPS, replace(made, created_ms=first.joined_ms))
-    if let(db, LEADS, share_rows.ShareLead(first.broker, *key), True):
-        _leads_more(db, made, 1)
+    let(db, LEADS, share_rows.ShareLead(first.broker, *key), True)
+    _leads_more(db, made, 1)
     return True
 
 
