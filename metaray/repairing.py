@@ -109,7 +109,7 @@ class Told:
 
 
 async def repair(client: Calls, plan: Plan) -> Told:
-    """Execute a plan. Raises Invalid, before it is begun, for one that asks for what is no repair."""
+    """Execute a plan. Raises Invalid, before it begins, for one that asks for what is no repair."""
     for some in plan.findings():
         for each in some:
             if each["repair"] is not None:

@@ -42,6 +42,7 @@ from tests.machine import (
     plausible_schedules,
     plausible_tenants,
 )
+from tests.machine.plausible_repairs import repairs
 from tests.machine.plausible_security import security
 from tests.machine.plausible_transactions import transactions
 
@@ -144,6 +145,7 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
     }[kind]()
     known += plausible_engine.more(kind, luck, index, epochs)
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
+    more += [lambda: luck.choice(repairs(kind, luck, index))()]
     return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
 
 

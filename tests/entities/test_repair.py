@@ -1,0 +1,160 @@
+"""Repairs: what is wrong is put right, what is right stays, and a count is repaired once."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+from typing import Any
+
+import pytest
+
+from state_machines import packing, row_key
+from state_machines.errors import Conflict, Fenced, Invalid, NotFound
+from state_machines.machine import Machine
+from state_machines.mqtt.session import OpenSession
+from state_machines.mqtt.sessions import SESSIONS, TALLIES
+from state_machines.mqtt.subscription import SUBSCRIPTIONS, Subscription
+from state_machines.mqtt.will import WILLS
+from state_machines.raft.messages import Entry
+from state_machines.repair import COUNTED, MORE_MAX, REPAIRERS, RepairCount, RepairRow
+from state_machines.tables import TABLES, Table
+from storage.memory import MemoryKeyValue
+from tests.entities.group import Group, rows_but_books
+from tests.machine.plausible import history
+
+KINDS = ("metadata", "mqtt", "offset")
+
+
+def put(group: Group, table: Table[Any], row: Any) -> None:
+    value = packing.row_packer()((group.index, packing.row_values(row)))
+    group.store.put(table.name, table.key_of(row), value)
+
+
+def row(table: Table[Any], *key: Any) -> RepairRow:
+    return RepairRow(table=table.name, key=row_key.pack(key))
+
+
+def count(more: int, seen: int, field: str = "sessions") -> RepairCount:
+    return RepairCount(
+        table=TALLIES.name, key=row_key.pack(("default",)), field=field, more=more, seen=seen
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_is_never_changed(kind: str) -> None:
+    store = MemoryKeyValue()
+    machine = Machine(kind, f"{kind}-0", store)
+    for index, batch in enumerate(history(kind, Random(7), 250), 1):
+        machine.apply(Entry(1, index, batch.SerializeToString()))
+    group = Group(kind, store)
+    looked_at = 0
+    for name in sorted(REPAIRERS):
+        table = TABLES[name]
+        rows = [table.decode(value)[0] for _, value in list(store.scan(name, ()))]
+        for each in rows:
+            if name == "mqtt.outbox":  # it may have expired, and then it goes
+                continue
+            before = rows_but_books(store)
+            assert group.run(row(table, *table.key_of(each))) is False, each
+            assert rows_but_books(store) == before
+            looked_at += 1
+    assert looked_at > 10
+
+
+def test_what_nobody_owns_goes_and_goes_once() -> None:
+    group = Group("mqtt")
+    put(group, SUBSCRIPTIONS, Subscription("default", "c", "f", 0, False, False, 0, 1))
+    assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is True
+    assert group.rows("mqtt.subscription") == 0
+    assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is False
+
+
+def test_what_has_an_owner_by_now_stays() -> None:
+    group = Group("mqtt")
+    put(group, SUBSCRIPTIONS, Subscription("default", "c", "f", 0, False, False, 0, 1))
+    group.run(OpenSession(client_id="c", broker="b1"))
+    assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is False
+    assert group.rows("mqtt.subscription") == 1
+
+
+def test_a_count_is_moved_by_what_it_was_off_whatever_has_happened_since() -> None:
+    group = Group("mqtt")
+    group.run(OpenSession(client_id="a", broker="b1"))
+    stored = group.store.get(TALLIES.name, ("default",))
+    assert stored is not None
+    put(group, TALLIES, dataclasses.replace(TALLIES.decode(stored)[0], sessions=5))
+    seen = group.index
+    group.run(OpenSession(client_id="b", broker="b1"))
+    assert group.run(count(-4, seen)) == 2
+
+
+def test_a_count_is_repaired_once_of_what_was_seen() -> None:
+    group = Group("mqtt")
+    group.run(OpenSession(client_id="a", broker="b1"))
+    seen = group.index
+    assert group.run(count(1, seen)) == 2
+    with group.refuses(Fenced, "^seen: "):
+        group.run(count(1, seen))
+    assert group.run(count(1, seen, "connected")) == 2, "the other count was not repaired"
+    assert group.run(count(-1, group.index)) == 1, "who has seen the repair may repair again"
+
+
+def test_a_count_is_made_and_goes_with_what_it_counts() -> None:
+    group = Group("mqtt")
+    load = RepairCount(
+        table="mqtt.connector_load", key=row_key.pack(("b1",)), field="running", more=2, seen=0
+    )
+    assert group.run(load) == 2
+    assert group.rows("mqtt.connector_load") == 1
+    assert group.run(dataclasses.replace(load, more=-2, seen=group.index)) == 0
+    assert group.rows("mqtt.connector_load") == 0
+
+
+def test_counts_that_cannot_be() -> None:
+    group = Group("mqtt")
+    with group.refuses(Conflict, "^more: "):
+        group.run(count(-1, group.index))
+    with group.refuses(Conflict, "^seen: .* is to come"):
+        group.run(count(1, group.index + 1_000))
+    of_session = RepairCount(
+        table="mqtt.session",
+        key=row_key.pack(("default", "c")),
+        field="subscriptions",
+        more=1,
+        seen=0,
+    )
+    with group.refuses(NotFound, "^key: "):
+        group.run(of_session)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (dataclasses.replace(count(1, 1), more=0), "more"),
+        (dataclasses.replace(count(1, 1), more=MORE_MAX + 1), "more"),
+        (dataclasses.replace(count(1, 1), more=-MORE_MAX - 1), "more"),
+        (dataclasses.replace(count(1, 1), seen=-1), "seen"),
+        (dataclasses.replace(count(1, 1), field="epoch"), "field"),
+        (dataclasses.replace(count(1, 1), table="mqtt.will"), "table"),
+        (dataclasses.replace(count(1, 1), table="no.table"), "table"),
+        (dataclasses.replace(count(1, 1), key=b"\xc1"), "key"),
+        (RepairRow(table=SESSIONS.name, key=row_key.pack(("default", "c"))), "table"),
+        (RepairRow(table=WILLS.name, key=row_key.pack(("default",))), "key"),
+    ],
+)
+def test_limits(wrong: Any, field: str) -> None:
+    Group("mqtt").beyond(wrong, field)
+
+
+def test_a_row_of_another_kind() -> None:
+    group = Group("offset")
+    with pytest.raises(Invalid, match=r"^tag: "):
+        group.run(row(WILLS, "default", "c"))
+
+
+def test_tables_have_what_is_counted() -> None:
+    for name, known in COUNTED.items():
+        fields = {each.name for each in dataclasses.fields(TABLES[name].row)}
+        assert set(known.fields) <= fields
+        if known.made:
+            assert fields == {*TABLES[name].key, *known.fields}, "nothing else would be known"
