@@ -85,6 +85,7 @@ class OutboxState:
 WILLS: Final = Table("mqtt.will", Will, key=("tenant", "client_id"))
 OUTBOX: Final = Table("mqtt.outbox", Outbox, key=("outbox_id",))
 COUNTER: Final = Table("mqtt.outbox_counter", OutboxCounter, key=("name",))
+OUTBOX_NAME: Final = "outbox"  #: of the only counter
 
 
 def arm(db: Tables, will: Will, due_ms: int) -> None:
@@ -107,9 +108,9 @@ def _remove(db: Tables, at: Stamp, will: Will) -> None:
 def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:
     """The will goes to the outbox."""
     cancel(db, will)
-    counter = db.get(COUNTER, "outbox")
+    counter = db.get(COUNTER, OUTBOX_NAME)
     number = counter.last + 1 if counter is not None else 1
-    db.put(COUNTER, OutboxCounter("outbox", number))
+    db.put(COUNTER, OutboxCounter(OUTBOX_NAME, number))
     db.put(
         OUTBOX,
         Outbox(

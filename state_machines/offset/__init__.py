@@ -7,6 +7,7 @@
     history     where a group stood a while ago
     reset       what an operator does: delete, reset, rewind
     repairs     how rows that an audit found wrong are put right
+    restore     rows of a backup come back
     tenant_purge  all rows of a tenant go
 
 Importing this package registers them all.
@@ -19,8 +20,19 @@ from state_machines.offset import (
     offset,
     repairs,
     reset,
+    restore,
     rows,
     tenant_purge,
 )
 
-__all__ = ["activity", "group", "history", "offset", "repairs", "reset", "rows", "tenant_purge"]
+__all__ = [
+    "activity",
+    "group",
+    "history",
+    "offset",
+    "repairs",
+    "reset",
+    "restore",
+    "rows",
+    "tenant_purge",
+]
