@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from state_machines import names, packing, quota, removal, row_key
 from state_machines.batch import Batch, Outcome, Revision, each
-from state_machines.errors import Invalid, NotFound
+from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.keyvalue import Part
 from state_machines.op import Stamp
 from state_machines.tables import TABLES, Table, Tables
@@ -60,6 +60,7 @@ class Restorer(Generic[R]):
     topic: str  #: its field that names a topic, empty for none
     consumers: str  #: its field that names a consumer group
     local: bool  #: every Raft group has such a row of its own
+    stays: bool  #: its rows are never taken away
 
     def comparable(self, row: R) -> R:
         """What two rows are equal in, but for `floors`."""
@@ -122,6 +123,7 @@ def restorer(
     topic: str = "",
     consumers: str = "",
     local: bool = False,
+    stays: bool = False,
 ) -> Callable[[Put[R]], Put[R]]:
     """Register how a row of this table is put: `before` is the one that is there, if any.
 
@@ -152,6 +154,7 @@ def restorer(
             topic=topic,
             consumers=consumers,
             local=local,
+            stays=stays,
         )
         return put
 
@@ -281,6 +284,8 @@ class Remove(Batch):
             row = db.get(known.table, *self._parts(item))
             if row is None:
                 return Revision(0)
+            if known.stays:
+                raise Conflict("keys: what was given once is never forgotten")
             known.remove(db, at, row)
             return Revision(db.revision)
 

@@ -137,11 +137,7 @@ def _check_epoch(row: NodeEpoch) -> None:
     restoring.count(row.epoch, "epoch")
 
 
-def _stays(db: Tables, at: Stamp, row: NodeEpoch) -> None:
-    raise Conflict(f"node_id: the epoch of {row.node_id!r} is never forgotten")
-
-
-@restorer(EPOCHS, check=_check_epoch, floors=("epoch",), remove=_stays)
+@restorer(EPOCHS, check=_check_epoch, floors=("epoch",), stays=True)
 def _epoch(db: Tables, at: Stamp, before: NodeEpoch | None, row: NodeEpoch) -> None:
     db.put(EPOCHS, row)  # higher than the one that is there, or `equal` had left it
 
@@ -185,9 +181,7 @@ def _plain_tenant(row: Tenant) -> Tenant:
 
 
 def _remove_tenant(db: Tables, at: Stamp, row: Tenant) -> None:
-    if row.name == names.DEFAULT_TENANT:
-        raise Conflict(f"name: {row.name!r} cannot be deleted")
-    db.delete(TENANTS, row.name)
+    db.delete(TENANTS, row.name)  # `default` is there without a row
 
 
 @restorer(

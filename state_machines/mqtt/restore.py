@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from state_machines import names, quota, restoring
-from state_machines.errors import Conflict, Invalid
+from state_machines.errors import Invalid
 from state_machines.mqtt import acl, auto_subscribe, blacklist, due, rewrite, tallies, will
 from state_machines.mqtt.acl import ACLS, AclItem, AclRule, PutAcls
 from state_machines.mqtt.auto_subscribe import (
@@ -209,11 +209,7 @@ def _check_counter(row: OutboxCounter) -> None:
     restoring.count(row.last, "last")
 
 
-def _stays(db: Tables, at: Stamp, row: OutboxCounter) -> None:
-    raise Conflict("name: what was given is never given again")
-
-
-@restorer(COUNTER, check=_check_counter, floors=("last",), remove=_stays, local=True)
+@restorer(COUNTER, check=_check_counter, floors=("last",), local=True, stays=True)
 def _counter(db: Tables, at: Stamp, before: OutboxCounter | None, row: OutboxCounter) -> None:
     db.put(COUNTER, row)  # higher than the one that is there, or `equal` had left it
 

@@ -1,0 +1,147 @@
+"""Backups: a cut of every table of every group, verified, and read back row by row.
+
+A backup is a directory of `jobs.cut`: Parquet and a manifest, which any reader of Parquet opens.
+`verify` reads it all again: each file against its checksum, each row against its class and its
+entity's limits. `rows` is how a restore reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actors.rows import revisions_of, rows_of
+from jobs import cut
+from jobs.cut import CutFile, Manifest
+from jobs.errors import BadCut
+from state_machines import lease, packing, row_key
+from state_machines.errors import Invalid
+from state_machines.lease import ATTACHMENTS
+from state_machines.restoring import LEFT_OUT, RESTORERS, Restorer, check_row
+from state_machines.tables import TABLES, Table
+
+BATCH_ROWS: Final = 10_000  #: of Parquet in memory at once
+
+GROUPS_OWN: Final = "how this very group stands"
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerdict:
+    """What a backup has of a table, and why it is not restored; empty if it is."""
+
+    table: str
+    rows: int
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A backup that is whole."""
+
+    manifest: Manifest
+    tables: tuple[TableVerdict, ...]
+
+
+def why_left_out(table: str) -> str:
+    """Why rows of a table are not restored; empty for those that are."""
+    if table in RESTORERS:
+        return ""
+    known = TABLES.get(table)
+    if known is None:
+        return "this version has no such table"
+    return LEFT_OUT.get(table, GROUPS_OWN if not known.kind else "it says of no way back")
+
+
+def verify(directory: Path, *, progress: Callable[[int], None] | None = None) -> Verdict:
+    """Read a backup whole. `progress` is told how many rows were read so far.
+
+    Raises BadCut for a directory that is no whole cut, for a file that is not what its manifest
+    says and for one that is not Parquet; Invalid naming table and field for a row that could not
+    be restored.
+    """
+    manifest = cut.read_manifest(directory)
+    cut.check(directory, manifest)
+    read = 0
+    found: dict[str, int] = {}
+    for file in manifest.files:
+        known = RESTORERS.get(file.table)
+        here = 0
+        for batch in _batches(directory, file):
+            if known is not None:
+                _check_all(known, batch, file)
+            here += batch.num_rows
+            if progress is not None:
+                progress(read + here)
+        if here != file.rows:
+            raise BadCut(f"{file.path}: {here} rows, the manifest says {file.rows}")
+        read += here
+        found[file.table] = found.get(file.table, 0) + here
+    tables = [TableVerdict(name, found[name], why_left_out(name)) for name in sorted(found)]
+    return Verdict(manifest, tuple(tables))
+
+
+def _check_all(known: Restorer[Any], batch: pa.RecordBatch, file: CutFile) -> None:
+    for row, _ in _decoded(known.table.row, batch, file):
+        check_row(known, row)
+
+
+def rows(directory: Path, manifest: Manifest, known: Restorer[Any]) -> Iterator[tuple[Any, int]]:
+    """The rows of a table that a backup has, of all groups, each with its revision.
+
+    Raises BadCut for a file that is not Parquet, Invalid naming table and field for a row that is
+    not of the table's class.
+    """
+    return _rows(directory, manifest, known.table)
+
+
+class Leased:
+    """The rows of a backup that lived on leases: attached, and the same row since (`lease.py`)."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self._marks = {
+            _mark(row.table, row.key, row.revision, row.mark)
+            for row, _ in _rows(directory, manifest, ATTACHMENTS)
+        }
+        self._pack = packing.row_packer()
+
+    def has(self, known: Restorer[Any], row: Any, revision: int) -> bool:
+        """Whether a row of the backup is one of them."""
+        if not self._marks:
+            return False
+        stored = self._pack((revision, packing.row_values(row)))
+        key = row_key.pack(known.table.key_of(row))
+        return _mark(known.table.name, key, *lease.marks(known.table, stored)) in self._marks
+
+
+def _mark(table: str, key: bytes, revision: int, mark: int) -> bytes:
+    """What stands for a row among the leased ones."""
+    return hashlib.sha256(packing.pack_columns([table, key, revision, mark])).digest()[:16]
+
+
+def _rows(directory: Path, manifest: Manifest, table: Table[Any]) -> Iterator[tuple[Any, int]]:
+    for file in manifest.files:
+        if file.table == table.name:
+            for batch in _batches(directory, file):
+                yield from _decoded(table.row, batch, file)
+
+
+def _decoded(row: type, batch: pa.RecordBatch, file: CutFile) -> Iterator[tuple[Any, int]]:
+    try:
+        yield from zip(rows_of(row, batch), revisions_of(batch), strict=True)
+    except Invalid as error:
+        raise Invalid(f"{file.table}: {error.detail} ({file.path})") from None
+
+
+def _batches(directory: Path, file: CutFile) -> Iterator[pa.RecordBatch]:
+    path = directory / file.path
+    try:
+        with pq.ParquetFile(path) as parquet:
+            yield from parquet.iter_batches(batch_size=BATCH_ROWS)
+    except (pa.ArrowException, OSError) as error:
+        raise BadCut(f"{file.path}: {error}") from None

@@ -1,0 +1,79 @@
+"""What was written down comes back: every table, every kind, any number of groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from metaray import backups
+from metaray.restoring import Scope, restore
+from state_machines.restoring import LEFT_OUT, RESTORERS
+from state_machines.tables import TABLES
+from tests.backups import world
+from tests.backups.world import TAKEN_MS, Cluster
+from tests.machine import derived
+from tests.machine.operations import KINDS
+
+SEEDS = range(3)
+
+
+def now_ms() -> int:
+    return TAKEN_MS
+
+
+def test_every_table_says_whether_it_comes_back() -> None:
+    kinds = {name for name, table in TABLES.items() if table.kind in KINDS}
+    assert not kinds - set(RESTORERS) - set(LEFT_OUT)
+    assert not set(RESTORERS) & set(LEFT_OUT)
+    assert all(backups.why_left_out(name) for name in TABLES if name not in RESTORERS)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_truth_comes_back_into_an_empty_cluster(seed: int, groups: int, tmp_path: Path) -> None:
+    was = world.fleet(seed)
+    manifest = world.write(was, tmp_path / "cut")
+    now = Cluster(groups)
+    done = restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    assert [(each.table, each.refusals) for each in done.tables if each.refused] == []
+    assert done.ok
+    leased = backups.Leased(tmp_path / "cut", manifest)
+    for known in RESTORERS.values():
+        wanted = Counter(
+            known.comparable(row)
+            for row, revision in backups.rows(tmp_path / "cut", manifest, known)
+            if not 0 < known.ends_ms(row) <= TAKEN_MS and not leased.has(known, row, revision)
+        )
+        found = Counter(map(known.comparable, now.rows(known.table)))
+        if known.local:
+            wanted = Counter(dict.fromkeys(wanted, groups))
+        assert found == wanted, known.table.name
+        floors = {known.table.key_of(row): known.floor(row) for row in was.rows(known.table)}
+        for row in now.rows(known.table):
+            assert known.floor(row) >= floors[known.table.key_of(row)]
+    if groups == 1:
+        for kind in KINDS:
+            derived.check(kind, now.members[f"{kind}-0"].store)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_doing_it_again_changes_nothing(seed: int, tmp_path: Path) -> None:
+    was = world.fleet(seed)
+    world.write(was, tmp_path / "cut")
+    now = Cluster()
+    restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    now.asked.clear()
+    again = restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    assert again.ok
+    assert {each.table for each in now.asked} <= {"mqtt.outbox_counter"}
+    assert sum(each.done for each in again.tables) == 0
+
+
+def test_every_table_that_comes_back_was_in_one_of_these_histories() -> None:
+    seen = set()
+    for seed in SEEDS:
+        cluster = world.fleet(seed)
+        seen |= {name for name, known in RESTORERS.items() if cluster.rows(known.table)}
+    assert set(RESTORERS) - seen == set()
