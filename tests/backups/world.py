@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from actors import columns
 from jobs.cut import CutFile, Manifest
-from state_machines import op, packing
+from state_machines import op
 from state_machines.machine import Machine
 from state_machines.raft.messages import Entry
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
@@ -133,32 +133,22 @@ def write_file(
     path = directory / table / f"{group}-00000.parquet"
     path.parent.mkdir(exist_ok=True)
     pq.write_table(arrow(rows), path)
+    yield CutFile(path=f"{table}/{path.name}", table=table, group=group, **told(path))
+
+
+def told(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file; of one that is not Parquet, that it has no rows."""
     data = path.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    yield CutFile(
-        path=f"{table}/{path.name}",
-        table=table,
-        group=group,
-        rows=len(rows),
-        bytes=len(data),
-        sha256=digest,
-    )
+    try:
+        rows = pq.ParquetFile(path).metadata.num_rows
+    except pa.ArrowException:
+        rows = 0
+    return {"rows": rows, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def arrow(rows: Sequence[tuple[Any, int]]) -> pa.Table:
     """Rows and revisions as a cut has them."""
     kind = type(rows[0][0])
-    if "revision" in packing.field_names(kind):  # FALLBACK
-        return pa.Table.from_pylist(
-            [
-                {
-                    ("own_revision" if k == "revision" else k): v
-                    for k, v in dataclasses.asdict(row).items()
-                }
-                | {"revision": revision}
-                for row, revision in rows
-            ]
-        )
     page = columns.batch(kind, [row for row, _ in rows], [revision for _, revision in rows])
     return pa.Table.from_batches([page])
 

@@ -20,7 +20,7 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import fitting_engine, fitting_tenants, values
+from tests.bad_input import fitting_engine, fitting_restore, fitting_tenants, values
 from tests.bad_input.fitting_security import FITTING_SECURITY, SECURITY_ITEMS
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
@@ -34,6 +34,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     },
     **fitting_engine.FITTING,
     **fitting_tenants.FITTING,
+    **fitting_restore.FITTING,
     **FITTING_SECURITY,
     "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},
     "group.lease.attach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},

@@ -39,6 +39,7 @@ from tests.machine import (
     plausible_controller,
     plausible_engine,
     plausible_offsets,
+    plausible_restore,
     plausible_schedules,
     plausible_tenants,
 )
@@ -144,6 +145,7 @@ def choices(kind: str, luck: Random, index: int, epochs: dict[str, int]) -> list
         "offset": lambda: offset(luck, index),
     }[kind]()
     known += plausible_engine.more(kind, luck, index, epochs)
+    known.append(lambda: luck.choice(plausible_restore.more(kind, luck, index))())
     more = [lambda: luck.choice(transactions(kind, luck, index, epochs))()] * 2
     more += [lambda: luck.choice(repairs(kind, luck, index))()]
     return known + more + [lambda: luck.choice(plausible_tenants.more(kind, luck, index))()] * 6
