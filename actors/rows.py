@@ -19,19 +19,14 @@ from state_machines.errors import Invalid
 
 R = TypeVar("R")
 
-OWN_REVISION = "own_revision"
-"""The column of a row's own field `revision`, beside the page's."""
-
 
 def rows_of(row: type[R], page: pa.RecordBatch) -> Iterator[R]:
     """The rows of a page, in order. Raises Invalid naming the column that is wrong."""
     try:
         page.validate(full=True)
-        if OWN_REVISION in page.schema.names:
-            names = [n if n != columns.REVISION else "" for n in page.schema.names]
-            page = page.rename_columns(
-                [n if n != OWN_REVISION else columns.REVISION for n in names]
-            )
+        if columns.OWN_REVISION in page.schema.names:
+            own = {columns.REVISION: "", columns.OWN_REVISION: columns.REVISION}
+            page = page.rename_columns([own.get(each, each) for each in page.schema.names])
         known = set(packing.field_names(row)) & set(page.schema.names)
         values: list[dict[str, Any]] = page.select(sorted(known)).to_pylist()
     except (pa.ArrowException, ValueError) as error:

@@ -58,6 +58,18 @@ def why_left_out(table: str) -> str:
     return LEFT_OUT.get(table, GROUPS_OWN if not known.kind else "it says of no way back")
 
 
+def backup(out: Path, *, progress: Callable[[int, int, int], None]) -> Verdict:
+    """Write a backup of the connected cluster to `out`, and verify it.
+
+    `progress` is told how many groups there are, how many are written, and how many rows. Raises
+    as `exporting.export` and `verify` do.
+    """
+    from metaray import exporting  # it brings Ray, which whoever reads a backup need not wait for
+
+    exporting.export(out, progress=lambda now: progress(now.groups, now.groups_done, now.rows))
+    return verify(out)
+
+
 def verify(directory: Path, *, progress: Callable[[int], None] | None = None) -> Verdict:
     """Read a backup whole. `progress` is told how many rows were read so far.
 

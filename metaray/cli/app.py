@@ -99,6 +99,7 @@ def _plain(value: Any) -> Any:
 
 # The commands register themselves.
 from metaray.cli import (  # noqa: E402
+    backup,
     cluster,
     controller,
     data,
@@ -113,6 +114,7 @@ from metaray.cli import (  # noqa: E402
 
 __all__ = [
     "app",
+    "backup",
     "cluster",
     "controller",
     "data",

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from actors import columns
 from jobs.cut import CutFile, Manifest
 from state_machines import op
+from state_machines.errors import QuotaExceeded
 from state_machines.machine import Machine
 from state_machines.raft.messages import Entry
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
@@ -166,3 +167,8 @@ def spoil(directory: Path, table: str, change: dict[str, Any]) -> None:
     (made,) = write_file(directory, table, file.group, rows)
     files = [each for each in manifest.files if each.table != table]
     dataclasses.replace(manifest, files=[*files, made]).write(directory)
+
+
+def refusal(detail: str) -> QuotaExceeded:
+    """Something that a group refuses."""
+    return QuotaExceeded(detail)

@@ -1,0 +1,107 @@
+"""`metaray backup verify` and `metaray restore`, over groups in memory."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from metaray.cli import backup
+from metaray.cli.app import app
+from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
+from tests.backups import world
+from tests.backups.world import Cluster
+
+COLUMNS = 200
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    made = Cluster()
+    for tenant in ("default", "acme"):
+        for key in ("a", "b"):
+            made.call(PutKv(tenant=tenant, key=key, value=b"1"))
+    world.write(made, tmp_path / "cut")
+    made.call(PutKv(tenant="acme", key="a", value=b"2"))
+    made.call(DeleteKv(tenant="acme", key="b"))
+    return made
+
+
+def run(cluster: Cluster, *arguments: str) -> Result:
+    def connect(address: str | None = None, data: Path | None = None) -> Any:
+        return nullcontext(cluster)
+
+    with mock.patch.object(backup, "connect_sync", connect):
+        return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(COLUMNS)})
+
+
+def test_a_backup_is_verified_and_told(cluster: Cluster, tmp_path: Path) -> None:
+    said = run(cluster, "backup", "verify", str(tmp_path / "cut"))
+    assert said.exit_code == 0
+    assert "metadata.kv" in said.output
+    assert "how this very group stands" in said.output
+    assert "each as its checksum says" in said.output
+    plain = json.loads(run(cluster, "backup", "verify", str(tmp_path / "cut"), "--json").output)
+    assert {"table": "metadata.kv", "rows": 4, "left_out": ""} in plain["tables"]
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    asked = len(cluster.asked)
+    cut = str(tmp_path / "cut")
+    said = run(cluster, "restore", cut, "--tenant", "acme", "--dry-run", "--json")
+    assert said.exit_code == 0
+    plain = json.loads(said.output)
+    (pairs,) = [each for each in plain["tables"] if each["table"] == "metadata.kv"]
+    assert (pairs["add"], pairs["change"], pairs["remove"], pairs["equal"]) == (1, 1, 0, 0)
+    assert plain["dry_run"] is True
+    assert len(cluster.asked) == asked
+    assert (
+        "tenant acme would be restored"
+        in run(cluster, "restore", cut, "--tenant", "acme", "--dry-run").output
+    )
+
+
+def test_a_tenant_is_restored(cluster: Cluster, tmp_path: Path) -> None:
+    said = run(cluster, "restore", str(tmp_path / "cut"), "--tenant", "acme")
+    assert said.exit_code == 0, said.output
+    assert "tenant acme restored" in said.output
+    for key in ("a", "b"):
+        entry = cluster.call(GetKv(tenant="acme", key=key))
+        assert entry is not None
+        assert entry.value == b"1"
+
+
+def test_a_spoilt_backup_is_one_line_and_status_2(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "cut" / "metadata.kv" / "metadata-0-00000.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    asked = len(cluster.asked)
+    for command in (("backup", "verify"), ("restore",)):
+        said = run(cluster, *command, str(tmp_path / "cut"))
+        assert said.exit_code == 2
+        assert said.output.startswith("BadCut: metadata.kv/metadata-0-00000.parquet: ")
+        assert said.output.count("\n") == 1
+    assert len(cluster.asked) == asked
+
+
+def test_what_is_refused_is_status_1(cluster: Cluster, tmp_path: Path) -> None:
+    refuse = mock.patch(
+        "state_machines.metadata.restore.put_pair", side_effect=world.refusal("value: no")
+    )
+    with refuse:
+        said = run(cluster, "restore", str(tmp_path / "cut"), "--tenant", "acme")
+    assert said.exit_code == 1
+    assert "metadata.kv: put: QUOTA_EXCEEDED: value: no" in said.output
+    assert "it is not as the backup has it" in said.output
+
+
+def test_a_backup_needs_a_place(cluster: Cluster) -> None:
+    said = run(cluster, "backup")
+    assert said.exit_code == 2
+    assert said.output.startswith("Invalid: out: name a directory")
