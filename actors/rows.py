@@ -22,16 +22,17 @@ R = TypeVar("R")
 
 def rows_of(row: type[R], page: pa.RecordBatch) -> Iterator[R]:
     """The rows of a page, in order. Raises Invalid naming the column that is wrong."""
+    kind: Any = row
     try:
         page.validate(full=True)
         if columns.OWN_REVISION in page.schema.names:
             own = {columns.REVISION: "", columns.OWN_REVISION: columns.REVISION}
             page = page.rename_columns([own.get(each, each) for each in page.schema.names])
-        known = set(packing.field_names(row)) & set(page.schema.names)
+        known = set(packing.field_names(kind)) & set(page.schema.names)
         values: list[dict[str, Any]] = page.select(sorted(known)).to_pylist()
     except (pa.ArrowException, ValueError) as error:
         raise Invalid(f"page: {error}") from error
-    decode = packing.decoder(row)
+    decode = packing.decoder(kind)
     return (decode(each, row.__name__) for each in values)
 
 

@@ -131,8 +131,8 @@ def restorer(
     beyond its limits; `remove` takes one away that the backup does not have, by default as
     `removal.remove`; `ends_ms` is when a row is over by itself, 0 for never.
     """
-    fields = packing.field_names(table.row)
-    owned = "tenant" in fields
+    kind: Any = table.row
+    owned = "tenant" in packing.field_names(kind)
     assert len(floors) < 2, "one number grows, the others follow from it"
 
     def by_remover(db: Tables, at: Stamp, row: R) -> None:
@@ -169,7 +169,7 @@ def in_order() -> list[Restorer[Any]]:
 def check_row(known: Restorer[Any], row: Any) -> None:
     """Raise Invalid, naming table and field, unless a row may be put."""
     try:
-        for name in packing.field_names(known.table.row):
+        for name in packing.field_names(type(row)):
             value = getattr(row, name)
             if name.endswith("_ms") and type(value) is int and value < NOT_KNOWN_MS:
                 raise Invalid(f"{name}: {value} is no time")

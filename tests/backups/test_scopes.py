@@ -106,7 +106,8 @@ def test_a_purged_tenant_comes_back_while_the_other_one_is_written(
     wanted["metadata.kv"] = [each for each in wanted["metadata.kv"] if each.key != "leader"]
     purge(cluster, "acme")
     assert {name.partition(" ")[2] for name in stored(cluster, "acme")} == {TALLIES.name}
-    real, written = cluster.call, []
+    real = cluster.call
+    written: list[str] = []
 
     def call(operation: Any, /, *, group: str = "") -> Any:
         """Somebody writes to the other tenant all the while."""
@@ -189,7 +190,7 @@ def test_a_watcher_sees_each_change_once_at_growing_revisions(
     cluster.call(PutKv(tenant="acme", key="new", value=b"new"))
     for member in cluster.members.values():
         member.machine.take_changes()
-    known = {(each.tenant, each.key): each for each in cluster.rows(KV)}
+    known: dict[tuple[Any, ...], Any] = {(each.tenant, each.key): each for each in cluster.rows(KV)}
     before = {key: each.revision for key, each in known.items()}
     run(cluster, tmp_path / "cut", Scope(tenant="acme"))
     seen: list[Any] = []
@@ -197,10 +198,10 @@ def test_a_watcher_sees_each_change_once_at_growing_revisions(
         for name, key, value in member.machine.take_changes():
             if name == KV.name:
                 seen.append(key)
-                row = None if value is None else KV.decode(value)[0]
-                if row is None:
+                if value is None:
                     del known[key]
                     continue
+                row = KV.decode(value)[0]
                 assert row.revision > before[key]
                 assert KV.revision_of(value) == row.revision
                 known[key] = row

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from state_machines.keyvalue import KeyValue
-from state_machines.metadata import restore_shards, segments, shards
+from state_machines.metadata import segments, shards
 from state_machines.metadata.schemas import BINDINGS, BOUND, SCHEMAS, VERSIONS
 from state_machines.metadata.topic import TOPIC_CONFIGS
 from state_machines.mqtt import (
@@ -56,15 +56,15 @@ def _metadata(store: KeyValue) -> None:
     known = {(each.tenant, each.name): each for each in all_of(store, shards.SHARDS)}
     for segment in all_of(store, segments.SEGMENTS):
         assert known[segment.tenant, segment.shard].uid == segment.uid
-        key = (segment.tenant, segment.shard, segment.sequence)
+        at = (segment.tenant, segment.shard, segment.sequence)
         for place in segments.places(segment):
-            places.add(segments.SegmentPlace(*place, *key))
+            places.add(segments.SegmentPlace(*place, *at))
             for number, why in enumerate((segments.HELD, segments.LED)):
                 loads.setdefault(place[1], [0, 0])[number] += place[0] == why
     assert set(all_of(store, segments.INDEX)) == places
     some = [segments.NodeLoad(name, *each) for name, each in sorted(loads.items()) if any(each)]
     assert all_of(store, segments.LOADS) == some
-    marked = [each for each in known.values() if each.status == restore_shards.PREPARE_DELETE]
+    marked = [each for each in known.values() if each.status == segments.PREPARE_DELETE]
     assert {(each.tenant, each.name) for each in all_of(store, shards.MARKS)} == {
         (each.tenant, each.name) for each in marked
     }
