@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
+from jobs.head import WATERMARKS
 from jobs.integrity import common, connectors, engine, offsets, sessions, shares
 from jobs.integrity.rule import (
     FINDINGS,
@@ -31,7 +32,6 @@ from jobs.integrity.rule import (
     unowned,
 )
 from jobs.job import Context, Input, Job, Option, Output
-from jobs.progress import WATERMARKS
 from jobs.results import Results
 from jobs.schemas import require
 from jobs.view import Bars, Column, Listing, Number, View

@@ -121,7 +121,7 @@ def _run(
     from jobs.fsck import JOB
     from jobs.sources import Sources
     from metaray import reporting
-    from metaray.cli.work import _pairs
+    from metaray.cli.work import pairs
 
     files = {"watermarks": watermarks} if watermarks is not None else {}
     with console.status("Spark starts") as status:
@@ -130,7 +130,7 @@ def _run(
             out,
             Sources(cut=cut, files=files),
             address="auto" if on_ray else None,
-            options=_pairs("set", settings),
+            options=pairs("set", settings),
             fallback=True,
             progress=lambda words: status.update(cell(words)),
         )
@@ -149,7 +149,7 @@ def _broken(made: Report) -> list[dict[str, Any]]:
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    found = [
+    found: list[dict[str, Any]] = [
         {"rule": rule, "command": command or None, "rows": rows}
         for (rule, command), rows in plan.commands().items()
     ]

@@ -27,8 +27,8 @@ def _offset(db: Tables, at: Stamp, key: tuple[str, str, str, int]) -> bool:
 @repairs(HISTORY)
 def _kept(db: Tables, at: Stamp, key: tuple[str, str, str, int, int]) -> bool:
     """A kept row that no offset names goes: no commit would ever drop it."""
-    *of, number = key
-    offset = db.get(OFFSETS, *of)
+    tenant, group, topic, partition, number = key
+    offset = db.get(OFFSETS, tenant, group, topic, partition)
     named = offset is not None and offset.kept_first <= number < offset.kept_next
     return not named and db.delete(HISTORY, *key)
 

@@ -58,7 +58,7 @@ def test_the_services_exporter_is_killed_and_goes_on(
                     client.put(f"k{turn * 20 + number:02}", b"v", tenant=tenant)
                 wanted = [f"k{number:02}" for number in range(turn * 20 + 20)]
                 wait_for(
-                    lambda wanted=wanted: keys(directory, tenant) == wanted,
+                    lambda wanted=wanted: keys(directory, tenant) == wanted,  # type: ignore[misc]
                     f"turn {turn} is exported, once",
                     SECONDS,
                 )

@@ -17,8 +17,8 @@ import pyarrow as pa
 from actors import columns
 from jobs import fsck
 from jobs.datasets import frame, of_group
+from jobs.head import WATERMARKS
 from jobs.integrity.rule import FINDINGS
-from jobs.progress import WATERMARKS
 from jobs.session import Session
 from state_machines import packing
 from state_machines.machine import Machine
