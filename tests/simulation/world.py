@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from random import Random
@@ -17,7 +18,9 @@ from typing import Any
 from actors.caller import Caller
 from actors.controller import Controller
 from actors.seat import Seat, SeatSpec
-from actors.seat_names import learner_seats, voter_seats
+from actors.seat_names import learner_seats, learners_among, voter_seats
+from state_machines.errors import Conflict
+from state_machines.raft.confchange import Change
 from state_machines.raft.core import Raft
 from state_machines.raft.messages import Configuration
 from state_machines.raft.quorum import has_quorum
@@ -307,6 +310,23 @@ class World:
                 await calls.call(seat, "found", configuration)
             await asyncio.gather(*(calls.call(seat, "activate") for seat in founders))
             await calls.call(founders[0], "campaign")
+        if self.plan.learners:
+            await asyncio.gather(*(self._join(calls, group) for group in self.group_seats))
+
+    async def _join(self, calls: FromProcess, group: str) -> None:
+        """Have the learners join before anything goes wrong; later it is the controller's duty."""
+        learners = learners_among(self.group_seats[group])
+        ids = [await calls.call(seat, "reserve", CLUSTER) for seat in learners]
+        await asyncio.gather(*(calls.call(seat, "activate") for seat in learners))
+        while True:
+            await asyncio.sleep(0.1)
+            leader = self.leader(group)
+            if leader is not None and leader[1].configuration.learners:
+                return
+            if leader is not None:
+                with suppress(Conflict):  # not before it has committed in its own term
+                    change = Change(add_learners=tuple(sorted(ids)))
+                    await calls.call(leader[0], "change", change)
 
     # -- looking ----------------------------------------------------------------------------
 
