@@ -67,10 +67,10 @@ def plan_members(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]
     one did not answer. Of learners' seats it holds those that there are.
     """
     answered = {seat: each for seat, each in seats.items() if each is not None}
-    return [
-        *plan_introductions(answered, learners_among(seats)),
-        *(plan_repair(leader, seats) or plan_learners(leader, answered)),
-    ]
+    actions = [*plan_introductions(answered, learners_among(seats)), *plan_repair(leader, seats)]
+    if any(isinstance(each, ChangeMembership) for each in actions) or leader["outgoing"]:
+        return actions  # one change at a time
+    return actions + plan_learners(leader, answered)
 
 
 def plan_introductions(answered: Mapping[str, Said], learners: tuple[str, ...]) -> list[Action]:
@@ -84,8 +84,6 @@ def plan_introductions(answered: Mapping[str, Said], learners: tuple[str, ...]) 
 
 def plan_learners(leader: Said, answered: Mapping[str, Said]) -> list[Action]:
     """Have every learner's seat host a learner. No vote hangs on any of these steps."""
-    if leader["outgoing"]:
-        return []
     members = {*leader["voters"], *leader["learners"]}
     actions: list[Action] = []
     joining: list[int] = []
