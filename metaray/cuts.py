@@ -117,8 +117,9 @@ class Cut:
 
     def close(self) -> None:
         """Let the replica's view go, or the copy."""
-        if self.exporter is not None:
-            self.exporter.close.remote(self.name)
+        exporter, self.exporter = self.exporter, None
+        if exporter is not None:
+            exporter.close.remote(self.name)
         if self.exporters is not None:
             self.exporters.close()
         calls.each_call([self.seat], "export_close", self.name, seconds=CLOSE_SECONDS)

@@ -260,12 +260,12 @@ def _read(
         sink = begin(group)
         lost: list[str] = []
         while True:
+            exporter = cut.exporter
             try:
                 return _through(cut, plan[group], sink, told, ended)
             except (NotFound, Unavailable) as error:
                 lost.append(cut.seat)
-                if cut.exporter is not None:
-                    exporters.forget(cut.exporter)
+                exporters.forget(exporter)  # it may be what was lost
                 if len(lost) == TRIES:
                     raise NoQuorum(
                         f"{group}: no replica lasted until its rows were read; {error.detail}"
