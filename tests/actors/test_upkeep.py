@@ -112,7 +112,7 @@ async def test_too_many_views_are_the_trouble_of_who_wants_one(
     kept = Kept()
     kept.put(1)
 
-    def refuse() -> None:
+    def refuse(**_: object) -> None:
         raise ViewLost("512 views are open; close some")
 
     with monkeypatch.context() as patch:
