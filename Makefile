@@ -28,7 +28,7 @@ help:
 	@echo "make fix      format, and repair what the linter can"
 	@echo "make proto    generate $(WIRE)/*_pb2 from proto/"
 	@echo "make contract write proto/entities.proto and docs/entities.md from the registry"
-	@echo "make pictures draw docs/architecture.png"
+	@echo "make pictures draw docs/architecture.png and docs/pictures/*.png"
 	@echo "make setup    only set up .venv"
 
 run: setup
@@ -94,6 +94,7 @@ contract: setup
 
 pictures: setup
 	$(PYTHON) docs/draw_architecture.py
+	$(PYTHON) docs/draw_pipeline.py
 
 # The stamp says what was installed and where, and is written last: an installation that was
 # interrupted, a change of the pins, a Python that went away and a moved folder are all set up again.

@@ -46,13 +46,8 @@ def run(
     for an option or a file that no job has, MissingInput for what a job needs and has not: both
     before anything is started or written.
     """
-    if not jobs:
-        raise Invalid("jobs: none was named")
-    values = {job.name: parse_options(job, jobs, options or {}) for job in jobs}
-    sources.check_files(jobs, given)
+    values = check(jobs, given, options or {})
     live = needs_cluster(jobs, given)
-    for job in jobs:
-        sources.check(job, given, live=live)
     made = []
     with ExitStack() as stack:
         progress("Spark starts")
@@ -73,6 +68,19 @@ def run(
             made.append(reports.run(session, job, read.frames, context, out / job.name, progress))
     write_index(out)
     return made
+
+
+def check(
+    jobs: Sequence[Job], given: Sources, options: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The options of each job, once it is seen that the jobs could run. Raises as `run` does."""
+    if not jobs:
+        raise Invalid("jobs: none was named")
+    values = {job.name: parse_options(job, jobs, options) for job in jobs}
+    sources.check_files(jobs, given)
+    for job in jobs:
+        sources.check(job, given, live=needs_cluster(jobs, given))
+    return values
 
 
 def needs_cluster(jobs: Iterable[Job], given: Sources) -> bool:

@@ -86,6 +86,8 @@ def report(
         jobs, lacking = reporting.runnable(JOBS.values(), given, live=cut is None)
     else:
         jobs, lacking = [job_named(name) for name in names or DEFAULT], []
+    options = pairs("set", settings)
+    reporting.check(jobs, given, options)
     # What needs no cluster asks for none, unless one was named to run Spark on.
     joins = reporting.needs_cluster(jobs, given) or bool(
         address or os.environ.get(ADDRESS_VARIABLE)
@@ -98,7 +100,7 @@ def report(
             out,
             given,
             address="auto" if joins and not local_spark else None,
-            options=pairs("set", settings),
+            options=options,
             fallback=True,
             progress=lambda words: status.update(cell(words)),
         )

@@ -1,0 +1,283 @@
+"""Where inputs come from: what is missing is said with the option that gives it, before Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from actors import columns
+from jobs import operation_files, sources
+from jobs.catalogue import JOBS
+from jobs.cut import CutFile, Manifest
+from jobs.errors import BadCut, BadHistory, MissingInput, SchemaMismatch
+from jobs.job import Input, Job, Output
+from jobs.operations import OPERATIONS
+from jobs.session import Session
+from jobs.sources import Sources
+from metaray import reporting
+from metaray.cli.app import app
+from state_machines.errors import Invalid
+from tests.jobs.samples import NOW, MqttSession, pages, sessions
+
+ROWS = pa.schema(
+    [
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("note", pa.string()),
+    ]
+)
+MARKS = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("at_ms", pa.int64())])
+STAMPS = pa.schema([OPERATIONS.field("group"), OPERATIONS.field("at_ms")])
+
+
+def job(**inputs: Input) -> Job:
+    def nothing(*_: Any) -> Any:
+        raise AssertionError("it is not run here")
+
+    outputs = {"found": Output(schema=ROWS, order=(), about="")}
+    return Job(
+        name="probe",
+        title="",
+        about="",
+        inputs=inputs,
+        outputs=outputs,
+        run=nothing,
+        view=nothing,
+    )
+
+
+OF_CUT = Input(schema=ROWS, table="mqtt.session")
+BEFORE = Input(schema=ROWS, of="before", table="mqtt.session")
+OF_FILE = Input(schema=MARKS, of="file", about="n")
+HISTORY = Input(schema=STAMPS, of="history")
+
+
+def write_cut(directory: Path, *, table: str = "mqtt.session", files: int = 2) -> Manifest:
+    """A cut of the sample sessions, in some files of one group."""
+    made = []
+    rows = sessions()
+    for number in range(files):
+        path = directory / table / f"mqtt-0-{number:05}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(path, columns.schema_of(MqttSession)) as writer:
+            for page in pages(MqttSession, rows[number::files]):
+                writer.write_batch(columns.from_ipc(page))
+        data = path.read_bytes()
+        made.append(
+            CutFile(
+                path=f"{table}/{path.name}",
+                table=table,
+                group="mqtt-0",
+                rows=len(rows[number::files]),
+                bytes=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+    manifest = Manifest(cluster="c", taken_ms=NOW, cut={"mqtt-0": 7}, files=made, schema="s")
+    manifest.write(directory)
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (OF_CUT, "a cut with the table mqtt.session, by --cut DIR or of a running cluster"),
+        (BEFORE, "an earlier cut with the table mqtt.session, by --before DIR"),
+        (HISTORY, "the operation history, by --history DIR"),
+        (OF_FILE, r"a Parquet file \(n\), by --input it=FILE"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_option_that_gives_it(wanted: Input, words: str) -> None:
+    with pytest.raises(MissingInput, match=f"probe needs it: {words}") as missing:
+        sources.check(job(it=wanted), Sources(), live=False)
+    assert missing.value.dataset == "it"
+
+
+def test_what_need_not_be_there_is_not_missed() -> None:
+    optional = Input(schema=MARKS, of="file", required=False)
+    sources.check(job(it=optional, rows=OF_CUT), Sources(), live=True)
+    assert sources.tables(job(it=optional, rows=OF_CUT, old=BEFORE)) == ("mqtt.session",)
+
+
+def test_files_are_asked_for_and_there(tmp_path: Path) -> None:
+    wanting = job(marks=OF_FILE)
+    with pytest.raises(Invalid, match="no job here reads a file 'other'; they read marks"):
+        sources.check_files([wanting], Sources(files={"other": tmp_path}))
+    with pytest.raises(Invalid, match=r"input: marks: .* is no file"):
+        sources.check_files([wanting], Sources(files={"marks": tmp_path}))
+
+
+@pytest.mark.spark
+def test_a_cut_is_read_as_it_is_and_its_moment_is_the_jobs(
+    session: Session, tmp_path: Path
+) -> None:
+    write_cut(tmp_path)
+    checked: set[Path] = set()
+    found = sources.read(session, job(rows=OF_CUT), Sources(cut=tmp_path), checked)
+    assert (found.now_ms, found.cut) == (NOW, {"mqtt-0": 7})
+    assert found.frames["rows"].columns == ROWS.names
+    assert found.frames["rows"].count() == len(sessions())
+    assert checked == {tmp_path.resolve()}
+    both = Sources(cut=tmp_path, before=tmp_path)
+    again = sources.read(session, job(rows=OF_CUT, old=BEFORE), both, checked)
+    assert set(again.frames) == {"rows", "old"}
+
+
+@pytest.mark.spark
+def test_a_directory_that_is_no_cut_is_refused(session: Session, tmp_path: Path) -> None:
+    def read(**inputs: Input) -> None:
+        sources.read(session, job(**inputs), Sources(cut=tmp_path))
+
+    with pytest.raises(BadCut, match=r"no manifest\.json"):
+        read(rows=OF_CUT)
+    manifest = write_cut(tmp_path)
+    with pytest.raises(MissingInput, match=r"a cut with the table offset\.offset"):
+        read(rows=Input(schema=ROWS, table="offset.offset"))
+    other = pa.schema([pa.field("tenant", pa.int64(), nullable=False)])
+    with pytest.raises(SchemaMismatch, match="rows: column tenant is string, expected int64"):
+        read(rows=Input(schema=other, table="mqtt.session"))
+    file = tmp_path / manifest.files[1].path
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(BadCut, match="not what the manifest says"):
+        read(rows=OF_CUT)
+
+
+@pytest.mark.spark
+def test_a_file_may_lack_what_may_be_null_and_nothing_else(
+    session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "marks.parquet"
+    given = Sources(files={"marks": path})
+    pq.write_table(pa.table({"n": pa.array([1, 2], pa.int64()), "more": ["x", "y"]}), path)
+    found = sources.read(session, job(marks=OF_FILE), given)
+    rows = [tuple(row) for row in found.frames["marks"].collect()]
+    assert sorted(rows) == [(1, None), (2, None)]
+    pq.write_table(pa.table({"n": pa.array([1, None], pa.int64())}), path)
+    with pytest.raises(SchemaMismatch, match="marks: column n has 1 nulls"):
+        sources.read(session, job(marks=OF_FILE), given)
+    pq.write_table(pa.table({"at_ms": pa.array([1], pa.int64())}), path)
+    with pytest.raises(SchemaMismatch, match="marks: column n is missing"):
+        sources.read(session, job(marks=OF_FILE), given)
+    path.write_text("no Parquet")
+    with pytest.raises(SchemaMismatch, match="is not a Parquet file"):
+        sources.read(session, job(marks=OF_FILE), given)
+
+
+@pytest.mark.spark
+def test_a_history_is_read_once_and_says_when(session: Session, tmp_path: Path) -> None:
+    """A file within the range of another counts no more (`jobs.operation_files`)."""
+
+    def batch(*stamps: int) -> pa.RecordBatch:
+        nothing = {pa.int64(): 0, pa.string(): "", pa.binary(): b""}
+        rows = [
+            {field.name: nothing[field.type] for field in OPERATIONS} | {"at_ms": at, "group": "g"}
+            for at in stamps
+        ]
+        return pa.RecordBatch.from_pylist(rows, schema=OPERATIONS)
+
+    operation_files.add_rows(tmp_path, "g", 1, 2, [batch(NOW, NOW + 1)])
+    operation_files.add_rows(tmp_path, "g", 1, 3, [batch(NOW, NOW + 1, NOW + 9)])
+    found = sources.read(session, job(ops=HISTORY), Sources(history=tmp_path))
+    assert found.frames["ops"].count() == 3
+    assert (found.now_ms, found.cut) == (NOW + 9, {})
+    with pytest.raises(BadHistory):
+        sources.read(session, job(ops=HISTORY), Sources(history=tmp_path / "none"))
+
+
+# -- what a call of `metaray report` makes of it --------------------------------------------------
+
+
+def test_options_are_the_jobs_and_within_their_limits() -> None:
+    lag, states = JOBS["lag"], JOBS["sessions"]
+    parse = reporting.parse_options
+    assert parse(lag, [lag, states], {"stuck_after_ms": "5"}) == {"stuck_after_ms": 5}
+    assert parse(states, [lag, states], {"stuck_after_ms": "5"}) == {}
+    for given, words in (
+        ({"no": "5"}, "no: no job here has such an option; they have "),
+        ({"stuck_after_ms": "soon"}, "stuck_after_ms: a whole number is wanted, not 'soon'"),
+        ({"stuck_after_ms": "-1"}, "stuck_after_ms: -1, the limits are 0 to "),
+    ):
+        with pytest.raises(Invalid, match=words):
+            parse(lag, [lag], given)
+
+
+def test_all_runs_what_can_and_says_what_the_others_lack() -> None:
+    able, lacking = reporting.runnable([job(a=OF_CUT), job(b=HISTORY)], Sources(), live=True)
+    assert [*able[0].inputs] == ["a"]
+    assert len(lacking) == 1
+    assert "by --history DIR" in lacking[0]
+    with pytest.raises(Invalid, match="jobs: none was named"):
+        reporting.run([], Path("nowhere"), Sources(), address=None)
+
+
+Metaray = Callable[..., Any]
+
+
+@pytest.fixture
+def metaray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Metaray:
+    """The command, in a directory of its own and without a cluster."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("METARAY_ADDRESS", raising=False)
+    return lambda *words: CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope"], "NotFound: job: there is no 'nope'; there are lag, "),
+        (["lag", "--all"], "Invalid: all: either --all or names of jobs"),
+        (["lag", "--set", "x"], "Invalid: set: NAME=VALUE is wanted, not 'x'"),
+        (["lag", "--set", "a=1", "--set", "a=2"], "Invalid: set: 'a' is given twice"),
+        (["lag", "--cut", ".", "--input", "no=x"], "Invalid: input: no job here reads a file"),
+        (["lag", "--cut", ".", "--watermarks", "x"], "Invalid: input: watermarks: x is no file"),
+        (["lag", "--cut", ".", "--set", "a=1"], "Invalid: a: no job here has such an option"),
+    ],
+)
+def test_a_mistake_is_one_line_and_starts_nothing(
+    metaray: Metaray, tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = metaray(*words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_jobs_are_listed_with_what_they_read(metaray: Metaray) -> None:
+    done = metaray("--list")
+    assert done.exit_code == 0
+    assert "--input watermarks=FILE, if there is one" in " ".join(done.stdout.split())
+    listed = json.loads(metaray("--list", "--json").stdout)
+    assert [each["job"] for each in listed] == list(JOBS)
+    assert listed[0]["inputs"]["offsets"] == {
+        "of": "cut",
+        "table": "offset.offset",
+        "required": True,
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("no_spark")
+def test_a_report_of_a_cut_needs_no_cluster(metaray: Metaray, tmp_path: Path) -> None:
+    write_cut(tmp_path / "cut")
+    done = metaray("sessions", "--cut", "cut", "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert "MQTT sessions" in done.stdout
+    assert "Spark ran in this process" in done.stdout
+    assert "out/index.html" in done.stdout
+    index = (tmp_path / "out" / "index.html").read_text()
+    assert 'href="sessions/index.html"' in index
+    page = (tmp_path / "out" / "sessions" / "index.html").read_text()
+    assert "mqtt-0&nbsp;at&nbsp;7" in page
+    (tmp_path / "cut" / "manifest.json").unlink()
+    done = metaray("sessions", "--cut", "cut", "--out", "out")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("BadCut: cut: no manifest.json")
