@@ -45,7 +45,7 @@ def offsets(luck: random.Random) -> Iterable[StoredOffset]:
             if luck.random() < 0.3:
                 continue
             for partition in range(partitions):
-                behind = luck.randrange(1 + 40 * 4**place) if place else 0
+                behind = luck.randrange(1 + 300 * 2**place) if place else 0
                 idle = 3 * DAY_MS if group == "archive" else luck.randrange(1, 20_000)
                 yield stored(
                     StoredOffset,

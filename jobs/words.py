@@ -58,6 +58,8 @@ def moment(ms: int) -> str:
 
 def span(ms: float) -> str:
     """Milliseconds in their two largest units."""
+    if ms == 0:
+        return "0"
     if ms < 0:
         return f"-{span(-ms)}"
     for (unit, size), (lower, step) in zip(SPANS, (*SPANS[1:], ("ms", 1)), strict=True):

@@ -140,9 +140,9 @@ def test_a_schedule_that_was_deleted_meanwhile_is_nobodys_business() -> None:
         controller = world.controller(Schedules)
         state = world.jobs.state
 
-        async def deleted_meanwhile(name: str) -> JobState | None:
+        async def deleted_meanwhile(run: str) -> JobState | None:
             world.run(DeleteSchedule(name="hourly"))
-            return await state(name)
+            return await state(run)
 
         await controller.step()
         world.jobs.states = dict.fromkeys(world.jobs.states, JobState("succeeded"))

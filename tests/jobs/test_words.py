@@ -43,7 +43,8 @@ def test_each_unit(value: Any, unit: Unit, long: str, brief: str) -> None:
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
-        (0, "0 ms"),
+        (0, "0"),
+        (1, "1 ms"),
         (999, "999 ms"),
         (1_000, "1 s"),
         (1_500, "1.5 s"),
