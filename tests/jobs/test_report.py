@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -178,7 +178,10 @@ def test_an_output_of_another_shape_is_refused(session: Session, tmp_path: Path)
 
 
 @pytest.mark.spark
-def test_rows_within_rows_and_ties(session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["local", "raydp"])
+def test_rows_within_rows_and_ties(
+    session: Session, tmp_path: Path, engine: Literal["local", "raydp"]
+) -> None:
     """Ties of the order are decided by the other columns, whichever executor was first."""
 
     def run(inputs: Mapping[str, DataFrame], _: Context) -> dict[str, DataFrame]:
@@ -187,7 +190,8 @@ def test_rows_within_rows_and_ties(session: Session, tmp_path: Path) -> None:
         return {"found": found.repartition(5)}
 
     probe = job(NESTED, run, order=("word",))
-    report.run(session, probe, numbers(session, 2, 3, 1), Context(now_ms=0), tmp_path)
+    given = numbers(session, 2, 3, 1)
+    report.run(replace(session, engine=engine), probe, given, Context(now_ms=0), tmp_path)
     assert pq.read_table(tmp_path / "found.parquet").to_pylist() == [
         {"n": n, "word": "w", "pair": {"a": -n, "b": [str(n)]}} for n in (1, 2, 3)
     ]
@@ -203,7 +207,7 @@ def test_pieces_of_any_size_make_the_same_rows(
     probe = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"].repartition(3)})
     given = numbers(session, 7, 1, 5, 3, 6, 2, 4, 0)
     report.run(session, probe, given, Context(now_ms=0), tmp_path / "a")
-    on_ray = replace(session, engine="raydp")
+    on_ray = replace(session, engine="raydp")  # as far as the driver's side goes
     report.run(on_ray, probe, given, Context(now_ms=0), tmp_path / "b")
     assert pq.read_table(tmp_path / "a" / "found.parquet")["n"].to_pylist() == [*range(8)]
     for name in ("found.parquet", "index.html"):
