@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from jobs import page, sources
 from jobs import report as reports
 from jobs.cut import Manifest
@@ -47,7 +49,7 @@ def run(
     before anything is started or written.
     """
     values = check(jobs, given, options or {})
-    live = needs_cluster(jobs, given)
+    live = needs_cluster(jobs, given) or (could_use_cluster(jobs, given) and ray.is_initialized())
     made = []
     with ExitStack() as stack:
         progress("Spark starts")
@@ -84,7 +86,13 @@ def check(
 
 
 def needs_cluster(jobs: Iterable[Job], given: Sources) -> bool:
-    """Whether a cut has to be taken: a job reads one and none was given."""
+    """Whether a cut has to be taken: a job cannot do without one and none was given."""
+    inputs = [each for job in jobs for each in job.inputs.values()]
+    return given.cut is None and any(each.of == "cut" and each.required for each in inputs)
+
+
+def could_use_cluster(jobs: Iterable[Job], given: Sources) -> bool:
+    """Whether a cut that can be had is worth taking: a job reads one, if there is one."""
     return given.cut is None and any(sources.tables(job) for job in jobs)
 
 

@@ -71,7 +71,7 @@ def report(
     """Run jobs of the pipeline: tables here, and a page, pictures and Parquet in a directory."""
     from jobs.catalogue import DEFAULT, JOBS
     from jobs.sources import Sources
-    from metaray import reporting
+    from metaray import local, reporting
 
     if listing:
         _list(list(JOBS.values()), as_json=as_json)
@@ -88,10 +88,10 @@ def report(
         jobs, lacking = [job_named(name) for name in names or DEFAULT], []
     options = pairs("set", settings)
     reporting.check(jobs, given, options)
-    # What needs no cluster asks for none, unless one was named to run Spark on.
-    joins = reporting.needs_cluster(jobs, given) or bool(
-        address or os.environ.get(ADDRESS_VARIABLE)
-    )
+    # What needs no cluster asks for none, unless one is there to run Spark on, or to know more of.
+    named = bool(address or os.environ.get(ADDRESS_VARIABLE))
+    useful = reporting.could_use_cluster(jobs, given) and local.find(data) is not None
+    joins = reporting.needs_cluster(jobs, given) or named or useful
     if joins:
         join_cluster(address, data)
     with console.status("Spark starts") as status:

@@ -214,6 +214,16 @@ def test_all_runs_what_can_and_says_what_the_others_lack() -> None:
     assert [*able[0].inputs] == ["a"]
     assert len(lacking) == 1
     assert "by --history DIR" in lacking[0]
+    optional = Input(schema=ROWS, table="mqtt.session", required=False)
+    for inputs, needs, could in (
+        ({"a": OF_CUT, "b": HISTORY}, True, True),
+        ({"a": optional, "b": HISTORY}, False, True),
+        ({"b": HISTORY}, False, False),
+    ):
+        some = [job(**inputs)]
+        assert reporting.needs_cluster(some, Sources()) is needs
+        assert reporting.could_use_cluster(some, Sources()) is could
+        assert not reporting.could_use_cluster(some, Sources(cut=Path("cut")))
     with pytest.raises(Invalid, match="jobs: none was named"):
         reporting.run([], Path("nowhere"), Sources(), address=None)
 
