@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from actors import columns
-from jobs import report
+from jobs import plot, report
 from jobs.catalogue import JOBS
 from jobs.datasets import frame
 from jobs.job import Job
@@ -149,7 +149,9 @@ def main(names: list[str]) -> None:
             made = report.run(session, job, inputs, context, Path(scratch) / name)
             for old in PICTURES.glob(f"{name}-*.png"):
                 old.unlink()
-            for each in report.picture_names(made.view):
+            for each, drawn in zip(report.picture_names(made.view), made.view.plots, strict=True):
+                if not plot.has_something(drawn):
+                    continue
                 data = (made.directory / each).read_bytes()
                 assert len(data) <= PICTURE_BYTES_MAX, f"{each}: {len(data)} bytes"
                 (PICTURES / f"{name}-{each}").write_bytes(data)

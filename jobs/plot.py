@@ -55,7 +55,7 @@ VARIABLES: Final = {
 """What a colour is called by the page. CALM is the first of the series."""
 
 WIDTH, DPI = 7.4, 110
-ROW, FRAME = 0.31, 1.25  #: inches: of one bar, of what is around them
+ROW, FRAME, LINES = 0.31, 1.25, 3.4  #: inches: of one bar, of what is around them, of series
 ROWS_MIN = 3  #: few bars stay bars: room for so many at least
 LEGEND_CHARACTERS: Final = 62  #: what fits below a plot in one line
 SVG: Final = "http://www.w3.org/2000/svg"
@@ -106,6 +106,11 @@ def svg(plot: Plot, prefix: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
+def has_something(plot: Plot) -> bool:
+    """Whether there is anything to draw."""
+    return bool(plot.series and plot.at_ms if isinstance(plot, Lines) else plot.names)
+
+
 def colours(parts: Sequence[str]) -> list[str]:
     """A colour for each of some parts or series, the same for the same names."""
     free = iter(SERIES * (len(parts) // len(SERIES) + 1))
@@ -130,9 +135,10 @@ def _page_colours(value: str) -> str:
 
 
 def _figure(plot: Plot) -> Figure:
+    some = has_something(plot)
     rows = len(plot.names) if isinstance(plot, Bars | Stacks | Heat) else 0
-    height = FRAME + ROW * max(rows, ROWS_MIN) if rows or not isinstance(plot, Lines) else 3.4
-    legend = isinstance(plot, Stacks | Lines)
+    height = LINES if isinstance(plot, Lines) and some else FRAME + ROW * max(rows, ROWS_MIN)
+    legend = some and isinstance(plot, Stacks | Lines)
     figure = Figure(figsize=(WIDTH, height + 0.3 * legend), facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
