@@ -146,7 +146,7 @@ def test_a_schedule_that_was_deleted_meanwhile_is_nobodys_business() -> None:
 
         await controller.step()
         world.jobs.states = dict.fromkeys(world.jobs.states, JobState("succeeded"))
-        world.jobs.state = deleted_meanwhile  # type: ignore[assignment,method-assign]
+        world.jobs.state = deleted_meanwhile  # type: ignore[method-assign]
         controller = await world.step(Schedules)
         assert world.ask(GetSchedule(name="hourly")) is None
 
