@@ -32,6 +32,10 @@ from state_machines.offset.history import OffsetAt
 
 ARCHIVE: Final = "archive.json"
 FORMAT: Final = 1
+DAY: Final = "day"  #: said by the directory and, as readers of such directories want it, not again
+STORED: Final = PAST.remove(PAST.get_field_index(DAY))
+"""What a file of a day has."""
+
 GROUP_ROWS: Final = 65_536  #: of a row group
 
 Row = dict[str, Any]
@@ -86,9 +90,9 @@ def add(
                     folder = directory / f"day={day}"
                     folder.mkdir(parents=True, exist_ok=True)
                     parts[day] = folder / f".{seen_ms}.parquet{PART}"
-                    writers[day] = pq.ParquetWriter(parts[day], PAST, compression="zstd")
+                    writers[day] = pq.ParquetWriter(parts[day], STORED, compression="zstd")
                 some = batch.filter(pc.equal(batch.column("day"), day))
-                writers[day].write_batch(some, row_group_size=GROUP_ROWS)
+                writers[day].write_batch(some.select(STORED.names), row_group_size=GROUP_ROWS)
                 rows += some.num_rows
     finally:
         for writer in writers.values():
@@ -145,7 +149,7 @@ def offsets_at(directory: Path, tenant: str, group: str, at_ms: int) -> tuple[Of
     archive = opened(directory)
     if at_ms > archive.seen_ms:
         raise Compacted(f"at_ms: {at_ms}, the archive ends at {archive.seen_ms}")
-    rows = [*_rows(past_files(directory), PAST, tenant, group)]
+    rows = [*_rows(past_files(directory), STORED, tenant, group)]
     if archive.current:
         found = _rows([directory / archive.current], CURRENT, tenant, group)
         rows += [{**row, "until_ms": row["seen_ms"] + 1, "gone_ms": None} for row in found]

@@ -31,7 +31,7 @@ from jobs import offset_archive, sources
 from jobs.datasets import frame
 from jobs.errors import BadHistory, JobFailed
 from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
-from jobs.offset_archive import ARCHIVE, opened, past_files
+from jobs.offset_archive import ARCHIVE, DAY, opened, past_files
 from jobs.schemas import require
 from jobs.session import Session, SparkSettings, last_line, spark
 from jobs.sources import Sources
@@ -110,7 +110,7 @@ def add_cut(
         cluster = cluster or known.cluster
         before = [directory / known.current]
     frames["before"] = frame(session, CURRENT, _pages(before), "before")
-    frames["archived"] = frame(session, PAST, _pages(past_files(directory)), "archived")
+    frames["archived"] = frame(session, PAST, _archived(directory), "archived")
     progress("Spark compares")
     made = JOB.run(frames, JOB.context(read.now_ms, read.cut, {}))
     try:
@@ -195,6 +195,13 @@ def _pages(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
                 yield from file.iter_batches()
         except (OSError, pa.ArrowException) as error:
             raise BadHistory(f"{path}: {error}") from None
+
+
+def _archived(directory: Path) -> Iterator[pa.RecordBatch]:
+    for path in past_files(directory):
+        day = path.parent.name.partition("=")[2]
+        for batch in _pages([path]):
+            yield batch.append_column(PAST.field(DAY), pa.array([day] * batch.num_rows))
 
 
 def _rows(found: DataFrame, output: str) -> Iterator[pa.RecordBatch]:
