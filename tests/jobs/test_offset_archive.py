@@ -103,7 +103,7 @@ def test_it_answers_as_the_service_did_then(tmp_path: Path, session: Session) ->
     said: dict[tuple[str, int], tuple[OffsetAt, ...]] = {}
     since = service.group.now_ms
     rows = 0
-    for turn in range(3):
+    for _ in range(3):
         for _ in range(50):
             service.group.later(luck.choice((1, 4, 11, 60)))
             group = luck.choice(("g", "h"))
