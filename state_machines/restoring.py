@@ -168,8 +168,8 @@ def in_order() -> list[Restorer[Any]]:
 
 def check_row(known: Restorer[Any], row: Any) -> None:
     """Raise Invalid, naming table and field, unless a row may be put."""
+    kind: Any = type(row)
     try:
-        kind: Any = type(row)
         for name in packing.field_names(kind):
             value = getattr(row, name)
             if name.endswith("_ms") and type(value) is int and value < NOT_KNOWN_MS:
