@@ -192,7 +192,7 @@ def count(value: int, field: str, least: int = 0, most: int = COUNT_MAX) -> None
 def _known(table: str, kind: str) -> Restorer[Any]:
     known = RESTORERS.get(table)
     if known is None or known.table.kind != kind:
-        why = LEFT_OUT.get(table, f"no table of a {kind} group")
+        why = LEFT_OUT.get(table, f"it is none of the {len(RESTORERS)} that are, of {kind} groups")
         raise Invalid(f"table: {table[:80]!r} is not restored: {why}")
     return known
 

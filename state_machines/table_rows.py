@@ -51,7 +51,7 @@ class ReadRows:
         """
         table = TABLES.get(self.table)
         if table is None or self.table.partition(".")[0] in op.EVERY_KIND:
-            raise NotFound(f"table: there is none named {self.table[:80]!r}")
+            raise NotFound(f"table: there is none named {self.table[:80]!r} of {len(TABLES)}")
         if self.tenant and table.key[0] != "tenant":
             raise Invalid(f"tenant: the rows of {self.table} belong to no tenant")
         rows: list[bytes] = []

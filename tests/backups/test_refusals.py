@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,19 @@ from tests.backups.settled import settle
 from tests.backups.world import TAKEN_MS, Cluster
 
 
-@pytest.fixture
-def cut(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup that each test has a copy of."""
     made = Cluster()
     settle(made, "acme")
-    world.write(made, tmp_path / "cut")
-    return tmp_path / "cut"
+    directory = tmp_path_factory.mktemp("whole") / "cut"
+    world.write(made, directory)
+    return directory
+
+
+@pytest.fixture
+def cut(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "cut"))
 
 
 def refuses(cut: Path, error: type[MetarayError], says: str) -> None:

@@ -17,7 +17,7 @@ from tests.backups.world import TAKEN_MS, Cluster
 from tests.machine import derived
 from tests.machine.operations import KINDS
 
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def now_ms() -> int:
@@ -59,10 +59,8 @@ def test_all_truth_comes_back_into_an_empty_cluster(seed: int, groups: int, tmp_
             derived.check(kind, now.members[f"{kind}-0"].store)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_doing_it_again_changes_nothing(seed: int, tmp_path: Path) -> None:
-    was = world.fleet(seed)
-    world.write(was, tmp_path / "cut")
+def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
+    world.write(world.fleet(), tmp_path / "cut")
     now = Cluster()
     restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
     now.asked.clear()

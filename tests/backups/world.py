@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -99,8 +100,9 @@ def lived(kind: str, seed: int, entries: int = 250) -> MemoryKeyValue:
     return store
 
 
+@cache
 def fleet(seed: int = 0) -> Cluster:
-    """A cluster of one group a kind that has lived."""
+    """A cluster of one group a kind that has lived; to be read, not to be written."""
     return Cluster(stores={f"{kind}-0": lived(kind, seed) for kind in KINDS})
 
 
