@@ -228,20 +228,20 @@ MARKS = [{"tenant": T, "topic": "t", "partition": 0, "high_watermark": 6}]
 
 def break_engine(world: World) -> Expected:
     metadata = world["metadata"]
-    for node in ("e1", "e2"):
+    for node in ("x1", "x2"):
         metadata.run(RegisterNode(node_id=node))
     for name in ("h1", "h2"):
-        metadata.run(CreateShards(tenant=T, items=(ShardItem(name=name, nodes=("e1",)),)))
-    metadata.run(CreateShards(tenant=T, items=(ShardItem(name="h3", nodes=("e2",)),)))
+        metadata.run(CreateShards(tenant=T, items=(ShardItem(name=name, nodes=("x1",)),)))
+    metadata.run(CreateShards(tenant=T, items=(ShardItem(name="h3", nodes=("x2",)),)))
     world.delete("metadata", shards.SHARDS, T, "h1")
-    world.delete("metadata", segments.INDEX, "held", "e1", 0, T, "h2", 0)
-    world.change("metadata", segments.LOADS, "e2", led=9)
+    world.delete("metadata", segments.INDEX, "held", "x1", 0, T, "h2", 0)
+    world.change("metadata", segments.LOADS, "x2", led=9)
     world.put("metadata", shards.MARKS, shards.ShardMark(T, "h2"))
-    world.delete("metadata", EPOCHS, "e2")
+    world.delete("metadata", EPOCHS, "x2")
     return {
         ("segment_without_shard", "metadata.segment", (T, "h1", 0)),
-        ("segment_place", "metadata.segment_place", ("held", "e1", 0, T, "h2", 0)),
-        ("node_load", "metadata.node_load", ("e2",)),
+        ("segment_place", "metadata.segment_place", ("held", "x1", 0, T, "h2", 0)),
+        ("node_load", "metadata.node_load", ("x2",)),
         ("shard_mark", "metadata.shard_mark", (T, "h2")),
         ("segment_replica_unknown", "metadata.segment", (T, "h3", 0)),
     }
@@ -341,6 +341,7 @@ def plain_spark(shared_spark: SharedSpark) -> Iterator[Session]:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_everything_that_is_broken_is_found_and_nothing_else(
     plain_spark: Session, tmp_path: Path
 ) -> None:
