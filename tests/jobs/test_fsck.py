@@ -55,7 +55,6 @@ from state_machines.quota import QUOTAS, USAGES, GroupQuota
 from tests.entities.group import Group, rows_but_books
 from tests.jobs.conftest import SharedSpark
 from tests.jobs.integrity import KINDS, Finding, World, key_of, lived
-from tests.machine import plausible_repairs
 
 T = "broken"  #: the tenant of what is broken
 EPOCH = 10**6  #: of the controller
@@ -67,8 +66,6 @@ Expected = set[tuple[str, str, tuple[Any, ...]]]
 def old_world() -> World:
     """A cluster that has lived, and whose controller has done what was due."""
     world = World({kind: lived(kind, 1, 300) for kind in KINDS})
-    for kind, (table, key, _) in plausible_repairs.COUNTS.items():
-        world[kind].store.delete(table, key)  # counted wrong by repairs that were made up
     mqtt = world["mqtt"]
     members = list(rows_of(world, "mqtt", share_rows.MEMBERS))
     for each in members:
