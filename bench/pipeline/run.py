@@ -23,6 +23,7 @@ from state_machines.errors import Invalid
 ROWS_MAX: Final = 1_000_000_000
 TASK_ROWS: Final = 250_000  #: of a shuffle: what one task sorts at once
 HEAP_MIB: Final = 4_096
+START_SECONDS: Final = 600.0  #: a start is no part of what is measured
 
 MEASURED: Final[dict[str, dict[str, Any]]] = {
     "lag": {},
@@ -100,7 +101,9 @@ def _resumed(path: Path, *, fresh: bool) -> dict[str, Any]:
 def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
     job = JOBS[name]
     tasks = max(4, 2 * data.rows // TASK_ROWS)
-    settings = SparkSettings(shuffle_partitions=tasks, driver_memory_mib=HEAP_MIB)
+    settings = SparkSettings(
+        shuffle_partitions=tasks, driver_memory_mib=HEAP_MIB, start_timeout_s=START_SECONDS
+    )
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="metaray-jobs-") as place, spark(None, settings) as one:
         started = time.monotonic()
