@@ -150,6 +150,9 @@ class RaftSettings:
     schedule_check_ms: int = _live("schedule_check_ms")
     """How often it submits reports that are due."""
 
+    advice_check_ms: int = _live("advice_check_ms")
+    """How often it looks after advice: lets it expire, and carries out what it may."""
+
     repair_check_ms: int = _live("repair_check_ms")
     """How often the controller looks for seats that have lost their disk."""
 

@@ -31,6 +31,7 @@ _interval("share_check_ms", 5 * SECOND_MS, "How often it looks after shared subs
 _interval("quota_check_ms", 5 * SECOND_MS, "How often it tells the groups what tenants may have.")
 _interval("tenant_check_ms", 5 * SECOND_MS, "How often it goes on with deletions of tenants.")
 _interval("schedule_check_ms", 5 * SECOND_MS, "How often it submits reports that are due.")
+_interval("advice_check_ms", 5 * SECOND_MS, "How often it looks after advice (`advice_mode`).")
 _interval("repair_check_ms", 2 * SECOND_MS, "How often it looks for seats that lost their disk.")
 setting(
     "lease_grace_ms",

@@ -7,6 +7,7 @@ file here and a line in `DUTIES`.
 
 from __future__ import annotations
 
+from actors.duties.advice import Advices
 from actors.duties.connectors import Connectors
 from actors.duties.duty import Context, Duty
 from actors.duties.failover import Failover
@@ -37,6 +38,7 @@ DUTIES: tuple[type[Duty], ...] = (
     Quotas,
     Tenants,
     Schedules,
+    Advices,
     Repair,
 )
 """All there are, in the order in which they are shown."""

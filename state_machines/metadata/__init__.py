@@ -1,12 +1,14 @@
 """What a `metadata` group keeps: nodes, tenants, topics, schemas, the shards of the storage engine
-with their segments, settings, pairs, the slot map, schedules of reports, and pauses of the
-controller's duties.
+with their segments, settings, pairs, the slot map, schedules of reports, pauses of the controller's
+duties, and advice.
 
 One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
 importing this package registers them all.
 """
 
 from state_machines.metadata import (
+    advice,
+    advice_duty,
     config,
     duty,
     kv,
@@ -36,6 +38,8 @@ from state_machines.metadata import (
 )
 
 __all__ = [
+    "advice",
+    "advice_duty",
     "config",
     "duty",
     "kv",

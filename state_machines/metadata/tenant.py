@@ -124,10 +124,11 @@ class CreateTenants(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """AlreadyExists for one that is there, `default` among them."""
-        return each(db, self.items, lambda item: self._create(db, at, item))
+        return each(db, self.items, lambda item: self.create(db, at, item))
 
     @staticmethod
-    def _create(db: Tables, at: Stamp, item: NewTenant) -> Revision:
+    def create(db: Tables, at: Stamp, item: NewTenant) -> Revision:
+        """Record one. Raises AlreadyExists."""
         old = find(db, item.name)
         if old is not None:
             raise AlreadyExists(f"name: tenant {item.name!r} is {old.state}")
@@ -178,10 +179,11 @@ class UpdateTenants(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """NotFound without a row; Conflict at another revision, or while it is deleted."""
-        return each(db, self.items, lambda item: self._update(db, at, item))
+        return each(db, self.items, lambda item: self.update(db, at, item))
 
     @staticmethod
-    def _update(db: Tables, at: Stamp, item: TenantChange) -> Revision:
+    def update(db: Tables, at: Stamp, item: TenantChange) -> Revision:
+        """Change one. Raises NotFound or Conflict."""
         old = _held(db, item.name, item.expected_revision)
         if old.state != ACTIVE:
             raise Conflict(f"name: tenant {item.name!r} is {old.state}")
@@ -198,6 +200,17 @@ class UpdateTenants(Batch):
             ),
         )
         return revision
+
+
+def set_quotas(db: Tables, at: Stamp, name: str, quotas: TenantQuotas) -> None:
+    """Set what a tenant may have, for another entity's command. One not yet recorded is then.
+
+    Raises Conflict while it is being deleted.
+    """
+    if find(db, name) is None:
+        CreateTenants.create(db, at, NewTenant(name=name, quotas=quotas))
+    else:
+        UpdateTenants.update(db, at, TenantChange(name=name, quotas=quotas))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

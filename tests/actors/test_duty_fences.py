@@ -11,6 +11,7 @@ from actors.duties import DUTIES, Duty
 from actors.duties.repair import Repair
 from state_machines import fence
 from state_machines.lease import GrantLeases, LeaseRequest
+from state_machines.metadata.advice import NewAdvice, PutAdvice
 from state_machines.metadata.duty import PauseDuty
 from state_machines.metadata.leadership import ChangeLeaders, LeaderChange
 from state_machines.metadata.node import RegisterNode
@@ -111,6 +112,13 @@ def due_report(world: World) -> None:
     world.run(PutSchedule(name="hourly", job="lag", every_ms=3_600_000, out="/reports"))
 
 
+def old_advice(world: World) -> None:
+    expires_ms = world.clock.now_ms() + 1_000
+    item = NewAdvice(id="a", kind="storm", target="g", reason="it storms", expires_ms=expires_ms)
+    (put,) = world.run(PutAdvice(items=(item,)))
+    assert put.ok
+
+
 WORK: dict[str, Callable[[World], None]] = {
     "liveness": silent_broker,
     "failover": leaderless,
@@ -125,6 +133,7 @@ WORK: dict[str, Callable[[World], None]] = {
     "quotas": limited_tenant,
     "tenants": unwanted_tenant,
     "schedules": due_report,
+    "advice": old_advice,
 }
 """duty -> what gives it something to do, once `LATER_SECONDS` have passed."""
 

@@ -20,7 +20,13 @@ import state_machines.machine  # noqa: F401 - registers everything
 from state_machines import op
 from state_machines.limits import BATCH_ITEMS_MAX, VALUE_BYTES_MAX
 from state_machines.slots import SLOTS
-from tests.bad_input import fitting_engine, fitting_restore, fitting_tenants, values
+from tests.bad_input import (
+    fitting_advice,
+    fitting_engine,
+    fitting_restore,
+    fitting_tenants,
+    values,
+)
 from tests.bad_input.fitting_security import FITTING_SECURITY, SECURITY_ITEMS
 
 ALL: Final = {**op.COMMANDS, **op.QUERIES}
@@ -35,6 +41,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     **fitting_engine.FITTING,
     **fitting_tenants.FITTING,
     **fitting_restore.FITTING,
+    **fitting_advice.FITTING,
     **FITTING_SECURITY,
     "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},
     "group.lease.attach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},
@@ -47,7 +54,11 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     "group.rows": {"table": "metadata.kv"},
 }
 
-FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {**fitting_tenants.ITEMS, **SECURITY_ITEMS}
+FITTING_ITEMS: Final[dict[Any, dict[str, Any]]] = {
+    **fitting_tenants.ITEMS,
+    **fitting_advice.ITEMS,
+    **SECURITY_ITEMS,
+}
 """The same of items of a list, by their class: a longer list has more of them."""
 
 MISSING: Final = object()

@@ -35,6 +35,7 @@ from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
 from tests.machine import (
+    plausible_advice,
     plausible_batches,
     plausible_controller,
     plausible_engine,
@@ -63,6 +64,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: UnregisterNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
         *plausible_controller.controller(luck),
+        *plausible_advice.advice(luck, index, NOW_MS + 1_100 * index),
         *plausible_batches.pairs(luck, index),
         *plausible_schedules.schedules(luck, index, NOW_MS + index * 900),
     ]
