@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jobs import chargeback, diff, fsck, history, lag, sessions
+from jobs import chargeback, diff, fsck, history, hotspots, lag, sessions
 from jobs.job import Job
 
 JOBS: Final[dict[str, Job]] = {
@@ -16,6 +16,7 @@ JOBS: Final[dict[str, Job]] = {
         diff.JOB,
         history.JOB,
         fsck.JOB,
+        hotspots.JOB,
     )
 }
 """By name, in the order in which they are listed."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -97,8 +99,18 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def who() -> str:
+    """Who asks: for whoever finds what was asked."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for its user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
 # The commands register themselves.
 from metaray.cli import (  # noqa: E402
+    advice,
     backup,
     cluster,
     controller,
@@ -113,6 +125,7 @@ from metaray.cli import (  # noqa: E402
 )
 
 __all__ = [
+    "advice",
     "app",
     "backup",
     "cluster",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import re
-import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -25,6 +23,7 @@ from metaray.cli.app import (
     explained,
     print_json,
     printable,
+    who,
 )
 from metaray.cli.door import connect_sync, controllers, join_cluster
 from metaray.where import DEFAULT_DATA
@@ -81,7 +80,7 @@ def pause(
         raise Invalid(f"duty: {printable(duty[:80])!r} is none of {', '.join(known)}")
     for_ms = parse_span(span) if span else 0
     with connect_sync(address, data=data) as client:
-        made = client.call(PauseDuty(duty=duty, for_ms=for_ms, by=_who(), reason=reason))
+        made = client.call(PauseDuty(duty=duty, for_ms=for_ms, by=who(), reason=reason))
     console.print(f"{duty} is paused {_until(made.until_ms)}", highlight=False)
 
 
@@ -172,12 +171,3 @@ def shown_span(span_ms: int) -> str:
         if span_ms >= size:
             return f"{span_ms // size} {unit}"
     return f"{span_ms} ms"
-
-
-def _who() -> str:
-    """Who asks: for whoever finds the pause."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may know no name for its user
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

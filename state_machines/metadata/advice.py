@@ -239,9 +239,22 @@ class PutAdvice(Batch):
             db.delete(ADVICE, row.id)
             del there[row.id]
         there[item.id] = row = Advice(
-            *(item.id, item.kind, item.target, item.limit, item.number),
-            *(item.source, item.destination, item.reason, item.evidence, item.predicted),
-            *(item.start_ms, at.now_ms, item.expires_ms, PROPOSED, "", at.now_ms),
+            id=item.id,
+            kind=item.kind,
+            target=item.target,
+            limit=item.limit,
+            number=item.number,
+            source=item.source,
+            destination=item.destination,
+            reason=item.reason,
+            evidence=item.evidence,
+            predicted=item.predicted,
+            start_ms=item.start_ms,
+            created_ms=at.now_ms,
+            expires_ms=item.expires_ms,
+            state=PROPOSED,
+            by="",
+            changed_ms=at.now_ms,
         )
         db.put(ADVICE, row)
         return None

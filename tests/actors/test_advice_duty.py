@@ -55,8 +55,22 @@ HOUR_MS = 3_600_000
 LATER = NOW_MS + HOUR_MS
 
 CAP = Advice(
-    *("cap", "quota", "acme", "offset_commits_per_s", 500, "", "", "hot", "{}", "{}"),
-    *(NOW_MS, NOW_MS, LATER, "proposed", "", NOW_MS),
+    id="cap",
+    kind="quota",
+    target="acme",
+    limit="offset_commits_per_s",
+    number=500,
+    source="",
+    destination="",
+    reason="hot",
+    evidence="{}",
+    predicted="{}",
+    start_ms=NOW_MS,
+    created_ms=NOW_MS,
+    expires_ms=LATER,
+    state="proposed",
+    by="",
+    changed_ms=NOW_MS,
 )
 MOVE = replace(
     CAP,

@@ -102,9 +102,22 @@ def test_an_advice_is_a_row_and_putting_it_again_changes_nothing(group: Group) -
     assert put(group, CAP, MOVE) == ["OK", "OK"]
     row = get(group)
     assert row == Advice(
-        *("cap", "quota", "acme", "offset_commits_per_s", 500, "", "", "90 % of the load"),
-        *('{"share": 0.9}', '{"share": 0.3}', NOW_MS - 60_000, NOW_MS, NOW_MS + HOUR_MS),
-        *("proposed", "", NOW_MS),
+        id="cap",
+        kind="quota",
+        target="acme",
+        limit="offset_commits_per_s",
+        number=500,
+        source="",
+        destination="",
+        reason="90 % of the load",
+        evidence='{"share": 0.9}',
+        predicted='{"share": 0.3}',
+        start_ms=NOW_MS - 60_000,
+        created_ms=NOW_MS,
+        expires_ms=NOW_MS + HOUR_MS,
+        state="proposed",
+        by="",
+        changed_ms=NOW_MS,
     )
     decide(group, ApproveAdvice, "cap")
     approved = get(group)
