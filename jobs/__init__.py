@@ -14,7 +14,8 @@ the modules with effects:
                 words is how they all write a value)
 
 `catalogue` lists the jobs. Reading order: job, view, head, lag, churn, sessions, stored,
-chargeback, diff, loads, hotspots, advice, schemas, datasets, sources, session, jvm, report, words, plot, page, tables.
+chargeback, diff, loads, hotspots, advice, advice_sql, schemas, datasets, sources, session, jvm,
+report, words, plot, page, tables.
 
 Spark reads what a group exported and nothing else. It holds no lock, no placement group of a
 replica and no connection to one, so an outage of Spark is not seen by the metadata service.
