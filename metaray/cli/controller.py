@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -26,13 +25,10 @@ from metaray.cli.app import (
     who,
 )
 from metaray.cli.door import connect_sync, controllers, join_cluster
+from metaray.cli.spans import parse_span, shown_span
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, NotFound
 from state_machines.metadata.duty import PauseDuty, ResumeDuty
-
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN: Final = re.compile(r"(\d{1,12})\s*([a-z]+)", re.ASCII)
-_SHOWN: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 controller = typer.Typer(
     help="The controller's duties; without a command, what they did last.",
@@ -153,21 +149,3 @@ def _until(until_ms: int) -> str:
     if not until_ms:
         return "until it is resumed"
     return f"until {datetime.fromtimestamp(until_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def parse_span(text: str) -> int:
-    """Milliseconds of `10m`, `90 s`, `2h`, `1d`. Raises Invalid."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS:
-        raise Invalid(
-            f"for: a whole number with {', '.join(_UNITS)} is wanted, not {printable(text[:80])!r}"
-        )
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def shown_span(span_ms: int) -> str:
-    """A span in its largest unit."""
-    for unit, size in _SHOWN:
-        if span_ms >= size:
-            return f"{span_ms // size} {unit}"
-    return f"{span_ms} ms"

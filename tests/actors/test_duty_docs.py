@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.duties import DUTIES, Orders
 from actors.duties.duty import Duty
-from metaray.cli.controller import shown_span
+from metaray.cli.spans import shown_span
 from state_machines.settings import SETTINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"

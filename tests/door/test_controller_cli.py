@@ -13,7 +13,7 @@ from actors import calls
 from actors.duties import DUTIES
 from metaray.cli import controller
 from metaray.cli.app import app
-from metaray.cli.controller import parse_span, shown_span
+from metaray.cli.spans import parse_span, shown_span
 from state_machines.errors import Invalid
 
 COLUMNS = 80
