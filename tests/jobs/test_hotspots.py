@@ -280,8 +280,8 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
 def test_a_forecast_of_a_line_is_exact_and_each_says_how_far_off_it_was(rows: Rows) -> None:
     loads_of: dict[str, list[float | None]] = {
         "line": [10.0 * (n + 21) for n in range(-20, 0)],  # ends with 200
-        "broken": [10.0 * (n + 21) for n in range(-20, -1)] + [100.0],
-        "down": [0.0] * 17 + [60.0, 30.0, 0.0],
+        "broken": [*(10.0 * (n + 21) for n in range(-20, -1)), 100.0],
+        "down": [*[0.0] * 17, 60.0, 30.0, 0.0],
         "one": [7.0],
         "unknown": [1.0] * 19 + [None],
     }
