@@ -26,6 +26,7 @@ from state_machines.metadata.config import (
 from state_machines.metadata.duty import PAUSES, PAUSES_MAX, Pause, PauseDuty
 from state_machines.metadata.kv import KV, Kv, PutKv, put_pair
 from state_machines.metadata.node import EPOCHS, NodeEpoch
+from state_machines.metadata.schedule import SCHEDULES, SCHEDULES_MAX, PutSchedule, Schedule
 from state_machines.metadata.subscription_group import (
     SUBSCRIPTION_GROUPS,
     CreateSubscriptionGroups,
@@ -115,6 +116,56 @@ def _pause(db: Tables, at: Stamp, before: Pause | None, row: Pause) -> None:
     if before is None and sum(1 for _ in db.scan(PAUSES)) >= PAUSES_MAX:
         raise QuotaExceeded(f"duty: {PAUSES_MAX} are paused, the limit")
     db.put(PAUSES, row)
+
+
+def _check_schedule(row: Schedule) -> None:
+    PutSchedule(
+        name=row.name,
+        job=row.job,
+        every_ms=row.every_ms,
+        out=row.out,
+        options=row.options,
+        inputs=row.inputs,
+        history=row.history,
+        timeout_ms=row.timeout_ms,
+    ).validate()
+
+
+def _plain_schedule(row: Schedule) -> Schedule:
+    """What is wanted; not what came of it."""
+    return replace(
+        row,
+        next_ms=0,
+        run="",
+        begun_ms=0,
+        last_run="",
+        last_outcome="",
+        last_detail="",
+        last_begun_ms=0,
+        last_ended_ms=0,
+        runs=0,
+        revision=0,
+    )
+
+
+@restorer(SCHEDULES, check=_check_schedule, plain=_plain_schedule)
+def _schedule(db: Tables, at: Stamp, before: Schedule | None, row: Schedule) -> None:
+    if before is None and sum(1 for _ in db.scan(SCHEDULES)) >= SCHEDULES_MAX:
+        raise QuotaExceeded(f"name: there are {SCHEDULES_MAX} schedules, the limit")
+    now = replace(
+        before or _plain_schedule(row),  # a run that is under way goes on
+        job=row.job,
+        every_ms=row.every_ms,
+        out=row.out,
+        options=row.options,
+        inputs=row.inputs,
+        history=row.history,
+        timeout_ms=row.timeout_ms,
+        enabled=row.enabled,
+        created_ms=row.created_ms,
+    )
+    revision = next_revision(db, now.revision)
+    db.put(SCHEDULES, replace(now, next_ms=now.next_ms or at.now_ms, revision=int(revision)))
 
 
 # -- pairs ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from state_machines.lease_rows import AttachRows, LeasedRow
 from state_machines.metadata.config import ConfigValue, SetConfigs
 from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import RegisterNode
+from state_machines.metadata.schedule import PutSchedule
 from state_machines.metadata.schema import BindSchemas, PutSchemas, SchemaPut, SchemaUse
 from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.subscription_group import (
@@ -58,6 +59,7 @@ def settle(cluster: Cluster, tenant: str) -> None:
     group = NewSubscriptionGroup(group="g1", protocol="kafka")
     call(CreateSubscriptionGroups(tenant=tenant, items=(group,)))
     call(CreateShards(tenant=tenant, items=(ShardItem(name="s1", topic="t1"),)))
+    call(PutSchedule(name=f"lag of {tenant}", job="lag", every_ms=HOUR_S * 1_000, out="/reports"))
     _mqtt(call, tenant)
     _offsets(cluster, tenant)
 
