@@ -187,7 +187,7 @@ def test_a_hot_tenant_is_found_with_its_share_and_a_limit_is_advised(
 @pytest.mark.spark
 def test_nothing_is_hot_in_a_cold_history(rows: Rows) -> None:
     even = [each for window in (-3, -2, -1) for each in tenants(window, hot=1_500, others=1_500)]
-    small = [{**each, "group": "offset-1"} for each in tenants(-1, hot=999, others=1)]
+    small = [{**each, "group": "metadata-0"} for each in tenants(-1, hot=999, others=1)]
     alone = [did(-1, 40_000, group="mqtt-0", op="mqtt.retained.set", subject="t")]
     of_windows = loads(rows(OPERATIONS, [*even, *small, *alone]), NOW, MINUTE, 60).persist()
     assert of_windows.count() > 50
