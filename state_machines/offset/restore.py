@@ -119,11 +119,12 @@ def _check_offset(row: StoredOffset) -> None:
 )
 def _offset(db: Tables, at: Stamp, before: StoredOffset | None, row: StoredOffset) -> None:
     group_before = db.get(GROUPS, row.tenant, row.group)
-    group = group_before or Group(row.tenant, row.group, 0, at.now_ms)
     if before is not None:
         _drop_others(db, before, row)
     db.put(OFFSETS, replace(row, keep_ms=min(row.keep_ms, at.now_ms)))
-    group = replace(group, partitions=group.partitions + (before is None))
+    if group_before is None:  # as in the backup: not shown, and the next commit begins a group
+        return
+    group = replace(group_before, partitions=group_before.partitions + (before is None))
     if group.state == LIVE:
         touch(db, group_before, group, at.now_ms)
     else:
