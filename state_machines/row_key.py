@@ -34,7 +34,7 @@ def table_of(name: str, field: str) -> Table[Any]:
     """The table of that name. Raises Invalid."""
     table = TABLES.get(name)
     if table is None:
-        raise Invalid(f"{field}: {name[:80]!r} is no table")
+        raise Invalid(f"{field}: {name[:80]!r} is none of the {len(TABLES)} tables")
     return table
 
 

@@ -28,7 +28,6 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster
-from metaray.cli.spans import parse_span
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, MetarayError, NotFound

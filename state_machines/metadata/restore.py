@@ -15,6 +15,7 @@ from state_machines import names, quota, restoring
 from state_machines.batch import next_revision
 from state_machines.errors import Conflict, Invalid, QuotaExceeded
 from state_machines.metadata import kv, node, node_event, slot_map, topic
+from state_machines.metadata.advice import ADVICE
 from state_machines.metadata.config import (
     CLUSTER,
     CONFIGS,
@@ -57,6 +58,7 @@ TENANT_RANK: Final = -1  #: before what belongs to it
 left_out("who lives is for the brokers to say", node.NODES)
 left_out("news of nodes, and they are old", node_event.EVENTS, node_event.COUNTER)
 left_out("made from the pairs", kv.FLOORS)
+left_out("it spoke of a load that is gone", ADVICE)
 left_out("where rows live is this cluster's own", slot_map.SLOT_MAPS)
 
 

@@ -11,7 +11,7 @@ while one was under way, or while nobody looked, is not made up for.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.batch import next_revision
@@ -84,13 +84,18 @@ class SchedulePage:
 SCHEDULES: Final = Table("metadata.schedule", Schedule, key=("name",))
 
 
+_PATH: Final = f"an absolute path of at most {TEXT_BYTES_MAX} bytes is wanted"
+
+
 def _pairs(given: tuple[str, ...], field: str) -> None:
     if len(given) > PAIRS_MAX:
         raise Invalid(f"{field}: {len(given)} items, the limit is {PAIRS_MAX}")
     for each in given:
         names.name(each, field, TEXT_BYTES_MAX)
         if not each.partition("=")[0] or "=" not in each:
-            raise Invalid(f"{field}: name=value is wanted, not {each[:80]!r}")
+            raise Invalid(
+                f"{field}: {TEXT_BYTES_MAX} bytes of name=value at most, not {each[:80]!r}"
+            )
 
 
 def _held(db: Tables, name: str) -> Schedule:
@@ -127,13 +132,15 @@ class PutSchedule:
             )
         letters = self.job.replace("_", "").replace("-", "")
         if not (letters.isascii() and letters.isalnum() and self.job[0].isalnum()):
-            raise Invalid(f"job: {self.job!r} is no name of a job")
+            raise Invalid(
+                f"job: {self.job!r}: 1 to {JOB_CHARACTERS_MAX} letters and digits are wanted"
+            )
         names.name(self.out, "out", TEXT_BYTES_MAX)
         if not self.out.startswith("/"):
-            raise Invalid(f"out: {self.out[:80]!r} is no absolute path")
+            raise Invalid(f"out: {_PATH}, not {self.out[:80]!r}")
         names.name(self.history, "history", TEXT_BYTES_MAX, empty=True)
         if self.history and not self.history.startswith("/"):
-            raise Invalid(f"history: {self.history[:80]!r} is no absolute path")
+            raise Invalid(f"history: {_PATH}, not {self.history[:80]!r}")
         _pairs(self.options, "options")
         _pairs(self.inputs, "inputs")
         if not EVERY_MS_MIN <= self.every_ms <= EVERY_MS_MAX:
@@ -229,6 +236,8 @@ class RunSchedule:
 class BeginRun:
     """The controller takes on a run that is due. Nobody can take on the same one again."""
 
+    urgent: ClassVar[bool] = True
+
     controller_epoch: int
     name: str
     due_ms: int
@@ -267,6 +276,8 @@ class BeginRun:
 @command("metadata.schedule.end")
 class EndRun:
     """The controller says what came of a run."""
+
+    urgent: ClassVar[bool] = True
 
     controller_epoch: int
     name: str

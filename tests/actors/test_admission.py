@@ -36,8 +36,10 @@ PATIENT = {"metadata.segment.finish", "metadata.shard.sweep", "mqtt.share.remove
 BRIEF = {
     *("group.quota.drop", "group.quota.set", "metadata.segment.leader"),
     *("mqtt.connector.assign", "mqtt.connector.heartbeat"),
+    *("metadata.advice.approve", "metadata.advice.dismiss", "metadata.advice.undo"),
 }
-"""Urgent though they name many: who is closed, who leads, who runs what, is known at once."""
+"""Urgent though they name many: who is closed, who leads, who runs what, what an operator said of
+advice, is known at once."""
 
 
 def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> Charge:

@@ -23,6 +23,7 @@ from state_machines.slots import SLOTS
 from tests.bad_input import (
     fitting_advice,
     fitting_engine,
+    fitting_pipeline,
     fitting_restore,
     fitting_tenants,
     values,
@@ -42,6 +43,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     **fitting_tenants.FITTING,
     **fitting_restore.FITTING,
     **fitting_advice.FITTING,
+    **fitting_pipeline.FITTING,
     **FITTING_SECURITY,
     "group.lease.grant": {"items": [{"owner": "a", "ttl_ms": 1_000}]},
     "group.lease.attach": {"rows": [{"table": "metadata.kv", "key": KV_KEY}]},

@@ -44,7 +44,7 @@ def count(more: int, seen: int, field: str = "sessions") -> RepairCount:
 def test_what_is_right_is_never_changed(kind: str) -> None:
     store = MemoryKeyValue()
     machine = Machine(kind, f"{kind}-0", store)
-    for index, batch in enumerate(history(kind, Random(7), 250), 1):
+    for index, batch in enumerate(history(kind, Random(7), 400), 1):
         machine.apply(Entry(1, index, batch.SerializeToString()))
     group = Group(kind, store)
     looked_at = 0

@@ -268,4 +268,6 @@ def test_a_class_without_columns_is_a_mistake_in_the_program(kind: type, field: 
 def test_rows_have_the_columns_that_jobs_ask_for(asked: Any, row: type) -> None:
     """Whatever else they have by now."""
     kept = columns.schema_of(row)
-    assert [kept.field(each.name) for each in asked] == list(asked)
+    assert [kept.field(each.name).type for each in asked] == [each.type for each in asked]
+    for each in asked:
+        assert each.nullable or not kept.field(each.name).nullable, each.name
