@@ -35,8 +35,8 @@ run: setup
 	@.venv/bin/metaray demo $(ARGS)
 
 # What needs no cluster runs on two cores, what needs one has the machine for itself.
-ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray and not spark" && \
-    "$$python" -m pytest -q -m "ray or spark"
+ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray" && \
+    "$$python" -m pytest -q -m ray
 
 test: setup
 	@python=$$($(PYTHON) -m metaray.plain) && \

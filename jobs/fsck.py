@@ -10,7 +10,7 @@ like rows that are missing. `metaray repair` executes the findings that have a c
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -67,7 +67,10 @@ BY_RULE = pa.schema(
 )
 """One row a rule."""
 
+ALL: Final = "all"
+
 OPTIONS: Final = {
+    "rules": Option(default=ALL, about="Only these rules, by name, with commas."),
     "grace_ms": Option(
         default=60_000,
         about="What is younger is not compared across groups: their rows are of different moments.",
@@ -101,33 +104,45 @@ def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     checked = {table: require(frames[table], schema, table) for table, schema in TABLES.items()}
     checked["watermarks"] = require(frames["watermarks"], WATERMARKS, "watermarks")
     cut = Cut(checked, context)
+    rules = _chosen(context.options["rules"])
+    ways: dict[Way, Callable[[DataFrame], DataFrame]] = {
+        "rows": lambda all_of: all_of.select("rule", *KEPT),
+        "follows": followed,
+        "counts": lambda all_of: counted(all_of, context),
+        "owned": unowned,
+        "broker": lambda all_of: of_lost_brokers(cut, all_of),
+    }
     decided = [
-        _all(cut, "rows").select("rule", *KEPT),
-        followed(_all(cut, "follows")),
-        counted(_all(cut, "counts"), context),
-        unowned(_all(cut, "owned")),
-        of_lost_brokers(cut, _all(cut, "broker")),
+        decide(_all(cut, [rule for rule in rules if rule.way == way]))
+        for way, decide in ways.items()
+        if any(rule.way == way for rule in rules)
     ]
     found = functools.reduce(DataFrame.unionByName, decided)
     warns = [rule.name for rule in RULES.values() if rule.severity == "warning"]
     severity = fn.when(fn.col("rule").isin(warns), "warning").otherwise("error")
     found = require(found.withColumn("severity", severity), FINDINGS, "findings")
-    return {"findings": found, "rules": require(_by_rule(found), BY_RULE, "rules")}
+    return {"findings": found, "rules": require(_by_rule(found, rules), BY_RULE, "rules")}
 
 
-def _all(cut: Cut, way: Way) -> DataFrame:
-    """What all rules of one way contribute, each under its name."""
+def _chosen(said: str) -> list[Rule]:
+    if said == ALL:
+        return list(RULES.values())
+    names = [each.strip() for each in said.split(",")]
+    for name in names:
+        if name not in RULES:
+            raise Invalid(f"rules: {name[:80]!r} is none of the {len(RULES)}: {', '.join(RULES)}")
+    return [rule for rule in RULES.values() if rule.name in names]
+
+
+def _all(cut: Cut, rules: Sequence[Rule]) -> DataFrame:
+    """What these rules, all of one way, contribute, each under its name."""
     return functools.reduce(
         DataFrame.unionByName,
-        [
-            rule.find(cut).withColumn("rule", fn.lit(rule.name))
-            for rule in RULES.values()
-            if rule.way == way
-        ],
+        [rule.find(cut).withColumn("rule", fn.lit(rule.name)) for rule in rules],
     )
 
 
-def _by_rule(found: DataFrame) -> DataFrame:
+def _by_rule(found: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     counted = found.groupBy("rule").agg(
         fn.count(fn.lit(1)).alias("findings"), fn.count("repair").alias("repairable")
     )
@@ -138,13 +153,13 @@ def _by_rule(found: DataFrame) -> DataFrame:
             fn.lit(rule.about).alias("about"),
             fn.lit(rule.repair).alias("repair"),
         )
-        for rule in RULES.values()
+        for rule in rules
     ]
     # Literals, and not createDataFrame: that would need a Python worker beside every executor.
-    rules = found.sparkSession.range(1).select(fn.explode(fn.array(*every)).alias("it"))
+    named = found.sparkSession.range(1).select(fn.explode(fn.array(*every)).alias("it"))
     zero = fn.lit(0).cast("bigint")
     return (
-        rules.select("it.*")
+        named.select("it.*")
         .join(counted, "rule", "left")
         .withColumn("findings", fn.coalesce("findings", zero))
         .withColumn("repairable", fn.coalesce("repairable", zero))

@@ -367,9 +367,10 @@ def test_what_another_group_may_not_know_yet_is_left_out(plain_spark: Session) -
     world["metadata"].run(UnregisterNode(node_id="lost", epoch=node.epoch))
     session(world, "stranded", broker="lost")
     share(world, "s", "nobody", "b9")
-    assert world.findings(plain_spark) == []
+    rules = "session_on_lost_broker, share_member_without_session"
+    assert world.findings(plain_spark, rules=rules) == []
     world.later(61)
-    assert {each["rule"] for each in world.findings(plain_spark)} == {
+    assert {each["rule"] for each in world.findings(plain_spark, rules=rules)} == {
         "session_on_lost_broker",
         "share_member_without_session",
     }
@@ -386,8 +387,9 @@ def test_options_that_are_words(plain_spark: Session) -> None:
         world["offset"].run(CommitOffsets.of([commit], tenant=T))
         world["offset"].run(CommitOffsets.of([commit], tenant="no topics"))
     world.later(61)
-    assert world.findings(plain_spark) == []
-    strict = world.findings(plain_spark, topics="declared", tenants="recorded")
+    rules = "offset_of_deleted_topic,tenant_leftover"
+    assert world.findings(plain_spark, rules=rules) == []
+    strict = world.findings(plain_spark, topics="declared", tenants="recorded", rules=rules)
     assert {(each["rule"], each["tenant"]) for each in strict} == {
         ("offset_of_deleted_topic", T),
         ("tenant_leftover", T),
@@ -395,6 +397,8 @@ def test_options_that_are_words(plain_spark: Session) -> None:
     }
     with pytest.raises(Invalid, match=r"^topics: 'some', one of marked, declared is wanted"):
         world.findings(plain_spark, topics="some")
+    with pytest.raises(Invalid, match=r"^rules: 'some' is none of the \d+: "):
+        world.findings(plain_spark, rules="some")
 
 
 # -- without Spark ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from state_machines import clients
 from tests.simulation.plan import KINDS, Fault, Plan, draw
 from tests.simulation.run import Result, minimise, run, struck
 
-SEEDS = 200
+SEEDS = 100
 BATCH = 25
 LEARNER_SEEDS = 10
 LEARNER_BATCH = 10
