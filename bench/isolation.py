@@ -1,33 +1,43 @@
-"""Isolation: what a few writers of metadata feel while the offset group is saturated.
+"""Isolation: what a few writers of metadata feel while something else keeps the cluster busy.
 
-The saturating client is another process (`saturate.py`): in this one, the loop of the client that
-is measured would be what is busy. Both are measured one right after the other, on the same cluster.
+The load is another process: `saturate` commits offsets as fast as it can, `job` has Spark read the
+groups. In this process the loop of the client that is measured would be what is busy. Idle and busy
+are measured one right after the other, on the same cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from bench import other, workloads
 from metaray.client import Client
 
 CALLERS: Final = 4
+REPORT_SECONDS: Final = 300.0  #: until a report that has begun is made, on a busy machine
 
 
-async def isolation(client: Client, seconds: float) -> dict[str, float]:
-    """The ratio of the 99th percentiles, and what it is made of."""
-    idle = await workloads.put(client, CALLERS, seconds)
-    async with other.started(client, "bench.saturate") as load:
-        busy = await workloads.put(client, CALLERS, seconds)
-        load.end()
-        told = await load.said(other.END_SECONDS)
-        await load.over()
-    return {
-        "figure": busy.p99_ms / idle.p99_ms if idle.p99_ms else 0.0,
-        "p50_ms": busy.p50_ms,
-        "p99_ms": busy.p99_ms,
-        "idle_p50_ms": idle.p50_ms,
-        "idle_p99_ms": idle.p99_ms,
-        "commits_per_s": float(told["ops_per_s"]),
-        "errors": float(idle.errors + busy.errors),
-    }
+def beside(load: str, done: str) -> Callable[[Client, float], Awaitable[dict[str, float]]]:
+    """Of a module of this package: the ratio of the 99th percentiles, and what it is made of.
+
+    `done` names what the load says of itself.
+    """
+
+    async def measure(client: Client, seconds: float) -> dict[str, float]:
+        idle = await workloads.put(client, CALLERS, seconds)
+        async with other.started(client, f"bench.{load}") as beside:
+            busy = await workloads.put(client, CALLERS, seconds)
+            beside.end()
+            told = await beside.said(REPORT_SECONDS)
+            await beside.over()
+        return {
+            "figure": busy.p99_ms / idle.p99_ms if idle.p99_ms else 0.0,
+            "p50_ms": busy.p50_ms,
+            "p99_ms": busy.p99_ms,
+            "idle_p50_ms": idle.p50_ms,
+            "idle_p99_ms": idle.p99_ms,
+            done: float(told["ops_per_s"]),
+            "errors": float(idle.errors + busy.errors),
+        }
+
+    return measure

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from metaray.client import Client
 
-START_SECONDS: Final = 90.0  #: to join the cluster and be ready
+START_SECONDS: Final = 240.0  #: to join the cluster and be ready
 END_SECONDS: Final = 30.0
 LINE_BYTES_MAX: Final = 1 << 28
 

@@ -52,7 +52,7 @@ def test_what_must_be_reached_is_told_as_the_ratio_is() -> None:
 
 def test_what_no_peer_has_the_like_of_has_bounds_of_its_own() -> None:
     alone = [row.name for row in ROWS if row.load is None]
-    assert alone == ["sessions-1000", "isolation"]
+    assert alone == ["sessions-1000", "isolation", "job"]
     assert alone == [row.name for row in ROWS if row.absolute]
 
 
