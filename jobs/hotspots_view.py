@@ -49,8 +49,8 @@ _ADVICE: Final = (
     Column("id", "id"),
     Column("kind", "kind"),
     Column("target", "target"),
-    Column("reason", "reason"),
-    Column("predicted", "would bring"),
+    Column("reason", "reason", prose=True),
+    Column("predicted", "would bring", prose=True),
 )
 
 

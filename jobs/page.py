@@ -110,15 +110,16 @@ def _listing(listing: Listing) -> dict[str, Any]:
 def _cell(value: Any, column: Column) -> dict[str, Any]:
     if isinstance(value, str):
         whole = printable(value)
-        said = shorten(value, NAME_CHARACTERS_MAX)
+        said = shorten(value, TITLE_CHARACTERS_MAX if column.prose else NAME_CHARACTERS_MAX)
         whole = whole[:TITLE_CHARACTERS_MAX] if said != whole else ""
-        return {"said": said, "whole": whole, "key": None, "text": True, "bar": None}
+        kind = "text prose" if column.prose else "text"
+        return {"said": said, "whole": whole, "key": None, "text": kind, "bar": None}
     key = None if value is None else str(int(value) if isinstance(value, bool) else value)
     return {
         "said": shown(value, column.unit),
         "whole": "",
         "key": key,
-        "text": column.unit in ("text", "moment"),
+        "text": "text" if column.unit in ("text", "moment") else "",
         "bar": None,
     }
 

@@ -57,6 +57,7 @@ VARIABLES: Final = {
 WIDTH, DPI = 7.4, 110
 ROW, FRAME, LINES = 0.31, 1.25, 3.4  #: inches: of one bar, of what is around them, of series
 ROWS_MIN = 3  #: few bars stay bars: room for so many at least
+NAME_CHARACTERS: Final = 32  #: of the name of a bar, which leaves two thirds for the bars
 LEGEND_CHARACTERS: Final = 62  #: what fits below a plot in one line
 SVG: Final = "http://www.w3.org/2000/svg"
 XLINK: Final = "http://www.w3.org/1999/xlink"
@@ -197,7 +198,7 @@ def _lines(figure: Figure, axes: Any, lines: Lines) -> None:
     ahead = None if lines.forecast_ms is None else lines.forecast_ms / DAY_MS
     for colour, series in zip(tints, lines.series.values(), strict=True):
         values = [float("nan") if (value := series[place]) is None else value for place in kept]
-        known = [n for n, day in enumerate(days) if ahead is None or day <= ahead]
+        known = [n for n, day in enumerate(days) if ahead is None or day < ahead]
         # A line of one point is none: it needs a dot to be seen.
         dot = "o" if len(known) == 1 else None
         axes.plot(
@@ -209,7 +210,7 @@ def _lines(figure: Figure, axes: Any, lines: Lines) -> None:
             solid_capstyle="round",
         )
         if ahead is not None:
-            coming = [n for n, day in enumerate(days) if day > ahead]
+            coming = [n for n, day in enumerate(days) if day >= ahead]
             coming = [*known[-1:], *coming]  # joined to what is known
             axes.plot(
                 [days[n] for n in coming],
@@ -225,6 +226,7 @@ def _lines(figure: Figure, axes: Any, lines: Lines) -> None:
     if len(days) == 1:
         axes.set_xlim(days[0] - 1 / 24, days[0] + 1 / 24)
     axes.grid(axis="y", color=GRID, linewidth=0.9)
+    axes.tick_params(axis="x", pad=6)  # the lowest mark of the other axis stands beside
     axes.set_ylabel(shorten(lines.label, 60), size=10, color=MUTED, parse_math=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
@@ -281,7 +283,10 @@ def _names(axes: Any, names: Sequence[str], label: str, unit: Unit) -> bool:
     axes.grid(axis="x", color=GRID, linewidth=0.9)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axes.set_yticks(
-        range(len(names)), labels=[shorten(name) for name in names], color=INK, parse_math=False
+        range(len(names)),
+        labels=[shorten(name, NAME_CHARACTERS) for name in names],
+        color=INK,
+        parse_math=False,
     )
     axes.set_ylim(max(len(names), ROWS_MIN) - 0.4, -0.6)  # the first on top
     return True

@@ -38,6 +38,8 @@ class Column:
     name: str
     title: str
     unit: Unit = "text"
+    prose: bool = False
+    """Sentences: a page shows them whole, in as many lines as they need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

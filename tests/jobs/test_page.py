@@ -227,6 +227,25 @@ def test_parts_keep_their_colours() -> None:
     assert len(plot.colours([str(n) for n in range(20)])) == 20
 
 
+def test_what_is_forecast_is_drawn_as_a_forecast_from_its_first_moment() -> None:
+    lines = Lines(
+        title="load", label="x", at_ms=AT[:4], series={"a": [1.0, 2.0, 3.0, 4.0]}, forecast_ms=AT[2]
+    )
+    known, coming = plot._figure(lines).axes[0].lines
+    assert [list(each.get_ydata()) for each in (known, coming)] == [[1, 2], [2, 3, 4]]
+
+
+def test_sentences_are_whole_and_names_are_shortened() -> None:
+    said = "word " * 30
+    columns = (Column("why", "why", prose=True), Column("name", "name"))
+    listing = Listing(title="t", columns=columns, rows=[{"why": said, "name": said}], of=1)
+    view = replace(VIEW, listings=(listing,))
+    text = page.render(JOB, view, CONTEXT, {"groups": 1}, {"groups.parquet": "ab" * 32})
+    assert f'<td class="text prose">{said}</td>' in text
+    assert f">{said}</td>" not in text.replace(f'prose">{said}</td>', "")
+    assert "groups.parquet: 1 row." in text
+
+
 def test_pictures_have_names_of_their_own() -> None:
     assert picture_names(VIEW)[:3] == ["5-b.png", "small.png", "long.png"]
     assert len(set(picture_names(VIEW))) == len(PLOTS)
