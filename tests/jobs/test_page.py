@@ -231,8 +231,8 @@ def test_what_is_forecast_is_drawn_as_a_forecast_from_its_first_moment() -> None
     lines = Lines(
         title="load", label="x", at_ms=AT[:4], series={"a": [1.0, 2.0, 3.0, 4.0]}, forecast_ms=AT[2]
     )
-    known, coming = plot._figure(lines).axes[0].lines
-    assert [list(each.get_ydata()) for each in (known, coming)] == [[1, 2], [2, 3, 4]]
+    drawn: list[Any] = list(plot._figure(lines).axes[0].lines)
+    assert [list(each.get_ydata()) for each in drawn] == [[1, 2], [2, 3, 4]]
 
 
 def test_sentences_are_whole_and_names_are_shortened() -> None:
