@@ -6,7 +6,8 @@ speaks of is an argument, so the same rows give the same numbers for ever. Aroun
 the modules with effects:
 
     session     the one place that starts and ends Spark: on the Ray cluster (RayDP), or here
-                (jvm finds and ends the Java process beside this one)
+                (jvm finds and ends the Java process beside this one, watchdog sees that nobody
+                waits for a Spark that is lost)
     datasets    pages of Arrow in, DataFrame out, page by page
     sources     which datasets: of a cut's directory, an earlier one, the history, single files
     report      runs any job, writes Parquet, pictures, a page and a manifest that says of which cut

@@ -104,7 +104,7 @@ def run(
         finally:
             session.spark.catalog.clearCache()  # what the job kept between its outputs
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        raise JobFailed(f"{job.name}: Spark failed: {last_line(error)}") from error
+        raise JobFailed(f"{job.name}: Spark failed: {session.lost or last_line(error)}") from error
     except OSError as error:
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
 

@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -49,6 +50,7 @@ from jobs.errors import (
     SparkTimeout,
     SparkUnavailable,
 )
+from jobs.watchdog import watched
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,6 +109,8 @@ class Session:
     """Scratch space on this machine, removed at the end."""
     fallback: str = ""
     """Why this is a local Spark although a cluster was asked for; empty otherwise."""
+    lost: str = ""
+    """Why no job of it will ever end, once that is known; empty otherwise."""
     kept: list[Any] = field(default_factory=list)
     """Object references that lazy DataFrames read from: dropping one loses its page."""
 
@@ -140,6 +144,8 @@ def spark(
             try:
                 session.spark = stack.enter_context(_raydp(address, settings, app, configs))
                 session.engine = "raydp"
+                lost = partial(setattr, session, "lost")
+                stack.enter_context(watched(session.spark, _has_master, lost))
             except SparkUnavailable as e:
                 if not fallback:
                     raise
@@ -332,6 +338,10 @@ def _actors() -> list[str]:
         for name in ray.util.list_named_actors()
         if name == APP_MASTER or name.startswith("raydp-executor-") or name.endswith(MASTER_SUFFIX)
     ]
+
+
+def _has_master() -> bool:
+    return APP_MASTER in _actors()
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:
