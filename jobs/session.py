@@ -384,6 +384,8 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error is its cause; what is above is the way it came."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip()[:500] if lines else type(error).__name__
+    """The last line of an error is its cause, what is above is the way it came; but for Java's
+    stack, which is below it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("at ", "... "))]
+    return said[-1][:500] if said else type(error).__name__

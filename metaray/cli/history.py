@@ -14,7 +14,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from metaray.cli import controller
 from metaray.cli.app import (
     Address,
     Data,
@@ -28,6 +27,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster
+from metaray.cli.spans import parse_span
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, MetarayError, NotFound
@@ -75,9 +75,7 @@ def run(
     from actors.config import RaftSettings
     from metaray.history import running
 
-    settings = RaftSettings(
-        keep_ms=controller.parse_span(keep) if keep else 0, rotate_ms=controller.parse_span(rotate)
-    )
+    settings = RaftSettings(keep_ms=parse_span(keep) if keep else 0, rotate_ms=parse_span(rotate))
     join_cluster(address, data)
     directory = _directory(out, data)
     with console.status("asking the groups …") as status:
@@ -260,7 +258,7 @@ def moment(text: str, field: str, now_ms: int) -> int:
     if _MS.fullmatch(text):
         return int(text)
     with contextlib.suppress(Invalid):
-        return now_ms - controller.parse_span(text)
+        return now_ms - parse_span(text)
     try:
         said = datetime.fromisoformat(text)
     except ValueError:

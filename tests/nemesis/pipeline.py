@@ -25,7 +25,8 @@ HOG_ITEMS: Final = 400_000_000  #: 64 bits each, in one row: more than any heap 
 
 
 def _eat(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataFrame]:
-    one = frames["sessions"].sparkSession.range(1).select(fn.lit(HOG_ITEMS).alias("last"))
+    # Of a column, or the driver would compute it while it plans.
+    one = frames["sessions"].sparkSession.range(1).select((fn.col("id") + HOG_ITEMS).alias("last"))
     rows = one.select(fn.size(fn.shuffle(fn.sequence(fn.lit(1), fn.col("last")))).alias("size"))
     return {"size": rows.select(fn.col("size").cast("bigint").alias("size"))}
 

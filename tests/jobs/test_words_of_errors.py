@@ -1,0 +1,22 @@
+"""What is said of an error out of Java: its cause, and not the stack below it."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.session import last_line
+
+
+@pytest.mark.parametrize(
+    ("said", "last"),
+    [
+        (
+            ": java.lang.OutOfMemoryError: heap\n\tat a.B.c(B.java:1)\n\t... 3 more\n",
+            ": java.lang.OutOfMemoryError: heap",
+        ),
+        ("way\ncause\n\n", "cause"),
+        ("", "ValueError"),
+    ],
+)
+def test_the_cause_is_said(said: str, last: str) -> None:
+    assert last_line(ValueError(said)) == last
