@@ -82,7 +82,8 @@ class Beside(Fault):
             self.abandon()
         said = self.said()
         assert status in (0, 2), f"it ended with status {status}:\n{said[-3_000:]}"
-        return said.strip().splitlines()[-1]
+        # A raylet that dies says its last words here too, indented.
+        return [line for line in said.splitlines() if line[:1].strip()][-1]
 
     def abandon(self) -> None:
         """Nothing of it stays."""
