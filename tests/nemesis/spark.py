@@ -128,8 +128,8 @@ class HurtSpark(Beside):
         self.begin(str(self.world.cluster.data / "report"))
 
     def hurt(self, actors: list[str]) -> str:
-        """Do it; the evidence."""
-        raise NotImplementedError
+        """Do it; the evidence. Here nothing: the node that goes is hurt elsewhere."""
+        return f"{len(actors)} actors of Spark"
 
     def _at_work(self) -> list[str]:
         assert self.running.poll() is None, f"the report ended:\n{self.said()[-3_000:]}"
