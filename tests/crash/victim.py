@@ -145,7 +145,11 @@ def _be(order: Order, serves: int) -> int:
 
     failpoints.arm(order.armed, passed)
     try:
-        return asyncio.run(_live(order, journal, lambda: _say(serves)))
+        # Not `asyncio.run`, which waits for all tasks to be cancelled: one that is just then told
+        # what it waited for goes on, and the process is to end like a killed one anyway.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(_live(order, journal, lambda: _say(serves)))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the parent's to judge
         traceback.print_exc()
         journal("stuck", repr(error))
