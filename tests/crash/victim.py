@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LIFE_SECONDS: Final = 300.0  #: a victim that lives longer hangs
 RESTED, SPARED, STUCK = 0, 3, 4  #: exit statuses: came to rest; was not killed; met something wrong
-FRESH_WRITES: Final = 3  #: in each group, before a life comes to rest
+FRESH_WRITES: Final = 3  #: of each kind, before a life comes to rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +105,14 @@ async def _live(order: Order, journal: Journal, serving: Callable[[], None]) -> 
 
 
 async def _fresh(clients: Clients) -> None:
-    """Wait until every group has taken new writes."""
+    """Wait until writers of every kind got through again, and so every group took new writes."""
     from tests.actors.wires import eventually
     from tests.crash.victim_script import PHASE_SECONDS
+    from tests.crash.victim_workload import KINDS
 
-    wanted = {group: count + FRESH_WRITES for group, count in clients.acked.items()}
+    wanted = {kind: clients.acked[kind] + FRESH_WRITES for kind in KINDS}
     await eventually(
-        lambda: all(clients.acked[group] >= count for group, count in wanted.items()),
+        lambda: all(clients.acked[kind] >= count for kind, count in wanted.items()),
         PHASE_SECONDS,
     )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from random import Random
@@ -32,6 +33,7 @@ from tests.crash.victim_journal import Journal
 BULK: Final = 14  #: values written at once,
 BULK_BYTES: Final = 60_000  #: of so many bytes each: more than a map's first size, together
 GROUPS: Final = ("metadata-0", "offset-0", "mqtt-0")
+KINDS: Final = ("append", "register", "commit", "open")  #: what every writer can always do again
 LIST_IDS: Final = 40  #: ids in one list; then the writer begins another key
 PADDING: Final = b"." * 1_500  #: so that maps grow, layers fill and snapshots take several chunks
 WRITERS: Final = 2  #: of each kind
@@ -55,7 +57,7 @@ class Clients:
         self._numbers = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self.acked = dict.fromkeys(GROUPS, 0)  #: acknowledged writes of this life
+        self.acked: Counter[str] = Counter()  #: acknowledged operations of this life, by kind
 
     def start(self) -> None:
         """Begin all of them."""
@@ -151,10 +153,10 @@ class Clients:
             self._journal("no", name, f"{type(error).__name__}: {error}")
             return None
         self._journal("ok", name, _plain(reply))
-        if not any(self.acked.values()):
+        if not self.acked:
             self._journal("serve", round(time.monotonic() - self._began, 3))
             self._serving()
-        self.acked[group] += 1
+        self.acked[what] += 1
         return name, reply
 
 
