@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -27,16 +24,15 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster
-from metaray.cli.spans import parse_span
+from metaray.cli.spans import moment, parse_span
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
-from state_machines.errors import Invalid, MetarayError, NotFound
+from state_machines.errors import MetarayError, NotFound
 
 if TYPE_CHECKING:
     from jobs.operation_files import Gap
 
 HERE: Final = "history"  #: the directory of a history, below the data, unless one is named
-_MS: Final = re.compile(r"\d{1,16}", re.ASCII)
 
 Directory = Annotated[
     Path | None,
@@ -133,6 +129,39 @@ def stop(address: Address = None, data: Data = DEFAULT_DATA) -> None:
     if not running.stop():
         raise NotFound("history: the service runs no exporter")
     console.print("[green]✓[/] ended; its files stay")
+
+
+@history.command("offsets")
+@explained
+def archive(
+    out: Annotated[Path, typer.Option("--out", help="The archive's directory.")],
+    cut: Annotated[
+        Path | None, typer.Option("--cut", help="A cut to read; one is taken if absent.")
+    ] = None,
+    local_spark: Annotated[
+        bool, typer.Option("--local-spark", help="Run Spark in this process, not on the cluster.")
+    ] = False,
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Archive the offsets that commits have replaced, as Parquet by day, each once."""
+    from metaray.history import offsets
+
+    if cut is None or not local_spark:
+        join_cluster(address, data)
+    with console.status("archiving …") as status:
+        made = offsets.archive(
+            out,
+            cut=cut,
+            address=None if local_spark else "auto",
+            fallback=not local_spark,
+            progress=status.update,
+        )
+    console.print(
+        f"{made.rows:,} offsets of the past were added, {made.current:,} are in force; "
+        f"{out} answers up to {text_of(made.seen_ms, 'seen_ms')} UTC",
+        highlight=False,
+    )
 
 
 @app.command()
@@ -249,24 +278,6 @@ def diff(
         highlight=False,
     )
     _print_gaps(found.gaps)
-
-
-def moment(text: str, field: str, now_ms: int) -> int:
-    """Unix milliseconds of `10m` (that long ago), of a time of day and date in UTC, or of a number
-    of milliseconds. Raises Invalid."""
-    text = text.strip()
-    if _MS.fullmatch(text):
-        return int(text)
-    with contextlib.suppress(Invalid):
-        return now_ms - parse_span(text)
-    try:
-        said = datetime.fromisoformat(text)
-    except ValueError:
-        raise Invalid(
-            f"{field}: 10m, 2026-01-31T12:00 or milliseconds are wanted, not "
-            f"{printable(text[:40])!r}"
-        ) from None
-    return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 def _directory(given: Path | None, data: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`history offsets`, `offsets-at`: where consumer groups stood, long ago too."""
+"""`offsets-at`: where consumer groups stood, long ago too."""
 
 from __future__ import annotations
 
@@ -11,44 +11,11 @@ import typer
 from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, Tenant, app, cell, console, explained, print_json
-from metaray.cli.door import connect_sync, join_cluster
-from metaray.cli.history import history, moment
+from metaray.cli.door import connect_sync
+from metaray.cli.spans import moment
 from metaray.cli.values import text_of
 from metaray.where import DEFAULT_DATA
 from state_machines.names import DEFAULT_TENANT
-
-
-@history.command("offsets")
-@explained
-def archive(
-    out: Annotated[Path, typer.Option("--out", help="The archive's directory.")],
-    cut: Annotated[
-        Path | None, typer.Option("--cut", help="A cut to read; one is taken if absent.")
-    ] = None,
-    local_spark: Annotated[
-        bool, typer.Option("--local-spark", help="Run Spark in this process, not on the cluster.")
-    ] = False,
-    address: Address = None,
-    data: Data = DEFAULT_DATA,
-) -> None:
-    """Archive the offsets that commits have replaced, as Parquet by day, each once."""
-    from metaray.history import offsets
-
-    if cut is None or not local_spark:
-        join_cluster(address, data)
-    with console.status("archiving …") as status:
-        made = offsets.archive(
-            out,
-            cut=cut,
-            address=None if local_spark else "auto",
-            fallback=not local_spark,
-            progress=status.update,
-        )
-    console.print(
-        f"{made.rows:,} offsets of the past were added, {made.current:,} are in force; "
-        f"{out} answers up to {text_of(made.seen_ms, 'seen_ms')} UTC",
-        highlight=False,
-    )
 
 
 @app.command("offsets-at")

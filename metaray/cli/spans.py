@@ -1,13 +1,16 @@
-"""Spans of time as people write them: `90s`, `10 min`, `2h`."""
+"""Spans of time and moments as people write them: `90s`, `10 min`, `2h`, `2026-01-31T12:00`."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 from state_machines.errors import Invalid
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MS: Final = re.compile(r"\d{1,16}", re.ASCII)
 _SPAN: Final = re.compile(r"(\d{1,12})\s*([a-z]+)", re.ASCII)
 _SHOWN: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -26,3 +29,20 @@ def shown_span(span_ms: int) -> str:
         if span_ms >= size:
             return f"{span_ms // size} {unit}"
     return f"{span_ms} ms"
+
+
+def moment(text: str, field: str, now_ms: int) -> int:
+    """Unix milliseconds of `10m` (that long ago), of a time of day and date in UTC, or of a number
+    of milliseconds. Raises Invalid."""
+    text = text.strip()
+    if _MS.fullmatch(text):
+        return int(text)
+    with contextlib.suppress(Invalid):
+        return now_ms - parse_span(text)
+    try:
+        said = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(
+            f"{field}: 10m, 2026-01-31T12:00 or milliseconds are wanted, not {text[:80]!r}"
+        ) from None
+    return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp() * 1_000)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from jobs import operation_files
 from metaray.cli.app import app
-from metaray.cli.history import moment
+from metaray.cli.spans import moment
 from metaray.history.rows import SUBJECT_MAX, Rows
 from state_machines import op, runs
 from state_machines.errors import Invalid
