@@ -27,7 +27,6 @@ import ray
 from pyspark.sql import DataFrame
 
 from actors import columns
-from jobs.errors import SchemaMismatch
 from jobs.schemas import project, spark_type
 from jobs.session import Session
 
@@ -71,20 +70,6 @@ def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset:
             writer.write_batch(block)
             rows += block.num_rows
     return rows
-
-
-def read_parquet(session: Session, path: Path, schema: pa.Schema, dataset: str) -> DataFrame:
-    """The DataFrame of a Parquet file on this machine, with the columns of `schema`.
-
-    The file goes the way of any pages: a file from outside may break what its schema says, and
-    executors on other nodes do not see it.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            project(empty(file.schema_arrow), schema, dataset)
-            return frame(session, schema, file.iter_batches(), dataset)
-    except (OSError, pa.ArrowException) as error:
-        raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
 
 
 def blocks(schema: pa.Schema, pages: Iterable[Page], dataset: str) -> Iterator[pa.RecordBatch]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from actors import columns
 from jobs import datasets
-from jobs.datasets import blocks, frame, read_parquet, write_parquet
+from jobs.datasets import blocks, frame, write_parquet
 from jobs.errors import SchemaMismatch
 from jobs.session import Session
 from state_machines.errors import Invalid
@@ -136,19 +135,3 @@ def test_lists_nulls_and_long_names_arrive(session: Session) -> None:
 def test_no_pages_are_an_empty_frame(session: Session) -> None:
     assert frame(session, SCHEMA, [], "none").collect() == []
     assert frame(session, SCHEMA, [page(), page()], "none").count() == 0
-
-
-@pytest.mark.spark
-def test_a_parquet_file_of_another_shape_is_refused(session: Session, tmp_path: Path) -> None:
-    path = tmp_path / "d.parquet"
-    assert write_parquet(path, SCHEMA, [page("a", "b"), page("c")], "d") == 3
-    assert read_parquet(session, path, SCHEMA, "d").count() == 3
-    pq.write_table(pa.table({"name": ["a"]}), path)
-    with pytest.raises(SchemaMismatch, match="d: column count is missing"):
-        read_parquet(session, path, SCHEMA, "d")
-    pq.write_table(pa.Table.from_batches([without_name()]), path)
-    with pytest.raises(SchemaMismatch, match="d: column name has 1 nulls"):
-        read_parquet(session, path, SCHEMA, "d")
-    path.write_bytes(b"not parquet")
-    with pytest.raises(SchemaMismatch, match=r"d: .* is not a Parquet file"):
-        read_parquet(session, path, SCHEMA, "d")
