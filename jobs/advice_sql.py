@@ -65,9 +65,10 @@ with seats as (
     select l.`group`, seat, node, leads, coalesce(f.per_s, 0D) as per_s
     from {leaders} l left join {forecast} f
         on f.`of` = 'group' and f.ahead = 1 and f.name = l.`group`
-), nodes as (select node, sum(if(leads, per_s, 0D)) as load from seats group by node
+), nodes as (select node, round(sum(if(leads, per_s, 0D)), 6) as load
+    from seats group by node
 ), whole as (  -- two nodes change, so the highest of the others is among the three highest
-    select max(load) as highest, avg(load) as mean,
+    select max(load) as highest, round(avg(load), 6) as mean,
         slice(sort_array(collect_list(struct(load, node)), false), 1, 3) as top from nodes
 ), moved as (
     select a.`group`, a.per_s, a.seat as source, b.seat as destination, a.node as from_node,
@@ -101,7 +102,8 @@ with ranges as (select kind, explode(ranges) as each from {slots}
     select o.*, coalesce(f.per_s, 0D) as per_s from owned o left join {forecast} f
         on f.`of` = 'group' and f.ahead = 1 and f.name = o.`group`
 ), whole as (
-    select kind, avg(per_s) as mean, min(struct(per_s as load, `group` as name)) as emptiest
+    select kind, round(avg(per_s), 6) as mean,
+        min(struct(per_s as load, `group` as name)) as emptiest
     from known group by kind
 ), moved as (
     select *, floor(slots * (per_s - emptiest.load) / (per_s * 2)) as number

@@ -266,7 +266,7 @@ def topics(partitions: DataFrame, heads: DataFrame) -> DataFrame:
             fn.try_sum("records_lost").alias("records_lost"),
             fn.min("first_commit_ms").alias("first_commit_ms"),
             fn.max("commit_ms").alias("last_commit_ms"),
-            fn.sum("records_per_s").alias("records_per_s"),
+            _sum_of_rates().alias("records_per_s"),
         )
         .join(sizes, ["tenant", "topic"], "left")
         .withColumn(
@@ -304,7 +304,7 @@ def groups(
             fn.try_sum("records_lost").alias("records_lost"),
             fn.min("first_commit_ms").alias("first_commit_ms"),
             fn.max("last_commit_ms").alias("last_commit_ms"),
-            fn.sum("records_per_s").alias("records_per_s"),
+            _sum_of_rates().alias("records_per_s"),
         )
         .join(known, ["tenant", "group"], "left")
         .withColumn("member", fn.coalesce("member", fn.lit("")))
@@ -378,6 +378,11 @@ def _sum_of_lags() -> Column:
     # A sum that did not fit is null, and has a largest part; what is not known has none.
     lost = fn.max(fn.col("lag").isNull() & fn.col("lag_max").isNotNull())
     return fn.when(~lost, fn.try_sum("lag"))
+
+
+def _sum_of_rates() -> Column:
+    # As decimals: a sum of doubles depends on the order in which Spark's tasks come to an end.
+    return fn.try_sum(fn.col("records_per_s").cast("decimal(28,6)")).cast("double")
 
 
 def _rate(count: str, first_ms: str, last_ms: str) -> Column:

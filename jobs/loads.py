@@ -15,7 +15,7 @@ alone, is kept beside what was measured: so much for what it is worth.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -68,6 +68,10 @@ FORECAST = pa.schema(
     ]
 )
 """One row for each window to come of each Raft group and broker. No guess: too few windows."""
+
+
+PLACES: Final = 6
+"""Decimal places of what is fitted."""
 
 
 def end_of(now_ms: int, window_ms: int) -> int:
@@ -185,14 +189,15 @@ def forecast(
         """
         with placed as (  -- the last window is -1, the next one 0
             select `of`, name, (start_ms - {end_ms}) div {window_ms} as x, per_s as y from {series}
-        ), fitted as (
+        ), fitted as (  -- rounded: sums of doubles depend on the order in which tasks end
             select `of`, name,
-                regr_slope(y, x) filter (where x >= -{many}) as slope,
-                regr_intercept(y, x) filter (where x >= -{many}) as start,
-                avg(y) filter (where x >= -{many}) as mean,
-                regr_intercept(y, x) filter (where x >= -{many} - 1 and x < -1)
-                    - regr_slope(y, x) filter (where x >= -{many} - 1 and x < -1) as line_before,
-                avg(y) filter (where x >= -{many} - 1 and x < -1) as mean_before,
+                round(regr_slope(y, x) filter (where x >= -{many}), {places}) as slope,
+                round(regr_intercept(y, x) filter (where x >= -{many}), {places}) as start,
+                round(avg(y) filter (where x >= -{many}), {places}) as mean,
+                round(regr_intercept(y, x) filter (where x >= -{many} - 1 and x < -1)
+                    - regr_slope(y, x) filter (where x >= -{many} - 1 and x < -1),
+                    {places}) as line_before,
+                round(avg(y) filter (where x >= -{many} - 1 and x < -1), {places}) as mean_before,
                 max(y) filter (where x = -1) as last_per_s
             from placed group by `of`, name
         ), chosen as (
@@ -220,6 +225,7 @@ def forecast(
         end_ms=end_of(now_ms, window_ms),
         window_ms=window_ms,
         many=trend_windows,
+        places=PLACES,
         ahead=ahead,
     )
     return require(result, FORECAST, "forecast")

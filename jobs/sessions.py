@@ -201,14 +201,17 @@ def brokers(statistics: DataFrame) -> DataFrame:
 
 def skew(brokers: DataFrame) -> DataFrame:
     """BROKERS to SKEW."""
-    mean = fn.avg("active")
+    one = fn.col("active").cast("decimal(19,0)")
+    count, total, squares = fn.count(fn.lit(1)), fn.sum("active"), fn.sum(one * one)
+    # The deviation over the mean, of whole numbers: exact in whatever order Spark adds.
+    apart = (squares * count - total.cast("decimal(19,0)") * total).cast("double")
     largest = fn.max(fn.struct("active", "broker"))
     result = brokers.agg(
-        fn.count(fn.lit(1)).alias("brokers"),
-        fn.coalesce(fn.sum("active"), fn.lit(0).cast("bigint")).alias("active"),
-        fn.when(mean > 0, largest["broker"]).alias("largest"),
+        count.alias("brokers"),
+        fn.coalesce(total, fn.lit(0).cast("bigint")).alias("active"),
+        fn.when(total > 0, largest["broker"]).alias("largest"),
         fn.max("share").alias("share_largest"),
-        fn.when(mean > 0, fn.stddev_pop("active") / mean).alias("coefficient"),
+        fn.when(total > 0, fn.sqrt(apart) / total).alias("coefficient"),
     )
     return require(result, SKEW, "skew")
 
