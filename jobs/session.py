@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import psutil
 import ray
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ from jobs.errors import (
     SparkUnavailable,
 )
 from jobs.watchdog import watched
+from state_machines.errors import Invalid
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,6 +67,20 @@ LINGER_S = 10.0
 EXECUTOR_MEMORY_MIB_MIN = 512
 """Spark refuses an executor with less than 450 MiB."""
 
+HEAP_MIB = (1_024, 4_096)
+"""The driver's heap where nobody says how large: at least and at most."""
+
+SETTING_MAX = 1_000_000
+"""Of any number in the settings: what is larger is a slip of the hand."""
+
+TASK_ROWS = 200_000
+"""Rows of a job's inputs that are worth a task of a shuffle, which sorts them in some ten MB."""
+
+TASKS_MIN = 2
+"""Spark's own 200 make a small job wait for 200 empty tasks."""
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 APP_MASTER = "RAY_APP_MASTER"
 MASTER_SUFFIX = "_SPARK_MASTER"
 """The name RayDP gives its application master in the driver's namespace: one Spark at a time."""
@@ -77,9 +93,14 @@ class SparkSettings:
     executors: int = 1
     executor_cores: int = 1  # CPUs of Ray, each
     executor_memory_mib: int = 512  # of Ray's memory resource, each
-    driver_memory_mib: int = 1_024  # heap of the JVM beside this process
+    driver_memory_mib: int = 0
+    """The most that the heap of the JVM beside this process grows to; 0: a quarter of the machine's
+    memory, within `HEAP_MIB`. A local Spark does all of its work in there."""
+
     local_cores: int = 2  # threads of a local Spark
-    shuffle_partitions: int = 4  # Spark's 200 make a small job wait for 200 empty tasks
+    shuffle_partitions: int = 0
+    """Tasks of a shuffle; 0: as many as the rows of a job are worth (`Session.fit`)."""
+
     reserve_timeout_s: float = 20.0
     start_timeout_s: float = 120.0
     stop_timeout_s: float = 30.0
@@ -89,13 +110,18 @@ class SparkSettings:
     """A custom Ray resource that only Spark's nodes have, when some are kept for it."""
 
     def __post_init__(self) -> None:
-        for name in ("executors", "executor_cores", "local_cores", "shuffle_partitions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}, the least is 1")
-        for name in ("executor_memory_mib", "driver_memory_mib"):
-            if getattr(self, name) < EXECUTOR_MEMORY_MIB_MIN:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)}, the least is {EXECUTOR_MEMORY_MIB_MIN}"
+        least = {
+            "executors": 1,
+            "executor_cores": 1,
+            "executor_memory_mib": EXECUTOR_MEMORY_MIB_MIN,
+            "driver_memory_mib": EXECUTOR_MEMORY_MIB_MIN if self.driver_memory_mib else 0,
+            "local_cores": 1,
+            "shuffle_partitions": 0,
+        }
+        for name, low in least.items():
+            if not low <= getattr(self, name) <= SETTING_MAX:
+                raise Invalid(
+                    f"{name}: {getattr(self, name)}, the limits are {low} to {SETTING_MAX}"
                 )
 
 
@@ -113,6 +139,14 @@ class Session:
     """Why no job of it will ever end, once that is known; empty otherwise."""
     kept: list[Any] = field(default_factory=list)
     """Object references that lazy DataFrames read from: dropping one loses its page."""
+    fits: bool = True
+    """Whether `fit` may change the tasks of a shuffle: nobody has said how many there are."""
+
+    def fit(self, rows: int) -> None:
+        """Give the shuffles that follow as many tasks as so many rows are worth."""
+        if self.fits:
+            tasks = max(TASKS_MIN, -(-rows // TASK_ROWS))
+            self.spark.conf.set(SHUFFLE_PARTITIONS, str(tasks))
 
 
 @contextlib.contextmanager
@@ -138,7 +172,7 @@ def spark(
         stack.callback(jvm.end, settings.stop_timeout_s)
         stack.enter_context(jvm.applied(environment))
         configs = _configs(settings, directory)
-        session = Session(None, "local", directory)
+        session = Session(None, "local", directory, fits=not settings.shuffle_partitions)
         stack.callback(session.kept.clear)
         if address is not None:
             try:
@@ -160,15 +194,20 @@ def spark(
 def _configs(settings: SparkSettings, directory: Path) -> dict[str, str]:
     return {
         **jvm.options(directory, settings.java_options),
-        "spark.driver.memory": f"{settings.driver_memory_mib}m",
+        "spark.driver.memory": f"{settings.driver_memory_mib or _heap_mib()}m",
         "spark.ui.enabled": "false",  # it would listen on every interface
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        SHUFFLE_PARTITIONS: str(settings.shuffle_partitions or TASKS_MIN),
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
         "spark.sql.execution.arrow.pyspark.enabled": "false",  # no job needs pandas
     }
+
+
+def _heap_mib() -> int:
+    least, most = HEAP_MIB
+    return min(most, max(least, psutil.virtual_memory().total // MIB // 4))
 
 
 @contextlib.contextmanager

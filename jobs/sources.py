@@ -11,7 +11,7 @@ where its executors may be on other nodes, which do not see this machine's files
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +82,8 @@ def check_files(jobs: Sequence[Job], given: Sources) -> None:
 
 
 def read(session: Session, job: Job, given: Sources, checked: set[Path] | None = None) -> Inputs:
-    """The inputs of a job, as DataFrames that are valid while the session runs.
+    """The inputs of a job, as DataFrames that are valid while the session runs, which is told how
+    many rows there are (`Session.fit`).
 
     `checked` are the directories of cuts that need not be checked again, and gets those that were.
     Raises BadCut and BadHistory for a directory that is no cut or no history, SchemaMismatch for
@@ -95,14 +96,14 @@ def read(session: Session, job: Job, given: Sources, checked: set[Path] | None =
         if directory is not None and any(each.of == of for each in job.inputs.values())
     }
     frames: dict[str, DataFrame] = {}
+    rows: list[int] = []
     for name, wanted in job.inputs.items():
         if wanted.of == "history":
             if given.history is not None:
                 # Page by page: the exporter may put files together while Spark is at work.
-                found = operation_files.batches(
-                    operation_files.listed(given.history), wanted.schema.names
-                )
-                frames[name] = frame(session, wanted.schema, found, name)
+                files = operation_files.listed(given.history)
+                pages = operation_files.batches(files, wanted.schema.names)
+                frames[name] = frame(session, wanted.schema, _counted(pages, rows), name)
             continue
         paths = _paths(name, wanted, given, manifests)
         if paths is not None and RAFT_GROUP in wanted.schema.names:
@@ -112,6 +113,8 @@ def read(session: Session, job: Job, given: Sources, checked: set[Path] | None =
             frames[name] = read_files(session, paths, wanted.schema, name)
         elif wanted.required:
             raise MissingInput(f"{job.name} needs {name}: {_remedy(name, wanted)}", name)
+        rows += [pq.read_metadata(path).num_rows for path in paths or ()]
+    session.fit(sum(rows))
     manifest = manifests.get("cut")
     if manifest is not None:
         return Inputs(frames=frames, now_ms=manifest.taken_ms, cut=manifest.cut)
@@ -167,6 +170,12 @@ def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[p
                     yield _filled(page, schema)
         except (OSError, pa.ArrowException) as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
+
+
+def _counted(pages: Iterable[pa.RecordBatch], rows: list[int]) -> Iterator[pa.RecordBatch]:
+    for page in pages:
+        rows.append(page.num_rows)
+        yield page
 
 
 def _filled(page: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,10 +25,9 @@ from jobs.job import Job
 from jobs.report import Progress, Report
 from jobs.session import SparkSettings, spark
 from jobs.sources import Sources
-from metaray import exporting
+from metaray import exporting, spark_options
+from metaray.spark_options import whole
 from state_machines.errors import Invalid
-
-OPTION_CHARACTERS_MAX = 80  #: of a bad value that are repeated
 
 
 def run(
@@ -46,9 +45,10 @@ def run(
 
     `address` None runs Spark in this process instead of on the connected cluster. Raises Invalid
     for an option or a file that no job has, MissingInput for what a job needs and has not: both
-    before anything is started or written.
+    before anything is started or written. `spark_options` are among the options.
     """
     values = check(jobs, given, options or {})
+    settings = settings or spark_options.parse(options or {}, on_cluster=address is not None)
     live = needs_cluster(jobs, given) or (could_use_cluster(jobs, given) and ray.is_initialized())
     made = []
     with ExitStack() as stack:
@@ -78,6 +78,7 @@ def check(
     """The options of each job, once it is seen that the jobs could run. Raises as `run` does."""
     if not jobs:
         raise Invalid("jobs: none was named")
+    spark_options.parse(options, on_cluster=False)
     values = {job.name: parse_options(job, jobs, options) for job in jobs}
     sources.check_files(jobs, given)
     for job in jobs:
@@ -114,6 +115,8 @@ def parse_options(job: Job, jobs: Sequence[Job], given: Mapping[str, str]) -> di
     every = sorted({name for each in jobs for name in each.options})
     values: dict[str, Any] = {}
     for name, text in given.items():
+        if spark_options.is_one(name):
+            continue
         if name not in every:
             raise Invalid(
                 f"{name}: no job here has such an option; they have {', '.join(every) or 'none'}"
@@ -124,12 +127,7 @@ def parse_options(job: Job, jobs: Sequence[Job], given: Mapping[str, str]) -> di
         if isinstance(option.default, str):
             values[name] = text
             continue
-        try:
-            values[name] = int(text)
-        except ValueError:
-            raise Invalid(
-                f"{name}: a whole number is wanted, not {text[:OPTION_CHARACTERS_MAX]!r}"
-            ) from None
+        values[name] = whole(name, text)
     job.context(0, {}, values)  # which knows the limits
     return values
 

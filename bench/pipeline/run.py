@@ -17,12 +17,10 @@ from bench.pipeline.made import Data, Progress
 from bench.run import machine, versions
 from jobs import report, sources
 from jobs.catalogue import JOBS
-from jobs.session import SparkSettings, spark
+from jobs.session import SHUFFLE_PARTITIONS, SparkSettings, spark
 from state_machines.errors import Invalid
 
 ROWS_MAX: Final = 1_000_000_000
-TASK_ROWS: Final = 250_000  #: of a shuffle: what one task sorts at once
-HEAP_MIB: Final = 4_096
 START_SECONDS: Final = 600.0  #: a start is no part of what is measured
 
 MEASURED: Final[dict[str, dict[str, Any]]] = {
@@ -100,10 +98,7 @@ def _resumed(path: Path, *, fresh: bool) -> dict[str, Any]:
 
 def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
     job = JOBS[name]
-    tasks = max(4, 2 * data.rows // TASK_ROWS)
-    settings = SparkSettings(
-        shuffle_partitions=tasks, driver_memory_mib=HEAP_MIB, start_timeout_s=START_SECONDS
-    )
+    settings = SparkSettings(start_timeout_s=START_SECONDS)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="metaray-jobs-") as place, spark(None, settings) as one:
         started = time.monotonic()
@@ -112,6 +107,7 @@ def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
         read = time.monotonic()
         made = report.run(one, job, given.frames, context, Path(place), progress)
         done = time.monotonic()
+        tasks = int(one.spark.conf.get(SHUFFLE_PARTITIONS))
         memory = _peak_bytes()
         rows = _rows(given.frames)
         headline = made.view.headline
@@ -126,7 +122,6 @@ def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
         "rows_per_s": round(sum(rows.values()) / (done - read)),
         "jvm_peak_bytes": memory,
         "shuffle_partitions": tasks,
-        "heap_mib": HEAP_MIB,
         "headline": headline,
     }
 

@@ -92,11 +92,12 @@ def put(
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Have a report made again and again. A new one is due at once."""
-    from metaray import reporting
+    from metaray import reporting, spark_options
 
     wanted = work.job_named(job)
     options = work.pairs("set", settings)
     reporting.parse_options(wanted, [wanted], options)
+    spark_options.parse(options, on_cluster=False)
     files = {each: Path(path).absolute() for each, path in work.pairs("input", inputs).items()}
     lacking = [
         each

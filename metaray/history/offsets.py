@@ -33,9 +33,9 @@ from jobs.errors import BadHistory, JobFailed
 from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
 from jobs.offset_archive import ARCHIVE, DAY, opened, past_files
 from jobs.schemas import require
-from jobs.session import Session, SparkSettings, last_line, spark
+from jobs.session import Session, last_line, spark
 from jobs.sources import Sources
-from metaray import exporting
+from metaray import exporting, spark_options
 from state_machines.errors import Compacted, Conflict, Invalid
 from state_machines.offset.history import OffsetAt
 
@@ -66,7 +66,6 @@ def archive(
     *,
     cut: Path | None = None,
     address: str | None,
-    settings: SparkSettings | None = None,
     fallback: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Archived:
@@ -79,6 +78,7 @@ def archive(
     with ExitStack() as stack:
         stack.enter_context(_alone(directory))
         progress("Spark starts")
+        settings = spark_options.parse({}, on_cluster=address is not None)
         session = stack.enter_context(spark(address, settings, fallback=fallback))
         if cut is None:
             cut = session.directory / "cut"

@@ -20,9 +20,9 @@ from jobs.cut import CutFile, Manifest
 from jobs.errors import BadCut, BadHistory, MissingInput, SchemaMismatch
 from jobs.job import Input, Job, Output
 from jobs.operations import OPERATIONS
-from jobs.session import Session
+from jobs.session import Session, SparkSettings
 from jobs.sources import Sources
-from metaray import reporting
+from metaray import reporting, spark_options
 from metaray.cli.app import app
 from state_machines.errors import Invalid
 from tests.jobs.samples import NOW, MqttSession, pages, sessions
@@ -207,6 +207,33 @@ def test_options_are_the_jobs_and_within_their_limits() -> None:
     ):
         with pytest.raises(Invalid, match=words):
             parse(lag, [lag], given)
+
+
+def test_options_of_spark_are_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag = JOBS["lag"]
+    given = {"stuck_after_ms": "5", "spark.executors": "3", "spark.node_resource": "gold"}
+    assert reporting.parse_options(lag, [lag], given) == {"stuck_after_ms": 5}
+    assert spark_options.parse(given, on_cluster=True) == SparkSettings(
+        executors=3, node_resource="gold"
+    )
+    for option, text, words in (
+        ("spark.no", "5", "spark.no: Spark has no such setting; it has spark.executors, "),
+        ("spark.executors", "many", "spark.executors: a whole number is wanted, not 'many'"),
+        ("spark.executors", "0", "executors: 0, the limits are 1 to 1000000"),
+    ):
+        with pytest.raises(Invalid, match=words):
+            reporting.check([lag], Sources(cut=Path("cut")), {option: text})
+
+    # Where there are nodes for analytics, Spark is kept to them unless somebody says otherwise.
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    for there, said, wanted in (
+        ({"analytics": 1.0}, {}, "analytics"),
+        ({"analytics": 1.0}, {"spark.node_resource": ""}, None),
+        ({"CPU": 4.0}, {}, None),
+    ):
+        monkeypatch.setattr("ray.cluster_resources", lambda there=there: there)
+        assert spark_options.parse(said, on_cluster=True).node_resource == wanted
+        assert spark_options.parse({}, on_cluster=False).node_resource is None
 
 
 def test_all_runs_what_can_and_says_what_the_others_lack() -> None:

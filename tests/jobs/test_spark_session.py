@@ -22,6 +22,7 @@ from jobs.errors import (
     SparkUnavailable,
 )
 from jobs.session import Session, SparkSettings, _actors, _until, spark
+from state_machines.errors import Invalid
 from tests.jobs.conftest import SMALL, SharedSpark
 from tests.jobs.samples import reports
 
@@ -93,12 +94,36 @@ def test_no_java_says_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("executors", 0), ("executor_cores", -1), ("local_cores", 0), ("executor_memory_mib", 100)],
+    [
+        ("executors", 0),
+        ("executor_cores", -1),
+        ("local_cores", 0),
+        ("executor_memory_mib", 100),
+        ("driver_memory_mib", 511),
+        ("shuffle_partitions", 10_000_000),
+    ],
 )
 def test_settings_have_limits(setting: str, value: int) -> None:
     given: dict[str, Any] = {setting: value}
-    with pytest.raises(ValueError, match=f"{setting}: {value}, the least is"):
+    with pytest.raises(Invalid, match=f"{setting}: {value}, the limits are [0-9]+ to 1000000"):
         SparkSettings(**given)
+
+
+def test_a_shuffle_has_as_many_tasks_as_the_rows_are_worth() -> None:
+    said: dict[str, str] = {}
+
+    class Conf:
+        set = said.__setitem__
+
+    class Spark:
+        conf = Conf
+
+    fitting = Session(Spark, "local", Path())
+    for rows, tasks in ((0, "2"), (400_000, "2"), (400_001, "3"), (12_600_000, "63")):
+        fitting.fit(rows)
+        assert said == {"spark.sql.shuffle.partitions": tasks}
+    Session(Spark, "local", Path(), fits=False).fit(0)
+    assert said == {"spark.sql.shuffle.partitions": "63"}  # somebody has said how many
 
 
 def test_errors_survive_pickling() -> None:
