@@ -92,7 +92,10 @@ def require(frame: DataFrame, schema: pa.Schema, dataset: str) -> DataFrame:
 
     Raises SchemaMismatch naming the dataset and the column that is missing or of another type.
     """
-    found = dict(frame.dtypes)
+    there = frame.dtypes
+    if there == [(field.name, spark_type(field.type)) for field in schema]:
+        return frame  # every further step of a plan is analysed as a whole by the JVM
+    found = dict(there)
     chosen: list[Column] = []
     for field in schema:
         expected = spark_type(field.type)

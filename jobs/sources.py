@@ -158,7 +158,7 @@ def _of_groups(
         some = read_files(session, mine, stored, dataset).withColumn(RAFT_GROUP, fn.lit(group))
         found = some if found is None else found.unionByName(some)
     assert found is not None, "a table that is there has files"
-    return found.select(*schema.names)
+    return found if found.columns == schema.names else found.select(*schema.names)
 
 
 def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[pa.RecordBatch]:

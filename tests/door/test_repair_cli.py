@@ -26,6 +26,8 @@ from state_machines.metadata.topic import (
 )
 from state_machines.offset.offset import OffsetCommit
 
+RULES = "offset_of_deleted_topic,offset_without_group,group_partitions"
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
@@ -64,6 +66,7 @@ def test_offsets_of_a_deleted_topic_are_found_and_deleted(
 
         found = said(
             *("fsck", *cluster, "--local-spark", "--out", str(tmp_path), "--set", "grace_ms=0"),
+            *("--set", f"rules={RULES}"),  # all of them: tests/jobs/test_fsck.py
             status=1,
         )
         assert "offset_of_deleted_topic" in {each["rule"] for each in found["rules"]}
