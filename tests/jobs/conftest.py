@@ -26,7 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Short jobs end before the optimising compiler has paid for itself.
-SMALL = SparkSettings(shuffle_partitions=2, java_options="-XX:TieredStopAtLevel=1")
+SMALL = SparkSettings(
+    shuffle_partitions=2, driver_memory_mib=1_024, java_options="-XX:TieredStopAtLevel=1"
+)
 
 # Nor is Java written and compiled for a plan that sees a dozen rows; RayDP's tests do that.
 INTERPRETED = {
