@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.head import WATERMARKS
-from jobs.integrity import common, connectors, engine, offsets, sessions, shares
+from jobs.integrity import common, connectors, engine, offsets, sessions, shares, slots
 from jobs.integrity.rule import (
     FINDINGS,
     KEPT,
@@ -37,16 +37,12 @@ from jobs.schemas import require
 from jobs.view import Bars, Column, Listing, Number, View
 from state_machines.errors import Invalid
 
-RULES: Final[Mapping[str, Rule]] = {
-    rule.name: rule
-    for area in (sessions, connectors, shares, offsets, engine, common)
-    for rule in area.RULES
-}
+AREAS: Final = (sessions, connectors, shares, offsets, engine, common, slots)
+
+RULES: Final[Mapping[str, Rule]] = {rule.name: rule for area in AREAS for rule in area.RULES}
 
 TABLES: Final[Mapping[str, pa.Schema]] = {
-    table: schema
-    for area in (sessions, connectors, shares, offsets, engine, common)
-    for table, schema in area.NEEDS.items()
+    table: schema for area in AREAS for table, schema in area.NEEDS.items()
 }
 """The tables of a cut that are read, and of each the columns that are needed."""
 

@@ -8,6 +8,7 @@
     offsets     consumer groups and their offsets
     engine      shards and segments
     common      topics, leases, tenants
+    slots       whether a row is in the group that owns its slot
 
 A rule claims only what the commands of the service keep true. Where a cut cannot know (a topic
 that nobody has registered, a broker that never was one of the fleet) nothing is claimed, or only if

@@ -25,6 +25,7 @@ from state_machines.lease_rows import AttachRows, LeasedRow
 from state_machines.metadata import segments, shards
 from state_machines.metadata.node import EPOCHS, RegisterNode, UnregisterNode
 from state_machines.metadata.shard import CreateShards, ShardItem
+from state_machines.metadata.slot_map import AssignSlots
 from state_machines.metadata.topic import (
     CreateTopicConfigs,
     DeleteTopicConfigs,
@@ -51,6 +52,7 @@ from state_machines.mqtt.will import OUTBOX, WILLS, ClaimOutbox, SetWill, Will
 from state_machines.offset import activity, history, rows
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.quota import QUOTAS, USAGES, GroupQuota
+from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from tests.jobs.integrity import KINDS, World, lived
 
 T = "broken"  #: the tenant of what is broken
@@ -294,7 +296,47 @@ def break_common(world: World) -> Expected:
     }
 
 
-BREAKS = (break_sessions, break_connectors, break_shares, break_offsets, break_engine, break_common)
+def ranges(group: str, but: dict[int, str]) -> tuple[SlotRange, ...]:
+    """All slots, those of a group and those of others; of nobody where the name is empty."""
+    found, first = [], 0
+    for slot in sorted(but):
+        found += [SlotRange(first, slot - 1, group), SlotRange(slot, slot, but[slot])]
+        first = slot + 1
+    found.append(SlotRange(first, SLOTS - 1, group))
+    return tuple([each for each in found if each.group and each.first <= each.last])
+
+
+def break_slots(world: World) -> Expected:
+    """One slot has moved and left a row behind; three are moving, and one of three parties is late
+    each time: who had the slot, who gets it, the map. A group without a map is told it has none."""
+    here, there = world["mqtt"], world.add("mqtt-1")
+    left, kept, awaited, unsaid = "left", "kept", "awaited", "unsaid"
+    slot = {topic: slot_of((T, topic)) for topic in (left, kept, awaited, unsaid)}
+    for topic in slot:
+        here.run(SetRetained(tenant=T, topic=topic, payload=b"x"))
+    for topic in (kept, unsaid):
+        there.run(SetRetained(tenant=T, topic=topic, payload=b"x"))
+    by_map = ranges("mqtt-0", dict.fromkeys((slot[left], slot[kept], slot[awaited]), "mqtt-1"))
+    world["metadata"].run(AssignSlots(kind="mqtt", expected_version=0, ranges=by_map))
+    mine = ranges("mqtt-0", dict.fromkeys((slot[left], slot[awaited], slot[unsaid]), ""))
+    theirs = ranges("", dict.fromkeys((slot[left], slot[kept], slot[unsaid]), "mqtt-1"))
+    for group, owned in ((here, mine), (there, theirs)):
+        group.run(Own(controller_epoch=EPOCH, group_kind="mqtt", version=1, ranges=owned))
+    none = world.add("offset-1")
+    commit = OffsetCommit(group="astray", topic="u", partition=0, offset=1)
+    none.run(CommitOffsets.of([commit], tenant=T))
+    none.run(Own(controller_epoch=EPOCH, group_kind="offset", version=1, ranges=()))
+    return {
+        ("slot_of_another_group", "mqtt.retained", (T, left)),
+        ("slot_of_another_group", "offset.group", (T, "astray")),
+        ("slot_of_another_group", "offset.offset", (T, "astray", "u", 0)),
+    }
+
+
+BREAKS = (
+    *(break_sessions, break_connectors, break_shares, break_offsets, break_engine, break_common),
+    break_slots,
+)
 
 
 def broken_world() -> tuple[World, Expected]:

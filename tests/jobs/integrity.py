@@ -1,7 +1,7 @@
 """A cluster of machines for fsck: real state machines, without replicas, and their rows as frames.
 
-`World` has a group of each kind. What it lived through comes from commands; what is wrong with it
-is written into the store as no command could.
+`World` has a group of each kind, and more where a test adds them. What it lived through comes from
+commands; what is wrong with it is written into the store as no command could.
 """
 
 from __future__ import annotations
@@ -62,13 +62,20 @@ def _made_up(proposal: api.Proposal) -> bool:
 class World:
     """A group of each kind, at one time."""
 
-    def __init__(self, groups: Mapping[str, Group]) -> None:
-        self.groups = dict(groups)
+    def __init__(self, of_kinds: Mapping[str, Group]) -> None:
+        self.groups = {f"{kind}-0": group for kind, group in of_kinds.items()}
         self.now_ms = max(each.now_ms for each in self.groups.values())
         self.later(0)
 
-    def __getitem__(self, kind: str) -> Group:
-        return self.groups[kind]
+    def __getitem__(self, name: str) -> Group:
+        """A group, or the first one of a kind."""
+        return self.groups[name if "-" in name else f"{name}-0"]
+
+    def add(self, name: str) -> Group:
+        """One more group of a kind, without a past."""
+        self.groups[name] = Group(name.rpartition("-")[0])
+        self.later(0)
+        return self.groups[name]
 
     def later(self, seconds: int) -> None:
         """Time passes for all of them."""
@@ -78,15 +85,15 @@ class World:
 
     def cut(self) -> dict[str, int]:
         """The vector of a cut that is taken now."""
-        return {f"{kind}-0": each.index for kind, each in self.groups.items()}
+        return {name: each.index for name, each in self.groups.items()}
 
     def pages(self, table: Table[Any]) -> Iterator[pa.RecordBatch]:
         """The rows of a table as a cut has them, of all groups."""
-        for kind, group in self.groups.items():
+        for name, group in self.groups.items():
             stored = [value for _, value in group.store.scan(table.name, ())]
             rows = [table.decode(value) for value in stored]
             batch = columns.batch(table.row, [row for row, _ in rows], [at for _, at in rows])
-            yield from of_group([batch], f"{kind}-0")
+            yield from of_group([batch], name)
 
     def findings(
         self,
@@ -112,19 +119,19 @@ class World:
 
     def put(self, kind: str, table: Table[Any], row: Any) -> None:
         """Write a row, and nothing that belongs to it."""
-        group = self.groups[kind]
+        group = self[kind]
         value = packing.row_packer()((group.index, packing.row_values(row)))
         group.store.put(table.name, table.key_of(row), value)
 
     def delete(self, kind: str, table: Table[Any], *key: Any) -> None:
         """Remove a row, and nothing that belongs to it."""
-        group = self.groups[kind]
+        group = self[kind]
         assert group.store.get(table.name, key) is not None
         group.store.delete(table.name, key)
 
     def change(self, kind: str, table: Table[Any], *key: Any, **fields: Any) -> None:
         """Write other fields into a row."""
-        value = self.groups[kind].store.get(table.name, key)
+        value = self[kind].store.get(table.name, key)
         assert value is not None
         self.put(kind, table, dataclasses.replace(table.decode(value)[0], **fields))
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs import fsck
+from jobs.integrity import slots
 from jobs.integrity.rule import FINDINGS
 from jobs.session import Session
 from metaray import repairing
@@ -25,8 +26,11 @@ from state_machines.errors import Invalid
 from state_machines.metadata.node import RegisterNode, UnregisterNode
 from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.topic import CreateTopicConfigs, NewTopic
+from state_machines.mqtt.blacklist import BLACKLIST, TYPES
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from state_machines.slots import slot_of
+from state_machines.tables import TABLES
 from tests.entities.group import Group, rows_but_books
 from tests.jobs.breaking import (
     BY_OPTION,
@@ -38,12 +42,12 @@ from tests.jobs.breaking import (
     session,
     share,
 )
-from tests.jobs.conftest import SharedSpark
+from tests.jobs.conftest import Rows, SharedSpark
 from tests.jobs.integrity import KINDS, Finding, World, key_of
 
 NOT_REPAIRED = {
     *("offset_above_watermark", "segment_replica_unknown", "tenant_leftover"),
-    *("share_leader_lost", "will_overdue", "shard_without_topic"),
+    *("share_leader_lost", "will_overdue", "shard_without_topic", "slot_of_another_group"),
 }
 """The rules that no command repairs."""
 
@@ -56,8 +60,7 @@ class Client:
         self.before: Callable[[Any], None] = lambda _: None
 
     async def call(self, operation: Any, /, *, group: str = "") -> Any:
-        kind = group.rpartition("-")[0] or op.home(operation)
-        to = self.world[kind]
+        to = self.world[group or op.home(operation)]
         if op.is_query(type(operation)):
             return to.ask(operation)
         self.before(operation)
@@ -168,6 +171,19 @@ def test_options_that_are_words(plain_spark: Session) -> None:
         world.findings(plain_spark, topics="some")
     with pytest.raises(Invalid, match=r"^rules: 'some' is none of the \d+: "):
         world.findings(plain_spark, rules="some")
+
+
+@pytest.mark.spark
+def test_slots_are_those_of_the_service(rows: Rows) -> None:
+    words = ("", "a", "a/b", "\0", "ü", "\x80", "日本", "😀", "10.0.0.1", "x" * 300)
+    keys = [(word, kind, other) for word in words for other in words for kind in TYPES]
+    schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in BLACKLIST.key])
+    barred = rows(schema, [dict(zip(BLACKLIST.key, key, strict=True)) for key in keys])
+    found = barred.select(*BLACKLIST.key, slots.slot_of(slots.slot_key(BLACKLIST.name)).alias("is"))
+    for *key, slot in found.collect():
+        assert slot == slot_of(BLACKLIST.slot_key(tuple(key)) or ()), key
+    ruled = {name for name in slots.SLOTTED if TABLES[name].slot_rule is not None}
+    assert ruled == {BLACKLIST.name}, "a rule that is Python is said to Spark, too"
 
 
 # -- without Spark ------------------------------------------------------------------------------
