@@ -244,7 +244,8 @@ JOB: Final = Job(
             schema=LEADERS,
             of="file",
             required=False,
-            about="Which node each seat is on, and who leads (`metaray advice leaders`).",
+            about="Which node each seat is on, and who leads (`metaray advice leaders`); a report "
+            "of a running cluster asks for it.",
         ),
     },
     outputs={

@@ -39,6 +39,7 @@ from state_machines.metadata.tenant import GetTenant, TenantQuotas
 
 FILE: Final = "advice.parquet"
 JOB: Final = "hotspots"
+LEADERS: Final = "leaders"  #: the input of it that no cut has
 ROWS_MAX: Final = 1_000  #: of advice in one file: a report has a few of each kind
 SETTLED: Final = tuple([each for each in STATES if each not in (*OPEN, APPLYING, UNDOING)])
 
@@ -202,6 +203,16 @@ def _led(groups: dict[str, Any], name: str) -> Led | None:
         if each["seat"] == group["leader"]:
             return led_of(each)
     return None
+
+
+def write_leaders(groups: dict[str, Any], path: Path) -> int:
+    """Write `leaders` into a Parquet file, as a report reads them. Returns how many seats there
+    are; raises OSError."""
+    from jobs import advice  # which brings Spark: only who writes for it needs that
+
+    rows = leaders(groups)
+    pq.write_table(pa.Table.from_pylist(rows, schema=advice.LEADERS), path)
+    return len(rows)
 
 
 def leaders(groups: dict[str, Any]) -> list[dict[str, Any]]:

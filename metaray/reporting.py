@@ -25,7 +25,7 @@ from jobs.job import Job
 from jobs.report import Progress, Report
 from jobs.session import SparkSettings, spark
 from jobs.sources import Sources
-from metaray import exporting, spark_options
+from metaray import advising, exporting, overview, spark_options
 from metaray.spark_options import whole
 from state_machines.errors import Invalid
 
@@ -62,6 +62,7 @@ def run(
                 progress,
             )
             given = replace(given, cut=directory)
+            given = with_leaders(jobs, given, session.directory)
         checked: set[Path] = set()
         for job in jobs:
             progress(f"{job.name}: reading")
@@ -95,6 +96,21 @@ def needs_cluster(jobs: Iterable[Job], given: Sources) -> bool:
 def could_use_cluster(jobs: Iterable[Job], given: Sources) -> bool:
     """Whether a cut that can be had is worth taking: a job reads one, if there is one."""
     return given.cut is None and any(sources.tables(job) for job in jobs)
+
+
+def with_leaders(jobs: Iterable[Job], given: Sources, directory: Path) -> Sources:
+    """The same, and who leads in the running cluster, if a job reads that and no file was given.
+
+    It is written into `directory`; raises OutputFailed where that cannot be done.
+    """
+    if advising.LEADERS in given.files or not any(advising.LEADERS in job.inputs for job in jobs):
+        return given
+    path = directory / f"{advising.LEADERS}.parquet"
+    try:
+        advising.write_leaders(overview.overview()["groups"], path)
+    except OSError as error:
+        raise OutputFailed(f"the leaders cannot be written to {path}: {error}") from error
+    return replace(given, files={**given.files, advising.LEADERS: path})
 
 
 def runnable(jobs: Iterable[Job], given: Sources, *, live: bool) -> tuple[list[Job], list[str]]:

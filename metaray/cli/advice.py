@@ -250,20 +250,18 @@ def leaders(
     address: Address = None,
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Write down which node each seat is on and who leads: `--input leaders=FILE` of a report."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """Write down which node each seat is on and who leads: `--input leaders=FILE` of a report.
 
-    from jobs.advice import LEADERS
+    A report of a running cluster asks for this itself; it is for a cut that is looked at later.
+    """
     from metaray import advising
 
     join_cluster(address, data)
-    rows = advising.leaders(overview()["groups"])
     try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=LEADERS), out)
+        seats = advising.write_leaders(overview()["groups"], out)
     except OSError as error:
         raise Invalid(f"out: {out} cannot be written: {error.strerror}") from error
-    console.print(f"{len(rows)} seats in {cell(str(out))}", highlight=False)
+    console.print(f"{seats} seats in {cell(str(out))}", highlight=False)
 
 
 def _groups(row: Advice, address: str | None, data: Path) -> dict[str, Any] | None:

@@ -16,7 +16,8 @@ from jobs.datasets import frame
 from jobs.hotspots import JOB
 from jobs.operations import OPERATIONS
 from jobs.session import Session
-from metaray import advising
+from jobs.sources import Sources, read_files
+from metaray import advising, reporting
 from metaray.client import BlockingClient, connect_sync
 from state_machines.metadata.advice import Advice, UndoAdvice
 from state_machines.metadata.config import ConfigName, ConfigValue, DeleteConfigs, SetConfigs
@@ -120,13 +121,13 @@ def test_a_hot_tenant_and_a_full_node_are_advised_upon_relieved_and_put_back(
     assert spread(loads) == pytest.approx(20_000 / 60)
     now_ms = time.time_ns() // 1_000_000
     end_ms = now_ms - now_ms % MINUTE
-    leaders = pa.RecordBatch.from_pylist(advising.leaders(groups()), schema=LEADERS)
+    given = reporting.with_leaders([JOB], Sources(), session.directory)
     made = report.run(
         session,
         JOB,
         {
             "operations": frame(session, OPERATIONS, [history(end_ms)], "operations"),
-            "leaders": frame(session, LEADERS, [leaders], "leaders"),
+            "leaders": read_files(session, [given.files["leaders"]], LEADERS, "leaders"),
         },
         JOB.context(now_ms, {}, {}),
         tmp_path,

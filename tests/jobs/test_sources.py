@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,14 +17,15 @@ from typer.testing import CliRunner
 
 from actors import columns
 from jobs import operation_files, sources
+from jobs.advice import LEADERS
 from jobs.catalogue import JOBS
 from jobs.cut import CutFile, Manifest
-from jobs.errors import BadCut, BadHistory, MissingInput, SchemaMismatch
+from jobs.errors import BadCut, BadHistory, MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Input, Job, Output
 from jobs.operations import OPERATIONS
 from jobs.session import Session, SparkSettings
 from jobs.sources import Sources
-from metaray import reporting, spark_options
+from metaray import overview, reporting, spark_options
 from metaray.cli.app import app
 from state_machines.errors import Invalid
 from tests.jobs.samples import NOW, MqttSession, pages, sessions
@@ -58,6 +61,7 @@ OF_CUT = Input(schema=ROWS, table="mqtt.session")
 BEFORE = Input(schema=ROWS, of="before", table="mqtt.session")
 OF_FILE = Input(schema=MARKS, of="file", about="n")
 HISTORY = Input(schema=STAMPS, of="history")
+LED = Input(schema=LEADERS, of="file", required=False)
 
 
 def write_cut(directory: Path, *, table: str = "mqtt.session", files: int = 2) -> Manifest:
@@ -253,6 +257,59 @@ def test_all_runs_what_can_and_says_what_the_others_lack() -> None:
         assert not reporting.could_use_cluster(some, Sources(cut=Path("cut")))
     with pytest.raises(Invalid, match="jobs: none was named"):
         reporting.run([], Path("nowhere"), Sources(), address=None)
+
+
+class Read(Exception):
+    """The inputs were about to be read."""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "asked"),
+    [
+        ({"a": OF_CUT, "leaders": LED}, {}, True),
+        ({"a": OF_CUT, "leaders": LED}, {"leaders": Path(__file__)}, False),
+        ({"a": OF_CUT}, {}, False),
+    ],
+)
+def test_who_leads_is_asked_of_a_running_cluster_where_a_job_reads_it(
+    inputs: dict[str, Input],
+    given: dict[str, Path],
+    asked: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    led = {"seat": "g-0/1", "node": "n", "role": "leader", "voters": [1], "seats": {1: "g-0/1"}}
+    seen = {"groups": {"g-0": {"leader": "g-0/1", "replicas": [led]}}}
+    read = mock.Mock(side_effect=Read)
+    started = contextlib.nullcontext(mock.Mock(directory=tmp_path))
+    monkeypatch.setattr(reporting, "spark", lambda *_, **__: started)
+    monkeypatch.setattr(reporting, "take", mock.Mock())
+    monkeypatch.setattr(sources, "read", read)
+    monkeypatch.setattr(overview, "overview", lambda: seen)
+    with pytest.raises(Read):
+        reporting.run([job(**inputs)], tmp_path, Sources(files=given), address=None)
+    files = read.call_args.args[2].files
+    assert read.call_args.args[2].cut == tmp_path / "cut"
+    if not asked:
+        assert files == given
+        return
+    assert pq.read_table(files["leaders"]).to_pylist() == [
+        {"group": "g-0", "seat": "g-0/1", "node": "n", "leads": True}
+    ]
+    with pytest.raises(OutputFailed, match="the leaders cannot be written to "):
+        reporting.with_leaders([job(**inputs)], Sources(), tmp_path / "none")
+
+
+def test_who_leads_is_not_asked_for_a_cut_of_another_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = mock.Mock(side_effect=Read)
+    started = contextlib.nullcontext(mock.Mock(directory=tmp_path))
+    monkeypatch.setattr(reporting, "spark", lambda *_, **__: started)
+    monkeypatch.setattr(sources, "read", read)
+    with pytest.raises(Read):
+        reporting.run([job(a=OF_CUT, leaders=LED)], tmp_path, Sources(cut=tmp_path), address=None)
+    assert read.call_args.args[2] == Sources(cut=tmp_path)
 
 
 Metaray = Callable[..., Any]
