@@ -1,63 +1,62 @@
-"""Rows for the jobs, many and always the same: a cut, one before it, a history, watermarks.
+"""Rows for the jobs, many and always the same: a cut, one before it, a history, and single files.
 
-    cut/          N rows of offset.offset and of mqtt.session, N / 10 of offset.history
-    before/       the offsets as they were: one in 100 was elsewhere, one in 1000 was not there yet
-    history/      N committed commands, of the last hour before the cut
-    marks.parquet two watermarks of each partition: an hour ago and at the cut
+    cut/             all tables that *fsck* reads: N rows of offset.offset and of mqtt.session, as
+                     many as follow from them of the others, or none
+    before/          the offsets as they were: one in 100 elsewhere, one in 1000 not there yet
+    history/         N committed commands of three Raft groups, of the hour before the cut
+    marks.parquet    two watermarks of each partition: an hour ago and at the cut
+    seen.parquet     the offsets as they were, as the archive of offsets has them
+    archived.parquet half of the rows of offset.history: what is in the archive already
 
-Chunk k of a table follows from its name, k and nothing else (`numpy`'s PCG64, seeded by both), and
-names are numbers with leading zeros, so that rows come in the order of their keys. Columns are made
-whole, never row by row. A directory is complete when its manifest or its file is there.
+A row follows from its place in its table, the number N and nothing else (`numbers.luck`), and
+names are numbers with leading zeros, so that rows come in the order of their keys (timers and the
+index of activity in that of what they are about). What a row says of another follows from the same
+place, so the cut is consistent but for `numbers.BROKEN`. Columns are made whole, never row by row,
+a chunk in memory at once. A directory is complete when its manifest or its file is there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from actors.columns import schema_of
-from jobs.cut import CutFile, Manifest
+from bench.pipeline import command_rows, fleet_rows, offset_rows, session_rows
+from bench.pipeline.numbers import HOUR_MS, NOW_MS, TENANTS, TOPICS, Chunk, Columns
+from jobs import fsck, history, operation_files
+from jobs.cut import CutFile, Manifest, read_manifest
+from jobs.errors import BadCut
 from jobs.head import WATERMARKS
 from jobs.operations import OPERATIONS
 from jobs.sources import Sources
-from state_machines.mqtt.sessions import SESSIONS
-from state_machines.offset.history import HISTORY
-from state_machines.offset.rows import OFFSETS
+from state_machines.tables import TABLES
 
-CHUNK_ROWS: Final = 250_000  #: in memory at once
+CHUNK_ROWS: Final = 250_000  #: places in memory at once
 FILE_CHUNKS: Final = 8  #: of a Parquet file: a cut of 10 000 000 rows has five files a table
-NOW_MS: Final = 1_800_000_000_000
-HOUR_MS: Final = 3_600_000
 
-TENANTS, BROKERS, TOPICS, PARTITIONS = 100, 20, 200, 4
-GROUP_ROWS: Final = 20  #: partitions that a consumer group reads
-HEAD: Final = 1_000_000
-"""The high watermark of every partition at the cut; half of it an hour before."""
-
-OPS: Final = (
-    # command, kind of its group, how often of 100
-    ("offset.commit", "offset", 70),
-    ("mqtt.session.open", "mqtt", 14),
-    ("mqtt.session.close", "mqtt", 12),
-    ("mqtt.subscription.put", "mqtt", 3),
-    ("metadata.topic.update", "metadata", 1),
-)
-
-Columns = dict[str, Any]
-Chunk = Callable[[np.random.Generator, Any, int], Columns]
-"""From luck, the numbers of a chunk's rows and the number of all rows."""
+GROUPS: Final = ("metadata-0", "mqtt-0", "offset-0")
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one table of one Raft group, or of one file."""
+
+    schema: pa.Schema
+    chunk: Chunk | None = None
+    places: int = 0
+    """From how many places they are made; a place may have none, or several."""
+    table: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +68,47 @@ class Data:
 
     def sources(self) -> Sources:
         """Where the jobs find them."""
+        files = {"watermarks": "marks", "before": "seen", "archived": "archived"}
         return Sources(
             cut=self.directory / "cut",
             before=self.directory / "before",
             history=self.directory / "history",
-            files={"watermarks": self.directory / "marks.parquet"},
+            files={name: self.directory / f"{file}.parquet" for name, file in files.items()},
         )
 
     def make(self, progress: Progress) -> None:
         """Write what is not there yet."""
-        tables = {
-            OFFSETS.name: (schema_of(OFFSETS.row), offsets, self.rows),
-            SESSIONS.name: (schema_of(SESSIONS.row), sessions, self.rows),
-            HISTORY.name: (schema_of(HISTORY.row), kept, self.rows // 10),
-        }
-        self._cut("cut", tables, NOW_MS, progress)
-        earlier = (schema_of(OFFSETS.row), earlier_offsets, self.rows)
-        self._cut("before", {OFFSETS.name: earlier}, NOW_MS - HOUR_MS, progress)
-        self._whole("history", OPERATIONS, commands, self.rows, progress)
-        marks = self.directory / "marks.parquet"
-        if not marks.exists():
-            part = marks.with_suffix(".part")
-            with pq.ParquetWriter(part, WATERMARKS) as writer:
-                writer.write_table(watermarks())
-            part.replace(marks)
+        size = self.rows
+        self._cut("cut", _tables(size), NOW_MS, progress)
+        earlier = _of("offset.offset", offset_rows.earlier_offsets, size)
+        self._cut("before", [earlier], NOW_MS - HOUR_MS, progress)
+        self._history(progress)
+        self._file(
+            "marks", Rows(WATERMARKS, offset_rows.watermarks, offset_rows.WATERMARKS), progress
+        )
+        self._file("seen", Rows(history.CURRENT, offset_rows.seen, size), progress)
+        old = Rows(history.PAST, offset_rows.archived, offset_rows.archived_count(size))
+        self._file("archived", old, progress)
 
-    def _cut(
-        self,
-        name: str,
-        tables: Mapping[str, tuple[pa.Schema, Chunk, int]],
-        taken_ms: int,
-        progress: Progress,
-    ) -> None:
+    def _cut(self, name: str, tables: Sequence[Rows], taken_ms: int, progress: Progress) -> None:
         directory = self.directory / name
-        if (directory / "manifest.json").exists():
+        if _is_cut(directory, tables):
             return
         shutil.rmtree(directory, ignore_errors=True)
         files = []
-        for table, (schema, chunk, rows) in tables.items():
-            group = f"{table.partition('.')[0]}-0"
-            for path, count in _write(directory / table, group, schema, chunk, rows, progress):
+        for each in tables:
+            folder = directory / each.table
+            folder.mkdir(parents=True, exist_ok=True)
+            for number, starts in enumerate(_files(each)):
+                path = folder / f"{each.group}-{number:05}.parquet"
+                count = self._fill(path, each.table, each, starts, progress)
                 with path.open("rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 files.append(
                     CutFile(
                         path=path.relative_to(directory).as_posix(),
-                        table=table,
-                        group=group,
+                        table=each.table,
+                        group=each.group,
                         rows=count,
                         bytes=path.stat().st_size,
                         sha256=digest,
@@ -124,181 +117,121 @@ class Data:
         Manifest(
             cluster="bench",
             taken_ms=taken_ms,
-            cut={"mqtt-0": 1, "offset-0": 1},
+            cut=dict.fromkeys(GROUPS, self.rows + 1_000),
             files=files,
             schema="",
         ).write(directory)
 
-    def _whole(
-        self, name: str, schema: pa.Schema, chunk: Chunk, rows: int, progress: Progress
-    ) -> None:
-        directory, part = self.directory / name, self.directory / f".{name}.part"
-        if directory.exists():
+    def _history(self, progress: Progress) -> None:
+        directory, part = self.directory / "history", self.directory / ".history.part"
+        if directory.exists() and operation_files.listed(directory):
             return
+        shutil.rmtree(directory, ignore_errors=True)
         shutil.rmtree(part, ignore_errors=True)
-        for _ in _write(part, name, schema, chunk, rows, progress):
-            pass
+        for group, places in command_rows.counts(self.rows).items():
+            (part / group).mkdir(parents=True)
+            rows = Rows(OPERATIONS, command_rows.CHUNKS[group], places, "operations", group)
+            for starts in filter(None, _files(rows)):
+                last = min(starts[-1] + CHUNK_ROWS, places)
+                path = operation_files.path_of(part, group, starts[0] + 1, last)
+                self._fill(path, f"operations of {group}", rows, starts, progress)
         part.replace(directory)
 
+    def _file(self, name: str, rows: Rows, progress: Progress) -> None:
+        path = self.directory / f"{name}.parquet"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            self._fill(part, name, rows, range(0, rows.places, CHUNK_ROWS), progress)
+            part.replace(path)
 
-def _write(
-    directory: Path, name: str, schema: pa.Schema, chunk: Chunk, rows: int, progress: Progress
-) -> Iterator[tuple[Path, int]]:
-    directory.mkdir(parents=True)
-    starts = range(0, rows, CHUNK_ROWS)
+    def _fill(self, path: Path, name: str, rows: Rows, starts: range, progress: Progress) -> int:
+        written = 0
+        with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
+            for start in starts:
+                end = min(start + CHUNK_ROWS, rows.places)
+                assert rows.chunk is not None, "there are places"
+                columns = rows.chunk(np.arange(start, end, dtype=np.int64), self.rows)
+                table = _table(rows.schema, columns)
+                writer.write_table(table)
+                written += table.num_rows
+                progress(f"{name}: {end:,} of {rows.places:,}")
+        return written
+
+
+def _files(rows: Rows) -> Iterator[range]:
+    """Where the chunks of each file start: of one file at least."""
+    starts = range(0, rows.places, CHUNK_ROWS)
     for number in range(0, max(len(starts), 1), FILE_CHUNKS):
-        path, written = directory / f"{name}-{number // FILE_CHUNKS:05}.parquet", 0
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            for start in starts[number : number + FILE_CHUNKS]:
-                places = np.arange(start, min(start + CHUNK_ROWS, rows), dtype=np.int64)
-                luck = np.random.default_rng([zlib.crc32(chunk.__name__.encode()), start])
-                writer.write_table(_table(schema, chunk(luck, places, rows), len(places)))
-                written += len(places)
-                progress(f"{name}: {start + len(places):,} of {rows:,} rows")
-        yield path, written
+        yield starts[number : number + FILE_CHUNKS]
 
 
-def _table(schema: pa.Schema, columns: Columns, rows: int) -> pa.Table:
-    """The columns in the order of the schema; what is not given is 0, false or empty."""
-    nothing = {pa.int64(): 0, pa.string(): "", pa.bool_(): False}
+def _is_cut(directory: Path, tables: Sequence[Rows]) -> bool:
+    try:
+        return set(read_manifest(directory).tables()) == {each.table for each in tables}
+    except BadCut:
+        return False
+
+
+def _of(table: str, chunk: Chunk | None, places: int, group: str = "") -> Rows:
+    return Rows(
+        schema_of(TABLES[table].row), chunk, places, table, group or f"{table.partition('.')[0]}-0"
+    )
+
+
+def _tables(size: int) -> list[Rows]:
+    """What a cut is of: every table that *fsck* reads, and the clocks."""
+    consumers, messages = offset_rows.group_count(size), session_rows.retained_count(size)
+    made = [
+        _of("offset.offset", offset_rows.offsets, size),
+        _of("offset.history", offset_rows.kept, offset_rows.kept_count(size)),
+        _of("offset.group", offset_rows.groups, consumers),
+        _of("offset.activity", offset_rows.activity, consumers),
+        _of("offset.fences", offset_rows.fences, 1),
+        _of("mqtt.session", session_rows.sessions, size),
+        _of("mqtt.session_tally", session_rows.tallies, TENANTS),
+        _of("mqtt.subscription", session_rows.subscriptions, size),
+        _of("mqtt.will", session_rows.wills, size),
+        _of("mqtt.retained", session_rows.retained, messages),
+        _of("mqtt.due", session_rows.due, size),
+        _of("metadata.node", fleet_rows.nodes, fleet_rows.NODES),
+        _of("metadata.node_epoch", fleet_rows.node_epochs, fleet_rows.EPOCHS),
+        _of("metadata.topic", fleet_rows.topics, TENANTS * TOPICS),
+        _of("group.usage", fleet_rows.usage, TENANTS, "metadata-0"),
+        *[_of("group.clock", fleet_rows.clocks, 1, group) for group in GROUPS],
+    ]
+    there = {(each.table, each.group) for each in made}
+    wanted = [(table, group) for table in fsck.TABLES for group in _groups(table)]
+    return made + [
+        _of(table, None, 0, group) for table, group in wanted if (table, group) not in there
+    ]
+
+
+def _groups(table: str) -> Sequence[str]:
+    kind = TABLES[table].kind
+    return (f"{kind}-0",) if kind else GROUPS
+
+
+def _table(schema: pa.Schema, columns: Columns) -> pa.Table:
+    """The columns in the order of the schema; what is not given is null, 0, false or empty."""
+    rows = len(next(iter(columns.values())))
     arrays = []
     for field in schema:
         if field.name in columns:
             arrays.append(pa.array(columns[field.name]).cast(field.type))
-        elif field.nullable:
-            arrays.append(pa.nulls(rows, field.type))
         else:
-            arrays.append(pa.repeat(pa.scalar(nothing[field.type], field.type), rows))
+            arrays.append(_nothing(field, rows))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-# -- names ----------------------------------------------------------------------------------------
-
-
-def _among(prefix: str, numbers: Any, digits: int) -> pa.Array:
-    """A name of each number."""
-    padded = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), digits, "0")
-    return pc.binary_join_element_wise(prefix, padded, "-")
-
-
-def _tenant(places: Any, rows: int) -> pa.Array:
-    return _among("tenant", places * TENANTS // max(rows, 1), 3)
-
-
-# -- tables ---------------------------------------------------------------------------------------
-
-
-def offsets(luck: np.random.Generator, places: Any, rows: int) -> Columns:
-    """Consumers: most at the head or near it, one group in 50 long still."""
-    groups, within = places // GROUP_ROWS, places % GROUP_ROWS
-    count = len(places)
-    still = groups % 50 == 0
-    late = luck.integers(0, 10_000, count) * (luck.random(count) < 0.5)
-    commit_ms = NOW_MS - luck.integers(0, 60_000, count) - np.where(still, 2 * HOUR_MS, 0)
-    return {
-        "tenant": _tenant(groups * GROUP_ROWS, rows),
-        "group": _among("group", groups, 8),
-        "topic": _among("topic", (groups * 7 + within // PARTITIONS) % TOPICS, 3),
-        "partition": within % PARTITIONS,
-        "offset": HEAD - np.where(still, 600_000, late),
-        "commits": luck.integers(1, 100_000, count),
-        "first_commit_ms": commit_ms - luck.integers(0, 30 * 24 * HOUR_MS, count),
-        "commit_ms": commit_ms,
-        "leader_epoch": np.full(count, -1),
-        "revision": places + 1_000,
-    }
-
-
-def earlier_offsets(luck: np.random.Generator, places: Any, rows: int) -> Columns:
-    """The offsets an hour before."""
-    now = offsets(np.random.default_rng([zlib.crc32(b"offsets"), int(places[0])]), places, rows)
-    moved, missing = places % 100 == 0, places % 1_000 == 1
-    # What was not there yet stands under a name that is gone now.
-    group = pc.if_else(pa.array(missing), "group-gone", now["group"])
-    return now | {
-        "group": group,
-        "partition": np.where(missing, places, now["partition"]),
-        "offset": now["offset"] - np.where(moved, 1_000, 0),
-        "revision": now["revision"] - np.where(moved, 1, 0),
-    }
-
-
-def kept(luck: np.random.Generator, places: Any, rows: int) -> Columns:
-    """Two earlier positions of one partition in 20."""
-    number = places % 2
-    owner = (places // 2) * GROUP_ROWS
-    now = offsets(luck, owner, rows * 10)
-    began = NOW_MS - HOUR_MS + number * 600_000
-    return {name: now[name] for name in ("tenant", "group", "topic", "partition")} | {
-        "number": number,
-        "offset": HEAD // 2 + number * 100_000,
-        "commit_ms": began,
-        "until_ms": began + 600_000,
-        "revision": places + 1,
-    }
-
-
-def sessions(luck: np.random.Generator, places: Any, rows: int) -> Columns:
-    """Sessions, two of three connected, the first brokers with more of them."""
-    count = len(places)
-    connected = luck.random(count) < 0.67
-    since_ms = NOW_MS - luck.integers(0, 24 * HOUR_MS, count)
-    expiry_s = luck.choice(np.array([0, 60, 3_600, 86_400, 604_800, 0xFFFF_FFFF]), count)
-    ends_ms = since_ms + np.minimum(expiry_s, 604_800) * 1_000
-    broker = np.minimum(luck.geometric(0.08, count) - 1, BROKERS - 1)
-    return {
-        "tenant": _tenant(places, rows),
-        "client_id": _among("client", places, 9),
-        "broker": _among("broker", broker, 2),
-        "epoch": places + 1,
-        "connected": connected,
-        "expiry_s": expiry_s,
-        "created_ms": since_ms - HOUR_MS,
-        "connected_ms": since_ms,
-        "disconnected_ms": np.where(connected, 0, since_ms),
-        "expires_ms": np.where(connected, 0, ends_ms),
-        "subscriptions": luck.integers(0, 5, count),
-        "revision": places + 1,
-    }
-
-
-def commands(luck: np.random.Generator, places: Any, rows: int) -> Columns:
-    """The operation history: an hour, evenly; clients of one name in 1000 come again and again."""
-    count = len(places)
-    of_op = np.repeat(np.arange(len(OPS)), [each[2] for each in OPS])
-    op = of_op[luck.integers(0, len(of_op), count)]
-    commit = op == 0
-    items = np.where(commit, luck.integers(1, 101, count), 1)
-    client = luck.integers(0, max(rows // 10, 1), count)
-    client = np.where(luck.random(count) < 0.001, client % 10, client)
-    names = _among("client", client, 9)
-    return {
-        "group": pc.take(pa.array([f"{each[1]}-0" for each in OPS]), pa.array(op)),
-        "index": places + 1,
-        "term": np.ones(count, dtype=np.int64),
-        "at_ms": NOW_MS - HOUR_MS + (places + 1) * HOUR_MS // max(rows, 1),
-        "client": _among("writer", luck.integers(0, 50, count), 2),
-        "sequence": places,
-        "op": pc.take(pa.array([each[0] for each in OPS]), pa.array(op)),
-        "tenant": _among("tenant", luck.geometric(0.05, count) % TENANTS, 3),
-        "subject": pc.if_else(pa.array(commit), "", names),
-        "items": items,
-        "bytes": 40 + items * 30,
-        "outcome": pc.if_else(pa.array(luck.random(count) < 0.01), "CONFLICT", ""),
-    }
-
-
-def watermarks() -> pa.Table:
-    """Two of each partition."""
-    many = TENANTS * TOPICS * PARTITIONS
-    places = np.tile(np.arange(many, dtype=np.int64), 2)
-    before = np.repeat([True, False], many)
-    columns = {
-        "tenant": _among("tenant", places // (TOPICS * PARTITIONS), 3),
-        "topic": _among("topic", places // PARTITIONS % TOPICS, 3),
-        "partition": places % PARTITIONS,
-        "high_watermark": np.where(before, HEAD // 2, HEAD),
-        "low_watermark": np.zeros(len(places), dtype=np.int64),
-        "at_ms": np.where(before, NOW_MS - HOUR_MS, NOW_MS),
-    }
-    return _table(WATERMARKS, columns, len(places))
+def _nothing(field: pa.Field, rows: int) -> pa.Array:
+    kind = field.type
+    if pa.types.is_struct(kind):  # Parquet wants the parts of one that is null whole
+        parts = [kind.field(place) for place in range(kind.num_fields)]
+        null = pa.repeat(field.nullable, rows)
+        return pa.StructArray.from_arrays(
+            [_nothing(part, rows) for part in parts], fields=parts, mask=null
+        )
+    if field.nullable or not rows:
+        return pa.nulls(rows, kind)
+    zeros: dict[Any, Any] = {pa.int64(): 0, pa.string(): "", pa.binary(): b"", pa.bool_(): False}
+    return pa.repeat(pa.scalar(zeros.get(kind, []), kind), rows)

@@ -7,14 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.pipeline import made, run
+from bench.pipeline import made, numbers, offset_rows, run
 from bench.pipeline.made import Data
+from jobs import fsck, operation_files
 from jobs.catalogue import JOBS
 from jobs.cut import check, read_manifest
 from jobs.head import WATERMARKS
+from jobs.history import CURRENT, PAST
 from jobs.operations import OPERATIONS
 from state_machines.errors import Invalid
 from state_machines.tables import TABLES
@@ -22,6 +26,13 @@ from state_machines.tables import TABLES
 
 def quiet(text: str) -> None:
     assert text
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of a hundred tenants what there is at any size."""
+    monkeypatch.setattr(offset_rows, "WATERMARKS", 800)
+    monkeypatch.setattr(made, "TOPICS", 2)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -32,6 +43,7 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.usefixtures("few")
 def test_rows_are_the_same_and_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,22 +57,53 @@ def test_rows_are_the_same_and_in_their_place(
     data.make(lambda text: pytest.fail(f"made again: {text}"))
     assert digests(data.directory) == before
     for name, wanted in (
-        ("cut", {"offset.offset": 1_000, "mqtt.session": 1_000, "offset.history": 100}),
+        (
+            "cut",
+            {"offset.offset": 1_000, "mqtt.session": 1_000, "offset.history": 100}
+            | {"offset.group": 50, "mqtt.session_tally": 100, "metadata.node": 20},
+        ),
         ("before", {"offset.offset": 1_000}),
     ):
         manifest = read_manifest(data.directory / name)
         check(data.directory / name, manifest)
-        assert {table: manifest.rows(table) for table in manifest.tables()} == wanted
+        assert wanted == {table: manifest.rows(table) for table in wanted}
         for table, rows in wanted.items():
             files = [each.path for each in manifest.files if each.table == table]
             assert len(files) == -(-rows // 600)
             found = pq.read_table([data.directory / name / path for path in files])
             keys = found.select(TABLES[table].key).to_pylist()
             assert len({tuple(key.values()) for key in keys}) == rows
-    history = pq.read_table(data.directory / "history")
+    assert set(read_manifest(data.directory / "cut").tables()) >= set(fsck.TABLES)
+    pages = operation_files.batches(operation_files.listed(data.directory / "history"))
+    history = pa.Table.from_batches(pages)
     assert history.schema.equals(OPERATIONS)
     assert history.num_rows == 1_000
-    assert pq.read_schema(data.directory / "marks.parquet").equals(WATERMARKS)
+    for name, schema in {"marks": WATERMARKS, "seen": CURRENT, "archived": PAST}.items():
+        assert pq.read_schema(data.directory / f"{name}.parquet").equals(schema)
+
+
+@pytest.mark.usefixtures("few")
+def test_rows_are_the_same_whatever_a_chunk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(size: int) -> list[Any]:
+        monkeypatch.setattr(made, "CHUNK_ROWS", size)
+        data = Data(tmp_path / str(size), 700)
+        data.make(quiet)
+        tables = ("offset.offset", "mqtt.subscription", "mqtt.will", "offset.activity")
+        return [pq.read_table(data.directory / "cut" / table) for table in tables]
+
+    assert rows(300) == rows(1_000)
+
+
+@pytest.mark.parametrize("size", [1, 50, 1_000, 100_020, 250_000])
+def test_how_many_are_broken_is_known(size: int) -> None:
+    places = np.arange(size, dtype=np.int64)
+    found = {rule: int(numbers.broken(rule, places).sum()) for rule in numbers.BROKEN}
+    offsets = places[numbers.broken("history_without_offset", places)]
+    kept = offset_rows.offsets(offsets, size)["kept_first"]
+    found["history_without_offset"] = int(kept.sum())
+    assert numbers.findings(size) == {rule: rows for rule, rows in found.items() if rows}
 
 
 def test_what_is_measured_exists() -> None:
@@ -82,6 +125,7 @@ def test_sizes_and_jobs() -> None:
         run.parsed_jobs("lag,nonsense")
 
 
+@pytest.mark.usefixtures("few")
 def test_a_run_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
