@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
+from bench.pipeline import numbers
 from bench.pipeline.made import Data, Progress
 from bench.run import machine, versions
 from jobs import report, sources
@@ -28,6 +29,9 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
     "sessions": {},
     "chargeback": {"micros_per_million_operations": 1_000_000},
     "diff": {"table": "offset.offset"},
+    "hotspots": {},
+    "history": {},
+    "fsck": {},
 }
 """The jobs that `made` has rows for, and the options they run with."""
 
@@ -111,6 +115,7 @@ def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
         memory = _peak_bytes()
         rows = _rows(given.frames)
         headline = made.view.headline
+        broken = verified(made, data.rows) if name == "fsck" else {}
     return {
         "rows": data.rows,
         "input_rows": sum(rows.values()),
@@ -123,11 +128,21 @@ def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
         "jvm_peak_bytes": memory,
         "shuffle_partitions": tasks,
         "headline": headline,
+        **({"findings": broken} if broken else {}),
     }
 
 
+def verified(made: report.Report, size: int) -> dict[str, int]:
+    """How many rows break each rule, which have to be those that were broken on purpose."""
+    rules = made.results.table("rules").to_pylist()
+    found = {each["rule"]: each["findings"] for each in rules if each["findings"]}
+    wanted = numbers.findings(size)
+    assert found == wanted, f"fsck has found {found}, and {wanted} were broken on purpose"
+    return found
+
+
 def _rows(frames: Mapping[str, Any]) -> dict[str, int]:
-    return {name: frame.count() for name, frame in frames.items()}
+    return {name: rows for name, frame in frames.items() if (rows := frame.count())}
 
 
 def _peak_bytes() -> int | None:

@@ -107,6 +107,7 @@ def test_how_many_are_broken_is_known(size: int) -> None:
 
 
 def test_what_is_measured_exists() -> None:
+    assert set(run.MEASURED) == set(JOBS)
     for name, options in run.MEASURED.items():
         JOBS[name].context(0, {}, options)
 
