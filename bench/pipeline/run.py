@@ -18,6 +18,7 @@ from bench.pipeline.made import Data, Progress
 from bench.run import machine, versions
 from jobs import report, sources
 from jobs.catalogue import JOBS
+from jobs.diff import BEFORE
 from jobs.session import SHUFFLE_PARTITIONS, SparkSettings, spark
 from state_machines.errors import Invalid
 
@@ -113,7 +114,7 @@ def _measure(name: str, data: Data, progress: Progress) -> dict[str, Any]:
         done = time.monotonic()
         tasks = int(one.spark.conf.get(SHUFFLE_PARTITIONS))
         memory = _peak_bytes()
-        rows = _rows(given.frames)
+        rows = _rows(_read(name, given.frames))
         headline = made.view.headline
         broken = verified(made, data.rows) if name == "fsck" else {}
     return {
@@ -141,8 +142,16 @@ def verified(made: report.Report, size: int) -> dict[str, int]:
     return found
 
 
+def _read(name: str, frames: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs that the job looks at: of all that *diff* could compare, its one table."""
+    table = MEASURED[name].get("table")
+    if table is None:
+        return frames
+    return {name: frame for name, frame in frames.items() if name in (table, table + BEFORE)}
+
+
 def _rows(frames: Mapping[str, Any]) -> dict[str, int]:
-    return {name: rows for name, frame in frames.items() if (rows := frame.count())}
+    return {name: frame.count() for name, frame in frames.items()}
 
 
 def _peak_bytes() -> int | None:
