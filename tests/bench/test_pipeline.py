@@ -106,6 +106,13 @@ def test_how_many_are_broken_is_known(size: int) -> None:
     assert numbers.findings(size) == {rule: rows for rule, rows in found.items() if rows}
 
 
+def test_only_what_is_broken_may_be_found() -> None:
+    rules = [{"rule": rule, "findings": rows} for rule, rows in numbers.findings(1_000).items()]
+    assert run.verified([*rules, {"rule": "lease_due", "findings": 0}], 1_000)["timer"] == 1
+    with pytest.raises(AssertionError, match="were broken on purpose"):
+        run.verified([*rules, {"rule": "lease_due", "findings": 1}], 1_000)
+
+
 def test_what_is_measured_exists() -> None:
     assert set(run.MEASURED) == set(JOBS)
     for name, options in run.MEASURED.items():
