@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jobs.head import WATERMARKS
 from jobs.history import CURRENT, PAST
 from jobs.operations import OPERATIONS
 from state_machines.errors import Invalid
+from state_machines.offset.rows import BUCKET_MS
 from state_machines.tables import TABLES
 
 
@@ -104,6 +106,47 @@ def test_how_many_are_broken_is_known(size: int) -> None:
     kept = offset_rows.offsets(offsets, size)["kept_first"]
     found["history_without_offset"] = int(kept.sum())
     assert numbers.findings(size) == {rule: rows for rule, rows in found.items() if rows}
+
+
+@pytest.mark.usefixtures("few")
+def test_the_cut_is_consistent_but_for_what_is_broken(tmp_path: Path) -> None:
+    data = Data(tmp_path, 500)
+    data.make(quiet)
+
+    def rows(table: str, *names: str) -> list[tuple[Any, ...]]:
+        found = pq.read_table(data.directory / "cut" / table, columns=list(names))
+        return list(zip(*[found[name].to_pylist() for name in names], strict=True))
+
+    client = ("tenant", "client_id")
+    sessions = rows("mqtt.session", *client, "connected", "expires_ms", "subscriptions", "broker")
+    wanted = {(each[3], "session", *each[:2]) for each in sessions if each[3]}
+    wanted |= {(ms, "will", *name) for ms, *name in rows("mqtt.will", "due_ms", *client) if ms}
+    until = rows("mqtt.retained", "expires_ms", "tenant", "topic")
+    wanted |= {(ms, "retained", *name) for ms, *name in until if ms}
+    timers = set(rows("mqtt.due", "due_ms", "kind", "tenant", "name"))
+    nodes = {name for (name,) in rows("metadata.node", "node_id")}
+    partition = ("tenant", "group", "topic", "partition")
+    offsets = rows("offset.offset", *partition, "kept_first", "kept_next", "offset")
+    named = {(*each[:4], number) for each in offsets for number in range(*each[4:6])}
+    groups = rows("offset.group", "tenant", "group", "partitions", "last_commit_ms")
+    hours = {(ms // BUCKET_MS, tenant, group) for tenant, group, _, ms in groups}
+    has = Counter(rows("mqtt.subscription", *client))
+    says = Counter({each[:2]: each[4] for each in sessions})
+    found = {
+        "timer": len(timers ^ wanted),
+        "session_on_lost_broker": sum(each[2] and each[5] not in nodes for each in sessions),
+        "subscription_without_session": (has - says).total() + (says - has).total(),
+        "history_without_offset": len(set(rows("offset.history", *partition, "number")) - named),
+        "group_partitions": (
+            Counter({each[:2]: each[2] for each in groups}) - Counter(each[:2] for each in offsets)
+        ).total(),
+        "group_activity": len(hours ^ set(rows("offset.activity", "bucket", "tenant", "group"))),
+        "offset_above_watermark": sum(each[6] > offset_rows.HEAD for each in offsets),
+    }
+    assert found == numbers.findings(500)
+    tallies = {name: each for name, *each in rows("mqtt.session_tally", "tenant", "sessions")}
+    assert tallies == {name: [n] for name, n in Counter(each[0] for each in sessions).items()}
+    assert set(rows("mqtt.will", *client)) <= {each[:2] for each in sessions}
 
 
 def test_only_what_is_broken_may_be_found() -> None:

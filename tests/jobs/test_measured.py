@@ -1,4 +1,7 @@
-"""The rows that jobs are timed with (`bench.pipeline`): what the jobs find in them is known."""
+"""The rows that jobs are timed with (`bench.pipeline`): what the jobs find in them is known.
+
+Whether they are consistent, as *fsck* wants them, `tests/bench/test_pipeline.py` sees by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from bench.pipeline import numbers
 from bench.pipeline.made import GROUPS, Data
-from jobs import fsck, history, hotspots, sources
+from jobs import history, hotspots, sources
 from jobs.job import Context, Job
 from jobs.loads import loads
 from jobs.session import Session
@@ -38,14 +41,6 @@ def given(
 ) -> tuple[Mapping[str, DataFrame], Context]:
     found = sources.read(session, job, data.sources())
     return found.frames, job.context(found.now_ms, found.cut, options)
-
-
-@pytest.mark.spark
-def test_fsck_finds_what_is_broken_and_nothing_else(plain: Session, data: Data) -> None:
-    # Not by every rule, which takes a minute to plan; the bench does that.
-    frames, context = given(plain, fsck.JOB, data, rules=",".join(numbers.BROKEN))
-    found = fsck.run(frames, context)["findings"].select("rule").collect()
-    assert sorted(each.rule for each in found) == sorted(numbers.BROKEN)
 
 
 @pytest.mark.spark
