@@ -192,36 +192,40 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFram
     cut = Cut(
         **{name: inputs[name] for name in ("tenants", "sessions", "nodes", "slots", "leaders")}
     )
-    of_windows = loads(inputs["operations"], now_ms, window_ms, options["windows"]).persist()
+    of_windows = loads(inputs["operations"], now_ms, window_ms, options["windows"])
     found = hot_windows(
         of_windows,
         window_ms,
         operations=options["hot_operations"],
         share=options["hot_share"],
         times=options["hot_times"],
-    ).persist()
-    of_series = series(of_windows, cut.sessions, now_ms, window_ms).persist()
+    )
+    of_series = series(of_windows, cut.sessions, now_ms, window_ms)
     to_come = forecast(
         of_series,
         now_ms,
         window_ms,
         trend_windows=options["trend_windows"],
         ahead=options["ahead"],
-    ).persist()
+    )
     of_storms = storms(
         of_windows,
         window_ms,
         commits_per_s=options["storm_commits_per_s"],
         flaps=options["flaps"],
         opens_per_s=options["storm_opens_per_s"],
-    ).persist()
-    return {
+    )
+    results = {
         "hot": hot(found),
         "storms": of_storms,
         "windows": of_series,
         "forecast": to_come,
         "advice": advice(found, of_storms, to_come, cut, context),
     }
+    # Last: a query over a frame makes a view of it and drops that, with what is kept of the frame.
+    for each in (of_windows, found, of_series, to_come, of_storms):
+        each.persist()
+    return results
 
 
 JOB: Final = Job(
