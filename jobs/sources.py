@@ -71,7 +71,8 @@ def check(job: Job, given: Sources, *, live: bool) -> None:
 
 
 def check_files(jobs: Sequence[Job], given: Sources) -> None:
-    """Raise Invalid for a file that no job asks for, or that is not there."""
+    """Raise Invalid for a file that no job asks for or that is not there, BadCut for a directory
+    that is no cut and BadHistory for one that is no history."""
     asked = sorted({name for job in jobs for name, each in job.inputs.items() if each.of == "file"})
     for name, path in given.files.items():
         if name not in asked:
@@ -79,6 +80,11 @@ def check_files(jobs: Sequence[Job], given: Sources) -> None:
             raise Invalid(f"input: no job here reads a file {name!r}; they read {known}")
         if not path.is_file():
             raise Invalid(f"input: {name}: {path} is no file")
+    for directory in (given.cut, given.before):
+        if directory is not None:
+            cuts.read_manifest(directory)
+    if given.history is not None:
+        operation_files.groups(given.history)
 
 
 def read(session: Session, job: Job, given: Sources, checked: set[Path] | None = None) -> Inputs:

@@ -117,6 +117,11 @@ def test_files_are_asked_for_and_there(tmp_path: Path) -> None:
         sources.check_files([wanting], Sources(files={"other": tmp_path}))
     with pytest.raises(Invalid, match=r"input: marks: .* is no file"):
         sources.check_files([wanting], Sources(files={"marks": tmp_path}))
+    for given in (Sources(cut=tmp_path), Sources(before=tmp_path)):
+        with pytest.raises(BadCut, match=r"no manifest\.json; it is no cut"):
+            sources.check_files([wanting], given)
+    with pytest.raises(BadHistory, match="no operation history"):
+        sources.check_files([wanting], Sources(history=tmp_path / "none"))
 
 
 @pytest.mark.spark
@@ -307,6 +312,7 @@ def test_who_leads_is_not_asked_for_a_cut_of_another_time(
     started = contextlib.nullcontext(mock.Mock(directory=tmp_path))
     monkeypatch.setattr(reporting, "spark", lambda *_, **__: started)
     monkeypatch.setattr(sources, "read", read)
+    write_cut(tmp_path)
     with pytest.raises(Read):
         reporting.run([job(a=OF_CUT, leaders=LED)], tmp_path, Sources(cut=tmp_path), address=None)
     assert read.call_args.args[2] == Sources(cut=tmp_path)
