@@ -23,7 +23,7 @@ SMALL = Options(sizes=(1_000, 2_000), topics=1_500, rounds=1, changes=2_000, top
 
 def test_a_small_run_says_all_that_a_large_one_says(tmp_path: Path) -> None:
     told: list[str] = []
-    scale = Scale(SMALL, data=tmp_path / "data", out=tmp_path, progress=told.append)
+    scale = Scale(SMALL, data=tmp_path / "scale", out=tmp_path, progress=told.append)
     result = scale.run()
     assert json.loads((tmp_path / "scale.json").read_text()) == result
     assert [*result["sessions"]] == ["1000", "2000"]
@@ -45,22 +45,17 @@ def test_a_small_run_says_all_that_a_large_one_says(tmp_path: Path) -> None:
     assert (result["topics"]["few_rows"], result["topics"]["many_rows"]) == (1_000, 1_500)
     assert any("2,000 of 2,000 sessions" in text for text in told)
     assert all(word in text for text in missed(result) for word in ("wanted",))
-    goes_on(tmp_path, result)
-
-
-def goes_on(tmp_path: Path, result: dict[str, Any]) -> None:
-    """What was measured is not measured again, unless it was asked for differently."""
-    again = Scale(SMALL, data=tmp_path / "data", out=tmp_path, progress=lambda text: None)
-    again.resume()
-    assert again.result == result
     other = Options(sizes=SMALL.sizes, topics=SMALL.topics, rounds=2)
-    anew = Scale(other, data=tmp_path / "data", out=tmp_path, progress=lambda text: None)
+    anew = Scale(other, data=tmp_path / "scale", out=tmp_path, progress=told.append)
     anew.resume()
-    assert anew.result["sessions"] == {}
+    assert anew.result["sessions"] == {}, "what was asked for differently is measured anew"
+    draws_and_clears_up(tmp_path, result)
 
 
-def test_the_command_draws_and_clears_up(tmp_path: Path) -> None:
-    options = ["--sizes", "1000", "--topics", "0", "--rounds", "1", "--changes", "1000"]
+def draws_and_clears_up(tmp_path: Path, result: dict[str, Any]) -> None:
+    """The command, which goes on where all is measured."""
+    options = ["--sizes", "1000,2000", "--topics", "1500", "--rounds", "1"]
+    options += ["--changes", "2000", "--topic-changes", "50"]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.scale", *options, "--out", str(tmp_path), "--json"],
         capture_output=True,
@@ -69,7 +64,7 @@ def test_the_command_draws_and_clears_up(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["topics"] == {}
+    assert json.loads(ran.stdout) == result
     assert (tmp_path / "scale.png").stat().st_size > 10_000
     assert not (tmp_path / "scale").exists()
 

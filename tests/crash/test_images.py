@@ -12,8 +12,8 @@ from tests.crash.images_broken import BROKEN
 from tests.crash.images_worker import Life
 
 SEED = 1
-IMAGES = 150
-KILLED_IMAGES = 60
+IMAGES = 100
+KILLED_IMAGES = 30
 BROKEN_IMAGES = 40
 SOME_BROKEN = ("kept tail", "log before state", "names not synced", "no metasync")
 """The long run has all."""

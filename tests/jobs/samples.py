@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,9 @@ def context(job: Job) -> Context:
     return job.context(NOW, {"offset-0": 41, "mqtt-0": 7}, {})
 
 
-def reports(session: Session, directory: Path) -> dict[str, Report]:
+def reports(
+    session: Session, directory: Path, jobs: Sequence[Job] = (lag.JOB, sessions_job.JOB)
+) -> dict[str, Report]:
     """What *lag* and *sessions* say of the sample fleet, each in its directory."""
     inputs = frames(session)
     return {
@@ -140,5 +142,5 @@ def reports(session: Session, directory: Path) -> dict[str, Report]:
             context(job),
             directory / job.name,
         )
-        for job in (lag.JOB, sessions_job.JOB)
+        for job in jobs
     }

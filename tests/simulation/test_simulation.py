@@ -15,33 +15,33 @@ from state_machines import clients
 from tests.simulation.plan import KINDS, Fault, Plan, draw
 from tests.simulation.run import Result, minimise, run, struck
 
-SEEDS = 100
-BATCH = 25
-LEARNER_SEEDS = 10
-LEARNER_BATCH = 10
+SEEDS = (*range(34), 43, 52, 68)
+"""Few, so chosen that every kind of fault strikes; `make sim` and `make proof` run thousands."""
+BATCH = 10
+LEARNER_SEEDS = 6
 ROOT = Path(__file__).parents[2]
 
 _seen: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+@pytest.mark.parametrize("first", range(0, len(SEEDS), BATCH))
 def test_nothing_promised_breaks_and_a_healed_cluster_serves(first: int) -> None:
     acknowledged = 0
-    for seed in range(first, first + BATCH):
+    seeds = SEEDS[first : first + BATCH]
+    for seed in seeds:
         result = run(draw(seed))
         _seen.update(result.seen)
         assert not result.failure, (
             f"seed {seed}: {result.failure}\npython -m tests.simulation replay {seed}"
         )
         acknowledged += result.acknowledged
-    assert acknowledged > 10 * BATCH, "a run in which nothing is done shows nothing"
+    assert acknowledged > 10 * len(seeds), "a run in which nothing is done shows nothing"
 
 
-@pytest.mark.parametrize("first", range(0, LEARNER_SEEDS, LEARNER_BATCH))
-def test_it_holds_with_learners_that_join_die_and_lose_their_disks(first: int) -> None:
+def test_it_holds_with_learners_that_join_die_and_lose_their_disks() -> None:
     """Whatever is checked of every step, and that nobody on a learner's seat ever has a vote; in
     the end each group has its learners, and they have what the voters have."""
-    for seed in range(first, first + LEARNER_BATCH):
+    for seed in range(LEARNER_SEEDS):
         plan = draw(seed)
         result = run(replace(plan, learners=1 + seed % 2))
         assert not result.failure, f"seed {seed}, with learners: {result.failure}"

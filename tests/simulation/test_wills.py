@@ -8,7 +8,7 @@ from state_machines.mqtt import due, will
 from tests.simulation import wills
 from tests.simulation.wills import LIVES, play, stories
 
-STORIES = 24
+STORIES = 12
 
 
 @pytest.mark.parametrize("part", range(3))
