@@ -269,14 +269,16 @@ def test_one_consumer_group(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_one_topic_and_its_id(cluster: Cluster, tmp_path: Path) -> None:
-    (before,) = [e for e in cluster.rows(TOPIC_CONFIGS) if (e.tenant, e.name) == ("acme", "t1")]
-    cluster.call(DeleteTopicConfigs(tenant="acme", items=(TopicName(name="t1"),)))
-    gone = TopicRef(name="t1", topic_id=before.topic_id)
-    cluster.call(FinishTopicConfigs(tenant="acme", items=(gone,)))
+    topics = {each.name: each for each in cluster.rows(TOPIC_CONFIGS) if each.tenant == "acme"}
+    before = topics["t1"]
+    for each in (before, topics["t2"]):
+        cluster.call(DeleteTopicConfigs(tenant="acme", items=(TopicName(name=each.name),)))
+        gone = TopicRef(name=each.name, topic_id=each.topic_id)
+        cluster.call(FinishTopicConfigs(tenant="acme", items=(gone,)))
     done = run(cluster, tmp_path / "cut", Scope(tenant="acme", topic="t1"))
     assert done.ok
-    (now,) = [e for e in cluster.rows(TOPIC_CONFIGS) if (e.tenant, e.name) == ("acme", "t1")]
-    assert now.topic_id == before.topic_id
+    (now,) = [each for each in cluster.rows(TOPIC_CONFIGS) if each.tenant == "acme"]
+    assert (now.name, now.topic_id) == ("t1", before.topic_id)
     assert now.revision > before.revision
     assert {each.table for each in done.tables if each.done} == {"metadata.topic"}
     check(cluster)

@@ -8,18 +8,20 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 
 from actors import calls, columns
 from jobs.cut import Manifest, check, read_manifest
 from jobs.errors import BadCut, OutputFailed
-from metaray import cut_files, exporting
+from metaray import cut_files, cuts, exporting
 from metaray.cut_files import GroupFiles
-from metaray.cuts import NEAR_ENTRIES, Cut, order
+from metaray.cuts import NEAR_ENTRIES, Cut, order, take
 from metaray.exporting import Progress, chosen
 from state_machines.errors import Invalid, NoQuorum, NotFound, Stopped
 from state_machines.offset.rows import Group, StoredOffset
@@ -61,6 +63,35 @@ def test_who_has_least_to_do_is_asked_first() -> None:
 def test_a_role_that_says_learner_is_one_and_without_a_leader_all_are_followers() -> None:
     living = {"o/0": status("o/0"), "o/1": status("o/1", "learner"), "o/2": {"role": "vacant"}}
     assert order(living) == ["o/1", "o/0", "o/2"]
+
+
+def test_a_cut_has_what_its_caller_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = 40 + NEAR_ENTRIES + 1
+    living = {
+        "o-0/0": status("o-0/0", "leader", far, term=3, learners=[], commit=far),
+        "o-0/1": status("o-0/1", applied=40),
+    }
+    opened = {"cut": "c", "index": 40, "cluster": "c", "now_ms": 1, "rows": {TABLE: 1}, "bytes": 0}
+
+    def each_call(seats: list[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
+        if method == "status":
+            return {seat: living[seat] for seat in seats}
+        return {seat: Stopped("it ends") if seat == "o-0/0" else opened for seat in seats}
+
+    monkeypatch.setattr(calls, "named_actors", lambda: set(living))
+    monkeypatch.setattr(calls, "each_call", each_call)
+    monkeypatch.setattr(cuts, "CATCH_UP_SECONDS", 0.0)
+    assert take("o-0", (TABLE,), min_index=40).seat == "o-0/1"
+    with pytest.raises(NoQuorum, match="o-0/1: it has not applied 41 yet"):
+        take("o-0", (TABLE,), min_index=41)
+
+
+def test_a_table_is_read_to_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {b"": (b"first", b"1"), b"1": (b"second", b"2"), b"2": (b"last", b"")}
+    page = SimpleNamespace(remote=lambda cut, table, after, rows: said[after])
+    monkeypatch.setattr(ray, "get", lambda reply, timeout: reply)
+    cut = Cut("offset-0", "offset-0/1", "c", 7, exporter=SimpleNamespace(page=page))
+    assert list(cut.pages(TABLE)) == [b"first", b"second", b"last"]
 
 
 def test_what_is_chosen_is_there() -> None:

@@ -126,6 +126,28 @@ async def test_it_follows_while_writers_write_and_ends_cleanly(tmp_path: Path) -
 
 
 @in_loop
+async def test_every_replica_keeps_what_is_only_gathered(tmp_path: Path) -> None:
+    slow = replace(SETTINGS, rotate_ms=60_000)
+    async with running(Group(tmp_path / "raft")) as (group, caller):
+        one = exporter(group, tmp_path / "out", slow)
+        task = asyncio.create_task(one.run())
+        for turn in range(3):
+            await put(caller, turn, turn + 1)
+            commit = (await group.leader()).status()["commit"]
+            await eventually(lambda least=commit: gathered(one) >= least)
+        held = [each.status()["held_for"] for each in group.wires.living.values()]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await one.close()
+        assert held == [{sources.EXPORTER: 0}] * 3
+        assert puts(tmp_path / "out") == ["k0000", "k0001", "k0002"]
+
+
+def gathered(one: Exporter) -> int:
+    return max([int(each["gathered"]) for each in one.status()], default=0)
+
+
+@in_loop
 async def test_what_is_gone_is_a_gap_and_the_export_goes_on(tmp_path: Path) -> None:
     few = replace(SETTINGS, hold_bytes=0)
     async with running(Group(tmp_path / "raft", settings=few)) as (group, caller):

@@ -131,6 +131,21 @@ def test_killed_at_any_step_each_command_is_there_once(
     assert steps >= 25
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path, "test")
+    append(store, 3)
+    done: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(files, "sync_file", lambda path: done.append(path.name))
+    monkeypatch.setattr(os, "replace", lambda old, new: done.append("->") or replace(old, new))
+    append(store, 6)
+    name = files.path_of(tmp_path, GROUP, 4, 6).name
+    assert done == [f".{name}{files.PART}", "->", GROUP]
+    store.close()
+
+
 VICTIM = """
 import os, signal, sys
 from pathlib import Path

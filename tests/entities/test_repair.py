@@ -11,6 +11,7 @@ import pytest
 from state_machines import packing, row_key
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.machine import Machine
+from state_machines.metadata.segments import SEGMENTS
 from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.sessions import SESSIONS, TALLIES
 from state_machines.mqtt.subscription import SUBSCRIPTIONS, Subscription
@@ -19,6 +20,7 @@ from state_machines.raft.messages import Entry
 from state_machines.repair import COUNTED, MORE_MAX, REPAIRERS, RepairCount, RepairRow
 from state_machines.tables import TABLES, Table
 from storage.memory import MemoryKeyValue
+from tests.entities.engine import Engine
 from tests.entities.group import Group, rows_but_books
 from tests.machine.plausible import history
 
@@ -67,6 +69,16 @@ def test_what_nobody_owns_goes_and_goes_once() -> None:
     assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is True
     assert group.rows("mqtt.subscription") == 0
     assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is False
+
+
+def test_a_segment_of_a_shard_that_was_made_again_goes() -> None:
+    group = Engine("n1")
+    group.shard("s")
+    ((own, _),) = [SEGMENTS.decode(value) for _, value in group.store.scan(SEGMENTS.name, ())]
+    put(group, SEGMENTS, dataclasses.replace(own, uid=own.uid - 1, sequence=9))
+    assert group.run(row(SEGMENTS, own.tenant, own.shard, 9)) is True
+    assert group.run(row(SEGMENTS, own.tenant, own.shard, own.sequence)) is False
+    assert group.rows(SEGMENTS.name) == 1
 
 
 def test_what_has_an_owner_by_now_stays() -> None:

@@ -14,6 +14,7 @@ from tests.mutants import (
     entries,
     had,
     membership,
+    pipeline,
     promises,
     reads,
     snapshots,
@@ -36,6 +37,7 @@ AREAS: Final[dict[str, tuple[Mutant, ...]]] = {
     "The replica": actors.ACTORS,
     "The walls": walls.WALLS,
     "The controller": controller.CONTROLLER,
+    "The pipeline": pipeline.PIPELINE,
     "What this project had": had.HAD,
 }
 

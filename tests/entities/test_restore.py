@@ -1,0 +1,67 @@
+"""Rows of a backup where they are applied: whoever sends them, what only grows is never lowered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from state_machines import packing
+from state_machines.metadata.kv import KV, GetKv, Kv, PutKv
+from state_machines.metadata.node import EPOCHS, NodeEpoch
+from state_machines.metadata.restore import RestoreMetadata
+from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, PutSchedule
+from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
+from state_machines.tables import Table
+from tests.entities.engine import Engine
+from tests.entities.group import Group
+
+
+def restored(group: Group, table: Table[Any], row: Any, *, over: bool = True) -> bool:
+    """Whether the row that was sent has changed anything."""
+    sent = RestoreMetadata(table=table.name, rows=(packing.pack(row),), replace=over)
+    (outcome,) = group.run(sent)
+    return bool(outcome.or_raise().revision)
+
+
+def stored(group: Group, table: Table[Any]) -> Any:
+    (row,) = [table.decode(value)[0] for _, value in group.store.scan(table.name, ())]
+    return row
+
+
+def test_an_epoch_is_never_lowered() -> None:
+    group = Group("metadata")
+    assert restored(group, EPOCHS, NodeEpoch("n1", 9))
+    assert not restored(group, EPOCHS, NodeEpoch("n1", 4))
+    assert stored(group, EPOCHS) == NodeEpoch("n1", 9)
+    assert restored(group, EPOCHS, NodeEpoch("n1", 10))
+
+
+def test_a_segment_comes_back_above_its_own_epochs_and_those_of_the_backup() -> None:
+    group = Engine("n1")
+    group.shard("s")
+    own = stored(group, SEGMENTS)
+    assert restored(group, SEGMENTS, replace(own, leader_epoch=50, segment_epoch=70, start_ms=1))
+    now = stored(group, SEGMENTS)
+    assert (now.leader_epoch, now.segment_epoch, now.status) == (51, 71, UNAVAILABLE)
+    assert restored(group, SEGMENTS, replace(own, start_ms=2))
+    now = stored(group, SEGMENTS)
+    assert (now.leader_epoch, now.segment_epoch, now.leader) == (52, 72, "")
+
+
+def test_what_is_there_stays_where_only_what_is_missing_is_wanted() -> None:
+    group = Group("metadata")
+    group.run(PutKv(key="a", value=b"mine"))
+    assert not restored(group, KV, Kv("default", "a", b"of then", 1), over=False)
+    assert group.ask(GetKv(key="a")).value == b"mine"
+    assert restored(group, KV, Kv("default", "b", b"of then", 1), over=False)
+
+
+def test_a_run_that_is_under_way_goes_on_though_its_schedule_is_restored() -> None:
+    group = Group("metadata")
+    was = group.run(PutSchedule(name="h", job="lag", every_ms=3_600_000, out="/then"))
+    group.run(PutSchedule(name="h", job="lag", every_ms=3_600_000, out="/now"))
+    begun = group.run(BeginRun(controller_epoch=1, name="h", due_ms=was.next_ms, run="r1"))
+    assert restored(group, SCHEDULES, was)
+    now = group.ask(GetSchedule(name="h"))
+    assert (now.out, now.run, now.runs) == ("/then", "r1", 1)
+    assert (now.begun_ms, now.next_ms) == (begun.begun_ms, begun.next_ms)

@@ -1,0 +1,280 @@
+"""Bugs of the pipeline: exports and the operation history, restores and repairs, advice, reports
+that are made by schedule, and learners."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+EXPORTS: Final = (
+    Mutant(
+        "a-page-that-its-bytes-end-is-taken-for-the-last",
+        "one cut",
+        "actors.export",
+        "    more = next(scan, None) is not None\n",
+        "    more = len(page) == rows\n",
+    ),
+    Mutant(
+        "an-export-skips-the-last-page",
+        "one cut",
+        "metaray.cuts",
+        "            yield page\n            if not after:\n                return\n",
+        "            if not after:\n                return\n            yield page\n",
+    ),
+    Mutant(
+        "an-export-does-not-have-the-callers-own-writes",
+        "one cut",
+        "metaray.cuts",
+        "        least = wanted if near else min_index\n",
+        "        least = wanted if near else 0\n",
+    ),
+    Mutant(
+        "rows-that-an-export-lacks-are-not-noticed",
+        "one cut",
+        "metaray.exporting",
+        "            if here != cut.rows[table]:\n",
+        "            if here > cut.rows[table]:\n",
+    ),
+    Mutant(
+        "a-copy-that-is-read-is-taken-for-left",
+        "one cut",
+        "storage.copies",
+        "        except OSError:\n            return True\n",
+        "        except OSError:\n            return False\n",
+    ),
+)
+
+HISTORY: Final = (
+    Mutant(
+        "compaction-waits-for-the-fastest-exporter",
+        "each command once",
+        "actors.committed",
+        "        wanted = min([exported for",
+        "        wanted = max([exported for",
+    ),
+    Mutant(
+        "what-is-only-gathered-is-said-to-be-exported",
+        "each command once",
+        "metaray.history.exporter",
+        "self.group, self.reached + 1, self._exported, self._patience_ms()",
+        "self.group, self.reached + 1, self.reached, self._patience_ms()",
+    ),
+    Mutant(
+        "a-file-that-a-full-disk-refused-is-lost",
+        "each command once",
+        "metaray.history.exporter",
+        "        kept = self._batches\n",
+        "        kept, self._batches = self._batches, []\n",
+    ),
+    Mutant(
+        "a-gap-is-told-while-somebody-silent-may-have-it",
+        "each command once",
+        "metaray.history.source",
+        "            self._be_sure_it_is_gone(group, first)\n",
+        "            self._missed_at.clear()\n",
+    ),
+    Mutant(
+        "nobody-but-who-is-asked-keeps-its-log",
+        "each command once",
+        "metaray.history.source",
+        "        others = [seat for seat in self._named.seats(group) if seat != asked]\n",
+        "        others = [seat for seat in self._named.seats(group) if seat == asked]\n",
+    ),
+    Mutant(
+        "a-gap-is-not-told",
+        "each command once",
+        "jobs.operation_files",
+        "        if each.is_gap:\n            told.append(_gap(each))\n",
+        "",
+    ),
+    Mutant(
+        "a-merge-swallows-a-gap",
+        "each command once",
+        "metaray.history.store",
+        "            if each.is_gap or bytes_ > MERGED_BYTES // 2 or not follows:\n",
+        "            if bytes_ > MERGED_BYTES // 2 or not follows:\n",
+    ),
+    Mutant(
+        "a-file-counts-again-after-a-merge",
+        "each command once",
+        "jobs.operation_files",
+        "        if kept and kept[-1].covers(each):\n            continue\n",
+        "        if kept and kept[-1].covers(each):\n"
+        "            kept.append(each)\n            continue\n",
+    ),
+    Mutant(
+        "what-says-where-to-go-on-is-deleted-for-its-age",
+        "each command once",
+        "metaray.history.store",
+        "        for each in counted[:-1]:\n",
+        "        for each in counted:\n",
+    ),
+    Mutant(
+        "a-file-has-its-name-before-it-is-on-the-disk",
+        "law 3",
+        "jobs.operation_files",
+        "    sync_file(part)\n    os.replace(part, made.path)\n",
+        "    os.replace(part, made.path)\n    sync_file(made.path)\n",
+    ),
+)
+
+RESTORES: Final = (
+    Mutant(
+        "a-restore-lowers-an-epoch",
+        "design 1",
+        "state_machines.restoring",
+        "self.floor(before) >= self.floor(\n",
+        "self.floor(before) == self.floor(\n",
+    ),
+    Mutant(
+        "a-restored-segment-goes-on-under-an-old-epoch",
+        "design 1",
+        "state_machines.metadata.restore_shards",
+        "max(row.segment_epoch, last.segment_epoch) + 1",
+        "row.segment_epoch",
+    ),
+    Mutant(
+        "a-restored-session-is-still-its-old-brokers",
+        "design 1",
+        "state_machines.mqtt.restore_sessions",
+        "        epoch=db.unique(),\n        connected=False,\n",
+        "        connected=False,\n",
+    ),
+    Mutant(
+        "a-restore-of-what-is-missing-changes-what-is-there",
+        "restore",
+        "state_machines.restoring",
+        "if before is not None and (not self.replace or known.equal(before, row)):",
+        "if before is not None and known.equal(before, row):",
+    ),
+    Mutant(
+        "a-restored-schedule-forgets-the-run-that-is-under-way",
+        "restore",
+        "state_machines.metadata.restore",
+        "        before or _plain_schedule(row),",
+        "        _plain_schedule(row),",
+    ),
+    Mutant(
+        "a-restore-of-a-topic-takes-all-topics",
+        "restore",
+        "metaray.restoring",
+        "            and (not self.topic or getattr(row, known.topic) == self.topic)\n",
+        "",
+    ),
+    Mutant(
+        "a-restore-that-lacks-rows-says-that-all-is-the-same",
+        "restore",
+        "metaray.restoring",
+        "report.same = report.backup == report.live and wanted.rows == live.rows and not low",
+        "report.same = not low",
+    ),
+)
+
+REPAIRS: Final = (
+    Mutant(
+        "a-repair-ignores-the-revision-of-the-row",
+        "repair",
+        "metaray.repairing",
+        "Transaction.of(compare=compare, then=",
+        "Transaction.of(compare=[], then=",
+    ),
+    Mutant(
+        "a-repair-does-not-wait-for-indexes-and-counts",
+        "repair",
+        "metaray.repairing",
+        '                    broken.add(each["group"])\n',
+        '                    broken.discard(each["group"])\n',
+    ),
+    Mutant(
+        "a-count-is-repaired-twice-of-what-was-seen-once",
+        "repair",
+        "state_machines.repair",
+        "        if last is not None and self.seen < last.revision:\n",
+        "        if last is not None and self.seen < 0:\n",
+    ),
+    Mutant(
+        "a-segment-of-a-shard-that-was-made-again-is-kept",
+        "repair",
+        "state_machines.metadata.repairs",
+        "    return shard is None or shard.uid != segment.uid\n",
+        "    return shard is None\n",
+    ),
+)
+
+DUTIES: Final = (
+    Mutant(
+        "advice-is-carried-out-by-an-older-controller",
+        "law 20",
+        "state_machines.metadata.advice_duty",
+        "        pass_fence(db, self.controller_epoch)\n        row = held(db, self.id)\n"
+        "        if row.kind == QUOTA and row.state == UNDOING:\n",
+        "        row = held(db, self.id)\n        if row.kind == QUOTA and row.state == UNDOING:\n",
+    ),
+    Mutant(
+        "advice-that-nobody-has-approved-is-carried-out",
+        "design 5.7",
+        "actors.planners.advice",
+        "    if row.state != PROPOSED or mode != AUTO:\n",
+        "    if row.state != PROPOSED or mode == advices.SHOW:\n",
+    ),
+    Mutant(
+        "advice-raises-a-limit",
+        "design 5.7",
+        "state_machines.metadata.advice_duty",
+        "        if 0 < before <= row.number:\n",
+        "        if before == row.number:\n",
+    ),
+    Mutant(
+        "advice-is-undone-over-a-later-change",
+        "design 5.7",
+        "state_machines.metadata.advice_duty",
+        "            check_unchanged(db, row)\n            change(",
+        "            change(",
+    ),
+    Mutant(
+        "a-report-is-submitted-anew-after-another-controller",
+        "design 5.7",
+        "actors.duties.schedules",
+        "    if state is None:  # begun by a controller that came no further\n"
+        "        await context.jobs.submit(row.run,",
+        "    if state is None:  # begun by a controller that came no further\n"
+        '        await context.jobs.submit(f"{row.run}-{context.epoch}",',
+    ),
+    Mutant(
+        "a-report-is-begun-while-it-is-made",
+        "design 5.7",
+        "state_machines.metadata.schedule",
+        """\
+        if old.run:
+            raise Conflict(f"name: {self.name!r} runs: {old.run}")
+        if not old.enabled or""",
+        "        if not old.enabled or",
+    ),
+    Mutant(
+        "reports-that-were-missed-are-made-up-for",
+        "design 5.7",
+        "state_machines.metadata.schedule",
+        "self.due_ms + (missed + 1) * old.every_ms",
+        "self.due_ms + old.every_ms",
+    ),
+)
+
+LEARNERS: Final = (
+    Mutant(
+        "a-learner-is-promoted",
+        "law 1",
+        "actors.planners.repair",
+        "        if is_learner(seat):\n            continue\n",
+        "",
+    ),
+    Mutant(
+        "a-silent-learner-keeps-a-lost-voter",
+        "law 1",
+        "actors.planners.repair",
+        "    complete = all(map(is_learner, unsaid))\n",
+        "    complete = not unsaid\n",
+    ),
+)
+
+PIPELINE: Final = (*EXPORTS, *HISTORY, *RESTORES, *REPAIRS, *DUTIES, *LEARNERS)
