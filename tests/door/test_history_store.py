@@ -138,8 +138,13 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     append(store, 3)
     done: list[str] = []
     replace = os.replace
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append("->")
+        replace(old, new)
+
     monkeypatch.setattr(files, "sync_file", lambda path: done.append(path.name))
-    monkeypatch.setattr(os, "replace", lambda old, new: done.append("->") or replace(old, new))
+    monkeypatch.setattr(os, "replace", renamed)
     append(store, 6)
     name = files.path_of(tmp_path, GROUP, 4, 6).name
     assert done == [f".{name}{files.PART}", "->", GROUP]
