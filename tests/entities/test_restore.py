@@ -11,6 +11,7 @@ from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.restore import RestoreMetadata
 from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, PutSchedule
 from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
+from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
 from state_machines.tables import Table
 from tests.entities.engine import Engine
 from tests.entities.group import Group
@@ -34,6 +35,17 @@ def test_an_epoch_is_never_lowered() -> None:
     assert not restored(group, EPOCHS, NodeEpoch("n1", 4))
     assert stored(group, EPOCHS) == NodeEpoch("n1", 9)
     assert restored(group, EPOCHS, NodeEpoch("n1", 10))
+
+
+def test_the_queues_that_a_topic_once_had_are_never_fewer() -> None:
+    group = Group("metadata")
+    topic = NewTopic(name="t", protocol="kafka", read_queues=5, write_queues=5)
+    group.run(CreateTopicConfigs(items=(topic,)))
+    own = stored(group, TOPIC_CONFIGS)
+    then = replace(own, read_queues=1, write_queues=1, queues_high=1)
+    assert restored(group, TOPIC_CONFIGS, then)
+    now = stored(group, TOPIC_CONFIGS)
+    assert (now.read_queues, now.queues_high, now.topic_id) == (1, 5, own.topic_id)
 
 
 def test_a_segment_comes_back_above_its_own_epochs_and_those_of_the_backup() -> None:

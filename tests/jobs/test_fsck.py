@@ -236,6 +236,21 @@ def test_what_another_group_says_is_asked_again(tmp_path: Path) -> None:
     assert not next(rows_of(world, "mqtt", SESSIONS)).connected
 
 
+@pytest.mark.parametrize(("kind", "there", "gone"), [("session", "b", "c"), ("topic", "t1", "t2")])
+def test_what_has_come_back_elsewhere_is_no_reason(
+    kind: str, there: str, gone: str, tmp_path: Path
+) -> None:
+    world = World({each: Group(each) for each in KINDS})
+    for client_id in ("a", "b"):
+        session(world, client_id)
+    topic = NewTopic(name="t1", protocol="kafka")
+    world["metadata"].run(CreateTopicConfigs(tenant=T, items=(topic,)))
+    for name, outcome in ((there, CHANGED), (gone, DONE)):
+        found = {**expired(world, "a"), "recheck": f'{{"{kind}":["{T}","{name}"]}}'}
+        told = wait(repairing.repair(Client(world), plan(tmp_path / name, [found])))
+        assert told.total(outcome) == 1
+
+
 def test_ordinary_commands_wait_until_indexes_and_counts_are_right(tmp_path: Path) -> None:
     world = World({kind: Group(kind) for kind in KINDS})
     session(world, "a")

@@ -128,6 +128,13 @@ RESTORES: Final = (
         "self.floor(before) == self.floor(\n",
     ),
     Mutant(
+        "a-restored-topic-forgets-the-queues-that-it-had",
+        "restore",
+        "state_machines.metadata.restore",
+        "queues_high=max(before.queues_high, row.queues_high)",
+        "queues_high=row.queues_high",
+    ),
+    Mutant(
         "a-restored-segment-goes-on-under-an-old-epoch",
         "design 1",
         "state_machines.metadata.restore_shards",
@@ -178,6 +185,20 @@ REPAIRS: Final = (
         "metaray.repairing",
         "Transaction.of(compare=compare, then=",
         "Transaction.of(compare=[], then=",
+    ),
+    Mutant(
+        "a-session-that-has-come-back-is-repaired-away",
+        "repair",
+        "metaray.repairing",
+        "            return found is None\n",
+        "            return True\n",
+    ),
+    Mutant(
+        "a-topic-that-has-come-back-is-repaired-away",
+        "repair",
+        "metaray.repairing",
+        "            return topic is None or topic.state == DELETING\n",
+        "            return True\n",
     ),
     Mutant(
         "a-repair-does-not-wait-for-indexes-and-counts",
