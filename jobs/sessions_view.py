@@ -50,7 +50,7 @@ def view(results: Results, context: Context) -> View:
             *(Number(name, every[name], alarming=False) for name in PARTS),
             Number("brokers", skew["brokers"]),
             Number("share of the largest broker", share, "share", alarming=uneven),
-            Number("coefficient of variation over brokers", skew["coefficient"], "rate"),
+            Number("coefficient of variation over brokers", skew["coefficient"], "share"),
             Number("takeovers", _sum(churn, "takeovers")),
             Number("clients that flap", len(flapping), alarming=bool(flapping)),
         ),

@@ -33,6 +33,11 @@ def shown(job: Job, place: Path, rows: Rows, **options: Any) -> View:
         assert listing.of >= len(listing.rows)
         for row in listing.rows:
             assert {column.name for column in listing.columns} <= set(row)
+    columns = [column for listing in view.listings for column in listing.columns]
+    units = [(each.name, each.unit) for each in view.numbers]
+    units += [(each.name, each.unit) for each in columns]
+    for name, unit in units:
+        assert unit != "rate" or name.endswith(("_per_s", " a second")), name
     return view
 
 
