@@ -386,7 +386,8 @@ class ActorTransport:
         self._attending = (leader, self._start(self._attend(leader)))
 
     async def _attend(self, leader: int) -> None:
-        while True:
+        # Not `while True`: `wait_for` forgets that it was cancelled if it has its answer just then.
+        while not self._closed:
             seat = self._book.get(leader)
             if seat is None:
                 self._look_for_peers()

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from bench.other import say
+from bench.other import leave, say
 from jobs.catalogue import DEFAULT, JOBS
 from jobs.report import run
 from jobs.session import Session, spark
@@ -45,6 +45,7 @@ def main() -> None:
             report(session, Path(out) / "report")
             made += 1
         say({"ops_per_s": float(made), "engine": session.engine})
+    leave()
 
 
 if __name__ == "__main__":

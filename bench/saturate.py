@@ -14,7 +14,7 @@ from typing import Final
 import uvloop
 
 from bench import workloads
-from bench.other import say
+from bench.other import leave, say
 from metaray.client import connect
 
 BATCH: Final = 1_000
@@ -42,6 +42,7 @@ def main() -> None:
     address, data = sys.argv[1:3]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(saturate(address or None, Path(data) if data else None))
+        leave()
 
 
 if __name__ == "__main__":

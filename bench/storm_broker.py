@@ -17,7 +17,7 @@ from typing import Final
 
 import uvloop
 
-from bench.other import say
+from bench.other import leave, say
 from metaray.client import Client, connect
 from state_machines.errors import MetarayError, Overloaded
 from state_machines.metadata.node import HeartbeatNode, RegisterNode
@@ -146,6 +146,7 @@ def main() -> None:
         runner.run(
             broker(address or None, Path(data) if data else None, node_id, tenant, client_ids)
         )
+        leave()
 
 
 if __name__ == "__main__":

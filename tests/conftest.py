@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_environment
 
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
+
+
+_status: list[int] = []
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _status.append(int(exitstatus))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End without unloading Ray. After many connections its library sometimes crashes while the
+    interpreter goes, and that would be the status of the run. What tests have started has ended."""
+    if _status and "ray" in sys.modules and not hasattr(config, "workerinput"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_status[-1])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
