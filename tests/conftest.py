@@ -23,7 +23,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End without unloading Ray. After many connections its library sometimes crashes while the
     interpreter goes, and that would be the status of the run. What tests have started has ended."""
-    if _status and "ray" in sys.modules and not hasattr(config, "workerinput"):
+    if _status and config.option.markexpr == "ray":
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_status[-1])
