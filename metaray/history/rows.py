@@ -12,6 +12,7 @@ when, and the bytes. The history does not end at a command that a newer release 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from storage import records
 
 APPLIED: Final = ""  #: the outcome of what is never refused
 SUBJECT_MAX: Final = 512  #: characters of a subject: an MQTT client id may have 65 535 bytes
+
+_SUBJECT, _BODY = map(OPERATIONS.get_field_index, ("subject", "body"))
 
 Subject = tuple[str, str]
 """Tenant and subject."""
@@ -58,16 +61,15 @@ class Rows:
             batch = api.Batch.FromString(entry.data if entry.kind is EntryKind.NORMAL else b"")
         except (DecodeError, ValueError) as error:
             raise BadEntry(f"{self._group}: not an entry: {error}") from error
-        number, before, size = 0, len(self), self.bytes
-        try:
-            for position, proposal in enumerate(batch.proposals):
-                for command in proposal.commands:
-                    number = self._command(entry, batch.now_ms, position, proposal, command, number)
-        except BaseException:  # all of an entry or nothing of it
-            for column in self._columns:
-                del column[before:]
-            self.bytes = size
-            raise
+        made: list[tuple[Any, ...]] = []
+        for position, proposal in enumerate(batch.proposals):
+            for command in proposal.commands:
+                made += self._command(entry, batch.now_ms, position, proposal, command, len(made))
+        # All of an entry or nothing of it: what could fail is done.
+        for row in made:
+            for column, value in zip(self._columns, row, strict=True):
+                column.append(value)
+            self.bytes += 100 + len(row[_SUBJECT]) + len(row[_BODY] or b"")
         return entry.index
 
     def _command(
@@ -78,8 +80,8 @@ class Rows:
         proposal: api.Proposal,
         command: api.Command,
         number: int,
-    ) -> int:
-        """The rows of one command, which begin at `number`; the number after them."""
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of one command, which begin at `number`."""
         client, outcome = proposal.client, None
         if not client and command.tag == REGISTER_TAG:
             client = entry.index << clients.POSITION_BITS | position  # as `clients.register` has it
@@ -90,17 +92,13 @@ class Rows:
         shares[0] += size - sum(shares)
         body: bytes | None = command.body if self._bodies else None
         for ((tenant, subject), count), share in zip(subjects.items(), shares, strict=True):
-            row = (
+            yield (
                 *(self._group, entry.index, number, entry.term, at_ms),
                 *(f"{client:x}", proposal.sequence, command.tag),
                 *(tenant, subject[:SUBJECT_MAX], count, share, outcome, body),
             )
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
-            self.bytes += 100 + len(subject) + len(body or b"")
             body = None  # the first has it
             number += 1
-        return number
 
     def take(self) -> pa.RecordBatch:
         """All that was gathered; it is forgotten here."""

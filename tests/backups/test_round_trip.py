@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaray import backups
 from metaray.restoring import Scope, restore
+from state_machines import packing
+from state_machines.batch import OK, Outcome
+from state_machines.metadata.node import EPOCHS, NodeEpoch
+from state_machines.metadata.restore import RestoreMetadata
 from state_machines.restoring import LEFT_OUT, RESTORERS
 from state_machines.tables import TABLES
 from tests.backups import world
@@ -68,6 +73,28 @@ def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
     assert again.ok
     assert {each.table for each in now.asked} <= {"mqtt.outbox_counter"}
     assert sum(each.done for each in again.tables) == 0
+
+
+class Forgetful(Cluster):
+    """Its groups say that they have restored the epochs of nodes, and have not."""
+
+    def call(self, operation: Any, /, *, group: str = "") -> Any:
+        if isinstance(operation, RestoreMetadata) and operation.table == EPOCHS.name:
+            return (Outcome(OK, "", 1),) * len(operation.rows)
+        return super().call(operation, group=group)
+
+
+def test_a_number_that_is_still_too_low_is_told(tmp_path: Path) -> None:
+    """All else is equal, so the checksums are."""
+    was, now = Cluster(), Forgetful()
+    for cluster, epoch in ((was, 7), (now, 3)):
+        row = packing.pack(NodeEpoch("n", epoch))
+        cluster.members["metadata-0"].run(RestoreMetadata(table=EPOCHS.name, rows=(row,)))
+    world.write(was, tmp_path / "cut")
+    done = restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    (told,) = [each for each in done.tables if each.table == EPOCHS.name]
+    assert (told.backup, told.same) == (told.live, False)
+    assert not done.ok
 
 
 def test_a_settled_tenant_has_every_table_and_all_of_it_comes_back(tmp_path: Path) -> None:

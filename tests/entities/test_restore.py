@@ -1,17 +1,20 @@
-"""Rows of a backup where they are applied: whoever sends them, what only grows is never lowered."""
+"""Rows of a backup where they are applied: whoever sends them, what only grows is never lowered,
+and nothing is left of what was there instead."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from metaray.restoring import PUTS
 from state_machines import packing
 from state_machines.metadata.kv import KV, GetKv, Kv, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
-from state_machines.metadata.restore import RestoreMetadata
 from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, PutSchedule
 from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
 from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
+from state_machines.offset.history import HISTORY, HISTORY_STEP_MS, OffsetsAt
+from state_machines.offset.offset import OFFSETS, CommitOffsets, OffsetCommit
 from state_machines.tables import Table
 from tests.entities.engine import Engine
 from tests.entities.group import Group
@@ -19,7 +22,7 @@ from tests.entities.group import Group
 
 def restored(group: Group, table: Table[Any], row: Any, *, over: bool = True) -> bool:
     """Whether the row that was sent has changed anything."""
-    sent = RestoreMetadata(table=table.name, rows=(packing.pack(row),), replace=over)
+    sent = PUTS[table.kind](table=table.name, rows=(packing.pack(row),), replace=over)
     (outcome,) = group.run(sent)
     return bool(outcome.or_raise().revision)
 
@@ -77,3 +80,18 @@ def test_a_run_that_is_under_way_goes_on_though_its_schedule_is_restored() -> No
     now = group.ask(GetSchedule(name="h"))
     assert (now.out, now.run, now.runs) == ("/then", "r1", 1)
     assert (now.begun_ms, now.next_ms) == (begun.begun_ms, begun.next_ms)
+
+
+def test_of_an_offsets_history_only_the_backups_is_left() -> None:
+    group = Group("offset")
+    for offset in range(6):
+        commit = OffsetCommit(group="g", topic="t", partition=0, offset=offset)
+        group.run(CommitOffsets.of([commit]))
+        group.later(HISTORY_STEP_MS // 1_000)
+        if offset == 2:
+            then, then_ms = stored(group, OFFSETS), group.now_ms
+    assert group.rows(HISTORY.name) == 5
+    assert restored(group, OFFSETS, then)
+    assert group.rows(HISTORY.name) == then.kept_next - then.kept_first == 2
+    (found,) = group.ask(OffsetsAt(group="g", at_ms=then_ms)).offsets
+    assert (found.offset, found.exact) == (2, True)

@@ -176,6 +176,20 @@ RESTORES: Final = (
         "report.same = report.backup == report.live and wanted.rows == live.rows and not low",
         "report.same = not low",
     ),
+    Mutant(
+        "a-restore-that-leaves-a-number-too-low-says-that-all-is-the-same",
+        "restore",
+        "metaray.restoring",
+        "wanted.rows == live.rows and not low",
+        "wanted.rows == live.rows",
+    ),
+    Mutant(
+        "a-restored-offset-keeps-the-history-of-another",
+        "restore",
+        "state_machines.offset.restore",
+        "        _drop_others(db, before, row)\n",
+        "        pass\n",
+    ),
 )
 
 REPAIRS: Final = (
