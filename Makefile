@@ -8,14 +8,16 @@ WIRE    := state_machines/wire
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test verify fix proto contract pictures setup sim proof bench bench-peers
+.PHONY: help run test test-long verify fix proto contract pictures setup sim proof bench bench-peers
 .PHONY: bench-scale bench-jobs
 .NOTPARALLEL:
 
 help:
 	@echo "make run      set up, then the demonstration: a local cluster, brokers, faults, a report"
 	@echo "              (make run ARGS=--keep leaves the cluster running)"
-	@echo "make test     set up, then all tests (make test ARGS='tests/raft -q' for some)"
+	@echo "make test     set up, then the tests (make test ARGS='tests/raft -q' for some)"
+	@echo "make test-long    those that take more than twenty seconds each: stories through Spark,"
+	@echo "              faults on Ray, every planted bug, real peers"
 	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
 	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
@@ -35,12 +37,16 @@ run: setup
 	@.venv/bin/metaray demo $(ARGS)
 
 # What needs no cluster runs on two cores, what needs one has the machine for itself.
-ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray" && \
-    "$$python" -m pytest -q -m ray
+ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray and not long" && \
+    "$$python" -m pytest -q -m "ray and not long"
+LONG_TESTS = "$$python" -m pytest -q -m long
 
 test: setup
 	@python=$$($(PYTHON) -m metaray.plain) && \
 	$(if $(strip $(ARGS)),"$$python" -m pytest $(ARGS),$(ALL_TESTS))
+
+test-long: setup
+	@python=$$($(PYTHON) -m metaray.plain) && $(LONG_TESTS) $(ARGS)
 
 # Long runs: they print progress, can be stopped and gone on with, and write build/.
 SEEDS := 1000

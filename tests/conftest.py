@@ -12,6 +12,9 @@ from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_e
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
 
 
+WITH_RAY = ("ray", "ray and not long", "long")
+"""Selections of tests by their marks that bring Ray into pytest's own process."""
+
 _status: list[int] = []
 
 
@@ -23,7 +26,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End without unloading Ray. After many connections its library sometimes crashes while the
     interpreter goes, and that would be the status of the run. What tests have started has ended."""
-    if _status and config.option.markexpr == "ray":
+    if _status and config.option.markexpr in WITH_RAY:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_status[-1])

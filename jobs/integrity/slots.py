@@ -72,7 +72,7 @@ def _bytes(*names: str) -> Column:
 
 def slot_of(key: Column) -> Column:
     """The slot of what `slot_key` has made: `state_machines.slots.slot_of`."""
-    table = fn.array(*map(fn.lit, CRC))
+    table = fn.expr(f"array({', '.join(map(str, CRC))})")  # one call of the JVM, not 800
 
     def one_more(crc: Column, byte: Column) -> Column:
         place = fn.shiftright(crc, 8).bitwiseXOR(fn.ascii(byte))

@@ -11,7 +11,7 @@ import pytest
 
 from bench.rows import ROWS
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 SOME = (
     "put-100",

@@ -204,6 +204,7 @@ def test_what_loads_a_peer_is_built_once_and_again_when_it_changed(
         driver.build(source, lambda _: [sys.executable, "-c", "import sys; sys.exit('wrong')"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PEERS))
 def test_a_real_peer_is_loaded_and_loses_its_leader(name: str, tmp_path: Path) -> None:
     peer = PEERS[name]

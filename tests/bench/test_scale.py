@@ -21,6 +21,7 @@ from state_machines.errors import Invalid, Stopped
 SMALL = Options(sizes=(1_000, 2_000), topics=1_500, rounds=1, changes=2_000, topic_changes=50)
 
 
+@pytest.mark.long
 def test_a_small_run_says_all_that_a_large_one_says(tmp_path: Path) -> None:
     told: list[str] = []
     scale = Scale(SMALL, data=tmp_path / "scale", out=tmp_path, progress=told.append)

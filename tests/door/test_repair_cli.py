@@ -48,6 +48,7 @@ def test_a_plan_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_offsets_of_a_deleted_topic_are_found_and_deleted(
     service: LocalCluster, tenant: str, tmp_path: Path

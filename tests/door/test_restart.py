@@ -26,7 +26,7 @@ from storage.stores import open_stores
 from tests.cluster.fixture import MakeCluster
 from tests.door.seats import statuses, wait_until_whole
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 FOREIGN = "f0" * 16
 KEYS = 200

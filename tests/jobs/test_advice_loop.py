@@ -24,7 +24,7 @@ from state_machines.metadata.config import ConfigName, ConfigValue, DeleteConfig
 from state_machines.metadata.tenant import GetTenant
 from tests.door.seats import ask, leader, wait_for
 
-pytestmark = [pytest.mark.ray, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 MINUTE = 60_000
 TENANT = "loop-hot"

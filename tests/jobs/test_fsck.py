@@ -104,6 +104,7 @@ def plain_spark(shared_spark: SharedSpark) -> Iterator[Session]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_everything_that_is_broken_is_found_and_nothing_else(
     plain_spark: Session, tmp_path: Path

@@ -120,6 +120,7 @@ def run(rows: Rows, operations: Iterable[Row], **options: Any) -> dict[str, list
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_hot_tenant_is_found_with_its_share_and_a_limit_is_advised(
     rows: Rows, tmp_path: Path
 ) -> None:

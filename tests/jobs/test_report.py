@@ -67,6 +67,7 @@ def numbers(session: Session, *values: int) -> dict[str, DataFrame]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_report_is_whole_and_comes_out_the_same(
     session: Session, local_reports: dict[str, report.Report], tmp_path: Path
 ) -> None:

@@ -365,6 +365,7 @@ def test_the_jobs_are_listed_with_what_they_read(metaray: Metaray) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.usefixtures("no_spark")
 def test_a_report_of_a_cut_needs_no_cluster(metaray: Metaray, tmp_path: Path) -> None:
     write_cut(tmp_path / "cut")

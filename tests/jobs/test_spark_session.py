@@ -183,6 +183,7 @@ def test_not_connected_is_said_or_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.ray
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_driver")
 def test_on_ray_the_report_is_the_same(
     shared_spark: SharedSpark, local_reports: dict[str, report.Report], tmp_path: Path

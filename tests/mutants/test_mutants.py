@@ -36,6 +36,7 @@ def test_no_two_bugs_are_the_same() -> None:
     assert len(planted) == len(MUTANTS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(QUICK_SECONDS + 60)
 def test_every_bug_is_killed_by_the_test_that_is_recorded_for_it() -> None:
     """And all these tests pass without a bug. In a process that has imported nothing of ours."""

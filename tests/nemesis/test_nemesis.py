@@ -13,7 +13,7 @@ from tests.nemesis.harder import RemovePlacement
 from tests.nemesis.run import scenario
 from tests.nemesis.world import World
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 SEED = 1
 
