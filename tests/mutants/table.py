@@ -25,7 +25,7 @@ HEAD: Final = """\
 
 {count} known bugs are put back into the product one at a time, and the tests have to notice. A bug
 is planted by changing a module's text as it is imported (`tests/rewriting.py`), so production code
-has no switch for it. `make test` plants every one of them and runs the quickest test that finds it
+has no switch for it. `make test-long` plants each of them and runs the quickest test that finds it
 (`tests/mutants/killers.json`); `python -m tests.mutants` asks every kind of test about every bug
 and writes this page. Nothing here is edited by hand.
 
