@@ -16,7 +16,7 @@ help:
 	@echo "make run      set up, then the demonstration: a local cluster, brokers, faults, a report"
 	@echo "              (make run ARGS=--keep leaves the cluster running)"
 	@echo "make test     set up, then the tests (make test ARGS='tests/raft -q' for some)"
-	@echo "make test-long    those that take more than twenty seconds each: stories through Spark,"
+	@echo "make test-long    those that take more than ten seconds each: stories through Spark,"
 	@echo "              faults on Ray, every planted bug, real peers"
 	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"

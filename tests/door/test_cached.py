@@ -40,6 +40,7 @@ def cache_name() -> str:
     return f"{CACHE_PREFIX}{ray.get_runtime_context().get_node_id()}"
 
 
+@pytest.mark.long
 def test_one_cache_serves_the_processes_of_a_node_and_is_not_missed_when_it_dies(
     tenant: str,
 ) -> None:

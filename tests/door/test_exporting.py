@@ -156,6 +156,7 @@ def test_what_is_asked_for_is_in_it_and_no_more(
     assert set(refs.tables) == {TABLE, "group.quota"}
 
 
+@pytest.mark.long
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     client: BlockingClient, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def rows_at(seat: str, table: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_a_seat_whose_disk_is_lost_joins_as_someone_new(service: LocalCluster, tenant: str) -> None:
     group = "offset-0"
     commits = [OffsetCommit(group=f"g{n}", topic="t", partition=0, offset=n) for n in range(200)]

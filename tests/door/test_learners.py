@@ -59,6 +59,7 @@ def equal_to_the_leader(seat: str) -> bool:
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_learner_joins_a_running_service_dies_comes_back_and_goes(
     learners: dict[str, str], service: LocalCluster, tenant: str
 ) -> None:

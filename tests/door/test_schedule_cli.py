@@ -47,6 +47,7 @@ def last(cluster: LocalCluster, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_schedule_is_run_by_ray_and_its_end_is_shown(
     service: LocalCluster, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_what_another_group_may_not_know_yet_is_left_out(plain_spark: Session) -
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_options_that_are_words(plain_spark: Session) -> None:
     world = World({kind: Group(kind) for kind in KINDS})
     world["metadata"].run(

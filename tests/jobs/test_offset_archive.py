@@ -98,6 +98,7 @@ class Service:
         return found
 
 
+@pytest.mark.long
 def test_it_answers_as_the_service_did_then(tmp_path: Path, session: Session) -> None:
     luck, service, archive = Random(3), Service(tmp_path), tmp_path / "archive"
     said: dict[tuple[str, int], tuple[OffsetAt, ...]] = {}
