@@ -39,14 +39,13 @@ run: setup
 # What needs no cluster runs on two cores, what needs one has the machine for itself.
 ALL_TESTS = "$$python" -m pytest -q -n 2 --dist loadfile -m "not ray and not long" && \
     "$$python" -m pytest -q -m "ray and not long"
-LONG_TESTS = "$$python" -m pytest -q -m long
 
 test: setup
 	@python=$$($(PYTHON) -m metaray.plain) && \
 	$(if $(strip $(ARGS)),"$$python" -m pytest $(ARGS),$(ALL_TESTS))
 
 test-long: setup
-	@python=$$($(PYTHON) -m metaray.plain) && $(LONG_TESTS) $(ARGS)
+	@python=$$($(PYTHON) -m metaray.plain) && "$$python" -m pytest -q -m long $(ARGS)
 
 # Long runs: they print progress, can be stopped and gone on with, and write build/.
 SEEDS := 1000
