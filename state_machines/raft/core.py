@@ -46,9 +46,13 @@ class Raft(RaftState):
         match self._role:
             case Leader() as leader:
                 self._tick_leader(leader)
-            case _:
-                if self._elapsed >= self._timeout and self._electable():
+            case role if self._elapsed >= self._timeout:
+                if self._electable():
                     self._campaign(pre=self._config.pre_vote)
+                elif isinstance(role, Follower):
+                    role.leader = 0  # Who cannot stand must not point at the dead either.
+            case _:
+                pass
 
     def _tick_leader(self, leader: Leader) -> None:
         config = self._config

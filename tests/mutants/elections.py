@@ -44,9 +44,11 @@ ELECTIONS: Final = (
         "nobody-asks-before-an-election",
         "law 11",
         CORE,
-        "if self._elapsed >= self._timeout and self._electable():\n"
+        "            case role if self._elapsed >= self._timeout:\n"
+        "                if self._electable():\n"
         "                    self._campaign(pre=self._config.pre_vote)",
-        "if self._elapsed >= self._timeout and self._electable():\n"
+        "            case role if self._elapsed >= self._timeout:\n"
+        "                if self._electable():\n"
         "                    self._campaign(pre=False)",
     ),
     Mutant(
@@ -118,6 +120,13 @@ ELECTIONS: Final = (
         STATE,
         "return self.id in configuration.voters or self.id in configuration.outgoing",
         "return self.id in configuration.members",
+    ),
+    Mutant(
+        "a-learner-goes-on-naming-a-leader-it-does-not-hear",
+        "liveness",
+        CORE,
+        "role.leader = 0  # Who cannot stand",
+        "pass  # Who cannot stand",
     ),
     Mutant(
         "votes-of-those-without-a-vote-count",
