@@ -12,24 +12,25 @@ from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_e
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
 
 
-WITH_RAY = ("ray", "ray and not long", "long")
-"""Selections of tests by their marks that bring Ray into pytest's own process."""
-
-_status: list[int] = []
+_STATUS = pytest.StashKey[int]()
+"""Of a run that had tests on Ray in this very process."""
 
 
-def pytest_sessionfinish(exitstatus: int) -> None:
-    _status.append(int(exitstatus))
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    apart = hasattr(session.config, "workerinput")  # a worker of pytest-xdist still has to report
+    if not apart and any(each.get_closest_marker("ray") for each in getattr(session, "items", ())):
+        session.config.stash[_STATUS] = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End without unloading Ray. After many connections its library sometimes crashes while the
     interpreter goes, and that would be the status of the run. What tests have started has ended."""
-    if _status and config.option.markexpr in WITH_RAY:
+    status = config.stash.get(_STATUS, None)
+    if status is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(_status[-1])
+        os._exit(status)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
