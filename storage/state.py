@@ -64,7 +64,8 @@ class State:
         self._layers: dict[str, Layer] = {}
         self._under: dict[str, Layer] = {}  # the layer that was frozen last, durable or not yet
         self._flush: Flush | None = None  # what makes it durable, if it is not yet
-        self._asked: tuple[object, bytes] = (None, b"")  # last: who reads a row writes it
+        # Last: who reads a row writes it, or reads what hangs on it.
+        self._asked: tuple[object, bytes] = (None, b"")
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
         #: the point the state stands at, with what is only in the layer
@@ -81,8 +82,10 @@ class State:
 
     def get(self, table: str, key: tuple[Part, ...]) -> bytes | None:
         """See `KeyValue`. Raises `CorruptRecord`."""
-        encoded = keys.encode(key)
-        self._asked = key, encoded
+        asked, encoded = self._asked
+        if asked is not key:
+            encoded = keys.encode(key)
+            self._asked = key, encoded
         layer = self._layers.get(table)
         if layer is not None:
             found: bytes | None = layer.rows.get(encoded, ABSENT)

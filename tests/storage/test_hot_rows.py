@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.hot_rows import ROW_OVERHEAD_BYTES, HotRows
+from storage.hot_rows import KEPT_ONE_IN, ROW_OVERHEAD_BYTES, HotRows
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
 from storage.state import State
@@ -19,19 +19,31 @@ def test_it_keeps_to_its_bytes_and_forgets_what_was_read_longest_ago() -> None:
     for key in (b"k1", b"k2", b"k3"):
         hot.add("t", key, bytes(10))
     assert hot.get("t", b"k1") == bytes(10)
-    hot.add("t", b"k4", bytes(10))
+    for _ in range(KEPT_ONE_IN):  # until it is its turn to come in
+        assert hot.get("t", b"k4") is None
+        hot.add("t", b"k4", bytes(10))
     assert [hot.get("t", key) is not None for key in (b"k1", b"k2", b"k3", b"k4")] == [
         *(True, False, True, True)
     ]
     assert hot.size == 3 * ROW
-    assert (hot.hits, hot.misses) == (4, 1)
+    assert (hot.hits, hot.misses) == (4, 1 + KEPT_ONE_IN)
+
+
+def test_rows_read_in_turn_that_do_not_fit_leave_each_other_in_place() -> None:
+    hot = HotRows(50 * ROW)
+    for _ in range(10):
+        for number in range(100):
+            key = b"%02d" % number
+            if hot.get("t", key) is None:
+                hot.add("t", key, bytes(10))
+    assert hot.hits > 300, "the row read longest ago would be just the one that is wanted next"
 
 
 def test_a_large_table_does_not_drive_out_a_small_one() -> None:
     hot = HotRows(10 * ROW)
     hot.add("small", b"k0", bytes(10))
-    for number in range(50):
-        hot.add("large", b"%02d" % number, bytes(10))
+    for number in range(50 * KEPT_ONE_IN):
+        hot.add("large", b"%03d" % number, bytes(9))
     assert hot.get("small", b"k0") is not None
 
 
@@ -64,7 +76,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), st.sampled_from(KEYS)),
         st.tuples(st.sampled_from(("flush", "freeze"))),
     ),
-    max_size=40,
+    max_size=80,
 )
 
 
