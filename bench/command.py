@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from bench import compare, report
 from bench import storm as storms
@@ -79,7 +80,9 @@ def bench(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return
-    console.print(report.table(result, phases=phases))
+    # Where there is no terminal, a page is as wide as the table needs it.
+    page = console if console.is_terminal else Console(width=report.PAGE_COLUMNS)
+    page.print(report.table(result, phases=phases))
     if profiles is not None:
         console.print(profiles.table())
     console.print(f"{values}, {picture}", highlight=False)

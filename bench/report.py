@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 PHASES: Final = ("queue", "append", "replicate", "apply")
+PAGE_COLUMNS: Final = 140  #: what the widest table takes
 COLOURS: Final = {"metaray": "#4c78a8", "etcd": "#f2a65a", "zookeeper": "#8fb573"}
 """The systems in the order of columns and bars."""
 
@@ -27,15 +28,20 @@ def systems(result: dict[str, Any]) -> list[str]:
 
 
 def table(result: dict[str, Any], *, phases: bool) -> Table:
-    """All rows, a line each; below them what did not succeed."""
+    """All rows, a line each; below them what did not succeed.
+
+    A row is told in words where there is room for them, and by its name beside peers or phases.
+    """
     names = systems(result)
+    title = "workload" if phases or len(names) > 1 else "says"
     told = ("ratio", "must", "aim") if len(names) > 1 else ("p50 ms", "p99 ms", "must", "aim")
     shown = Table(
         "workload", "unit", *names, *told, *(PHASES if phases else ()), caption=_errors(result)
     )
+    shown.columns[0].overflow = "fold"  # names that differ at their end stay apart
     for row in result["rows"]:
         medians = row["metaray"]["medians"]
-        cells = [row["says"], row["unit"]]
+        cells = [row[title], row["unit"]]
         digits = 2 if row["unit"] == "times" else 0
         cells += [_figure(row, name, digits) for name in names]
         bounds = [_bound(row, name, digits) for name in ("must", "aim")]

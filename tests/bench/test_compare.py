@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from bench import command, report
@@ -116,6 +117,19 @@ def test_a_result_is_shown_with_the_systems_it_has(others: list[str], tmp_path: 
     values, picture = report.write(result, tmp_path)
     assert json.loads(values.read_text()) == result
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_widest_table_fits_on_a_page() -> None:
+    result = result_of(metaray=[1e6], etcd=[1e6], zookeeper=[1e6])
+    for row in result["rows"]:
+        row["metaray"]["medians"] |= {f"share_{name}": 1.0 for name in report.PHASES}
+    page = Console(width=report.PAGE_COLUMNS)
+    with page.capture() as shown:
+        page.print(report.table(result, phases=True))
+    lines = shown.get().splitlines()
+    for row in result["rows"]:
+        assert any(row["workload"] in line for line in lines), "a name is on one line"
+    assert "…" not in shown.get(), "nothing is cut off"
 
 
 def test_ratios_are_green_from_the_aim_on_and_red_below_what_must_be() -> None:
