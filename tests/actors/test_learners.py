@@ -176,7 +176,7 @@ async def test_a_learner_in_place_of_a_voter_commits_nothing_and_elects_nobody(
         survivor = await group.sit(group.seat_names[0])
         await asyncio.sleep(3 * QUICK.election_timeout_max_ms / 1000)
         assert core_of(survivor).leader == 0
-        assert core_of(learner).leader == 0
+        await eventually(lambda: core_of(learner).leader == 0)
         await group.sit(group.seat_names[1])
         await caller.call(PutKv(key="again", value=b"v"))
 
