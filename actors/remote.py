@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from actors import own_session
+from actors import autogroup
 from actors.caller import Caller
 from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
 from actors.clock import SystemClock
@@ -77,7 +77,7 @@ class SeatActor(Seat):
 
     async def __init__(self, spec: SeatSpec) -> None:  # type: ignore[misc]  # Ray awaits it
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-        own_session.begin()
+        autogroup.begin()
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None

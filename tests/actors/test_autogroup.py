@@ -1,4 +1,4 @@
-"""A process that begins a session of its own, from wherever Ray may have put it."""
+"""A process that begins an autogroup, which is a session, from wherever Ray may have put it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys
-from actors import own_session
+from actors import autogroup
 {before}
-own_session.begin()
-own_session.begin()
+autogroup.begin()
+autogroup.begin()
 print(os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid())
 """
 
@@ -54,4 +54,4 @@ os.getppid = lambda: parent.pid
 """
     said, warned = _said(before)
     assert said == "False True"
-    assert "no session of its own" in warned
+    assert "no autogroup of its own" in warned

@@ -1,9 +1,9 @@
-"""A session of its own for a replica's process, so that a busy neighbour cannot take its turns.
+"""An autogroup for each replica's process, so that a busy neighbour cannot take its turns.
 
-Linux shares the processor among sessions first and among the tasks of each afterwards
-(`sched_autogroup`, sched(7)). All that a Ray node starts is one session, so the replica of a quiet
-group would wait until its node's turn comes, and then behind the replica that keeps the node busy.
-Where there is no autogroup (other systems, tasks in a cgroup with a share of its own) this changes
+Linux shares the processor among autogroups first, one for each session of processes, and among the
+tasks of each afterwards (sched(7)). All that a Ray node starts is one session, so the replica of a
+quiet group would wait until its node's turn comes, and then behind the replica that keeps the node
+busy. Where there are none (other systems, tasks in a cgroup with a share of its own) this changes
 nothing.
 """
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def begin() -> None:
-    """Make this process the leader of a new session, if it leads none.
+    """Give this process an autogroup: make it the leader of a new session, if it leads none.
 
     Where that is refused nothing is lost but speed. Ray ends its workers by their process ids and
     by what they hear of their raylet; the process group keeps its id.
@@ -31,4 +31,4 @@ def begin() -> None:
             os.setpgid(0, os.getpgid(os.getppid()))
         os.setsid()
     except OSError as error:
-        log.warning("no session of its own, busy neighbours will be felt: %s", error)
+        log.warning("no autogroup of its own, busy neighbours will be felt: %s", error)
