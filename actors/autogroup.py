@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 def begin() -> None:
     """Give this process an autogroup: make it the leader of a new session, if it leads none.
 
-    Where that is refused nothing is lost but speed. Ray ends its workers by their process ids and
-    by what they hear of their raylet; the process group keeps its id.
+    Where that is refused nothing is lost but speed. The process still ends with its raylet, and its
+    process group keeps its id.
     """
     process = os.getpid()
     if os.getsid(0) == process:

@@ -80,11 +80,11 @@ def bench(
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return
-    # Where there is no terminal, a page is as wide as the table needs it.
+    # Where there is no terminal, a page is as wide as the tables need it.
     page = console if console.is_terminal else Console(width=report.PAGE_COLUMNS)
     page.print(report.table(result, phases=phases))
     if profiles is not None:
-        console.print(profiles.table())
+        page.print(profiles.table())
     console.print(f"{values}, {picture}", highlight=False)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 PHASES: Final = ("queue", "append", "replicate", "apply")
-PAGE_COLUMNS: Final = 140  #: what the widest table takes
+PAGE_COLUMNS: Final = 140  #: the widest table fits on such a page
 COLOURS: Final = {"metaray": "#4c78a8", "etcd": "#f2a65a", "zookeeper": "#8fb573"}
 """The systems in the order of columns and bars."""
 

@@ -11,7 +11,6 @@ from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_e
 
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
 
-
 _STATUS = pytest.StashKey[int]()
 """Of a run that had tests on Ray in this very process."""
 
