@@ -14,7 +14,6 @@ from typing import Final
 
 from metaray.client import Client
 from state_machines.errors import MetarayError
-from state_machines.mqtt.session import SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.offset.offset import OffsetCommit
 
@@ -94,17 +93,18 @@ async def put(client: Client, callers: int, seconds: float) -> Sample:
 async def commit(
     client: Client, batch: int, callers: int, seconds: float, *, warm: float | None = None
 ) -> Sample:
-    """Commit consumer offsets in batches."""
+    """Commit consumer offsets in batches. Their names are made before, as for the peers."""
+    names = [
+        [
+            (f"group-{number}", f"topic-{each // PARTITIONS}", each % PARTITIONS)
+            for each in range(batch)
+        ]
+        for number in range(callers)
+    ]
 
     async def call(number: int, turn: int) -> None:
         commits = [
-            OffsetCommit(
-                group=f"group-{number}",
-                topic=f"topic-{each // PARTITIONS}",
-                partition=each % PARTITIONS,
-                offset=turn,
-            )
-            for each in range(batch)
+            OffsetCommit(group, topic, partition, turn) for group, topic, partition in names[number]
         ]
         await client.commit_offsets(commits)
 
@@ -122,14 +122,17 @@ async def read(client: Client, callers: int, seconds: float, *, stale: bool) -> 
 
 
 async def open_sessions(client: Client, batch: int, callers: int, seconds: float) -> Sample:
-    """Open MQTT sessions, or take them over, in batches."""
+    """Open MQTT sessions, or take them over, in batches. Client ids are made before."""
+    brokers = ("bench",) * batch
+    client_ids = [
+        [
+            tuple([f"c-{number}-{part * batch + each}" for each in range(batch)])
+            for part in range(10)
+        ]
+        for number in range(callers)
+    ]
 
     async def call(number: int, turn: int) -> None:
-        first = turn % 10 * batch
-        items = [
-            SessionItem(client_id=f"c-{number}-{each}", broker="bench")
-            for each in range(first, first + batch)
-        ]
-        await client.call(OpenSessions.of(items))
+        await client.call(OpenSessions(client_ids=client_ids[number][turn % 10], brokers=brokers))
 
     return await drive(call, callers, seconds, batch)
