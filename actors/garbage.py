@@ -2,8 +2,9 @@
 
 Python looks for cycles when enough objects were made since it last did, which under load is in the
 middle of writes, and the more there is the longer it takes. A replica makes few cycles and much
-that lives long, so its process looks at what is new once a second and at everything once a minute,
-and never at what was there when it began.
+that lives for a while (the changes that watches may ask for), so its process looks at what is new
+every few seconds and at everything once a minute, and never at what was there when it began. Each
+look costs as much as there is; how often it comes is what a busy replica pays.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import gc
 import itertools
 from typing import Final
 
-YOUNG: Final = 1  #: the generation that is looked at each time, with those before it
+YOUNG: Final = 1  #: the generation that is looked at more often, with those before it
+YOUNG_EVERY: Final = 5  #: times
 WHOLE_EVERY: Final = 60  #: times
 
 
@@ -27,7 +29,8 @@ class Garbage:
 
     def collect(self) -> None:
         """To be called once a second or so."""
-        if next(self._times) % WHOLE_EVERY:
-            gc.collect(YOUNG)
-        else:
+        time = next(self._times)
+        if time % WHOLE_EVERY == 0:
             gc.collect()
+        elif time % YOUNG_EVERY == 0:
+            gc.collect(YOUNG)
