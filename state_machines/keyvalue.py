@@ -7,7 +7,7 @@ over LMDB; `storage.memory.MemoryKeyValue` is its twin over a dict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 Part = str | int | bytes
@@ -23,6 +23,16 @@ class KeyValue(Protocol):
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """Set the row at `key`."""
+        ...
+
+    def get_many(self, table: str, keys: tuple[tuple[Part, ...], ...]) -> list[bytes | None]:
+        """What `get` finds at each key: at some thousands of them, at a fraction of the cost."""
+        ...
+
+    def put_many(
+        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+    ) -> None:
+        """`put` for each key, in order: of a key that comes twice the later value holds."""
         ...
 
     def delete(self, table: str, key: tuple[Part, ...]) -> None:

@@ -13,9 +13,10 @@ Every row carries the revision (log index) at which it last changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 from state_machines import packing
@@ -136,9 +137,14 @@ class Tables:
 
         It follows from the log alone: the index, and how many were given in this entry before.
         """
-        self._given += 1
+        return self.uniques(1)[0]
+
+    def uniques(self, count: int) -> range:
+        """So many of them, in order."""
+        first = (self.revision << UNIQUE_BITS) + self._given + 1
+        self._given += count
         assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
-        return (self.revision << UNIQUE_BITS) | self._given
+        return range(first, first + count)
 
     def scan(
         self,
@@ -215,14 +221,16 @@ class Tables:
         self._written.append((table, key, value))
         self.store.put(table, key, value)
 
-    @property
-    def in_part(self) -> bool:
-        """Whether somebody else may refuse what is done: it has to be journaled."""
-        return self._parts > 0
-
-    def settled(self, changes: list[tuple[str, tuple[Part, ...], bytes | None]]) -> None:
-        """These were put into the store, outside of parts, by a command that cannot be refused."""
-        self._written += changes
+    def settle_many(
+        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+    ) -> None:
+        """`settle` for each key, in order."""
+        if self._parts:
+            for key, value in zip(keys, values, strict=True):
+                self.set(table, key, value)
+            return
+        self._written += zip(repeat(table), keys, values, strict=False)
+        self.store.put_many(table, keys, values)
 
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""

@@ -145,10 +145,13 @@ class DiskEngine:
         handle = self._handles.get(table)
         if handle is None:
             return None
-        if self._reader is None:
-            self._check_open()
-            self._reader = self._env.begin()  # kept until the next write: nothing changes before
-        return self.fetch(self._reader, handle, table, key)
+        return self.fetch(self._read(), handle, table, key)
+
+    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See `engine.Engine`."""
+        handle = self._handles.get(table)
+        found = self.fetch_many(self._read(), handle, table, keys) if handle is not None else {}
+        return list(map(found.get, keys))
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
@@ -297,11 +300,13 @@ class DiskEngine:
         found: int = transaction.stat(handle)["entries"]
         return found
 
-    def count_of(self, transaction: Any, handle: Any, table: str, keys: Sequence[bytes]) -> int:
-        """How many of the keys are found."""
+    def fetch_many(
+        self, transaction: Any, handle: Any, table: str, keys: Sequence[bytes]
+    ) -> dict[bytes, bytes]:
+        """The values of those of the keys that are found, each looked for by itself."""
         try:
             with transaction.cursor(db=handle) as cursor:
-                return len(cursor.getmulti(keys))
+                return dict(cursor.getmulti(keys))
         except lmdb.Error as error:
             raise CorruptRecord(self.path, table, repr(keys[:1]), str(error)) from error
 
@@ -407,6 +412,13 @@ class DiskEngine:
             raise self._fail(error) from error
         # failpoint: disk.after_growing
         self._map_bytes = wanted
+
+    def _read(self) -> Any:
+        """The transaction of direct reads, kept until the next write: nothing changes before."""
+        if self._reader is None:
+            self._check_open()
+            self._reader = self._env.begin()
+        return self._reader
 
     def _drop_reader(self) -> None:
         if self._reader is not None:

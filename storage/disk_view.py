@@ -110,7 +110,7 @@ class DiskView:
         if handle is None:
             return 0
         with self._lock:
-            return self._engine.count_of(self._open(), handle, table, keys)
+            return len(self._engine.fetch_many(self._open(), handle, table, keys))
 
     @property
     def size(self) -> int:

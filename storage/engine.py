@@ -144,6 +144,10 @@ class Engine(Reader, Protocol):
         """Where it lies, for messages."""
         ...
 
+    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What `get` finds at each key."""
+        ...
+
     def write(self, changes: Iterable[Change]) -> None:
         """All of `changes`, or, if it raises, none of them, in one transaction that is durable
         on return. Raises `MapFull` (nothing happened) or `StorageFailed` (exit)."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from state_machines.raft.messages import SnapshotMeta
 from storage import records
@@ -29,6 +30,9 @@ from storage.snapshot import APPLIED, STATE
 
 SLICE_BYTES = 256 << 10
 """About so much of a layer is sealed at a time: 1 500 rows of the usual size, 2 to 3 ms."""
+
+STEP_ROWS = 16
+"""So many rows are measured at once: of the largest a slice has 16 MB, some 10 ms."""
 
 
 class Flush:
@@ -106,11 +110,13 @@ class Flush:
         """The layer in sealed slices, and last its point."""
         for table, layer in self._layers.items():
             rows = layer.rows
+            walk = iter(rows)
             keys: list[bytes] = []
             size = 0
-            for key, value in rows.items():
-                keys.append(key)
-                size += ROW_OVERHEAD_BYTES + (0 if value is None else len(value))
+            while some := list(islice(walk, STEP_ROWS)):
+                keys += some
+                size += ROW_OVERHEAD_BYTES * len(some)
+                size += sum(map(len, filter(None, map(rows.get, some))))
                 if size >= SLICE_BYTES:
                     yield sealed_slice(table, keys, rows)
                     keys, size = [], 0

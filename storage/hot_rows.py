@@ -1,10 +1,12 @@
 """Rows that were read from the disk lately, bounded by their bytes.
 
     found = hot.get("mqtt.session", key)    # bytes, or None: ask the engine, then `add`
-    hot.renew("mqtt.session", layer.rows)   # these have been written since
+    hot.drop("mqtt.session", [key])         # it is written just now
 
 It stands between the layers and the engine (`state.py`), and holds only what the engine holds: a
-row that is written goes into the layer above and is brought up to date here when that layer goes.
+row that is written goes into the layer above and from here, so that no row is in memory twice and
+none has to be brought up to date. It is for what is read more often than written: what is written
+again and again stays in the layers.
 So memory follows the bound and not the data; what is cold is read from LMDB. When the bound is
 reached the table that holds most gives its oldest rows, so that no table drives out all others, and
 only one row in `KEPT_ONE_IN` comes in. Rows that are read in turn and do not fit, as those of all
@@ -15,7 +17,7 @@ insertion: Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
 ROW_OVERHEAD_BYTES: Final = 200
@@ -63,6 +65,21 @@ class HotRows:
         self.hits += 1
         return value
 
+    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What `get` finds at each key."""
+        held = self._tables.get(table)
+        if held is None:
+            self.misses += len(keys)
+            return [None] * len(keys)
+        found = list(map(held.rows.get, keys))
+        for key, value in zip(keys, found, strict=True):
+            if value is not None:
+                held.rows.move_to_end(key)
+        missing = found.count(None)
+        self.misses += missing
+        self.hits += len(keys) - missing
+        return found
+
     def add(self, table: str, key: bytes, value: bytes) -> None:
         """This row was read just now, and was not here."""
         cost = ROW_OVERHEAD_BYTES + len(key) + len(value)
@@ -81,23 +98,18 @@ class HotRows:
         while self.size > self.limit_bytes:
             self._drop_oldest()
 
-    def renew(self, table: str, rows: Mapping[bytes, bytes | None]) -> None:
-        """These rows were written, or (None) deleted: what is here of them follows."""
+    def drop(self, table: str, keys: Sequence[bytes]) -> None:
+        """These rows are written just now: what is here of them goes."""
         found = self._tables.get(table)
         if found is None:
             return
-        for key in found.rows.keys() & rows.keys():
-            old, value = found.rows[key], rows[key]
-            change = -ROW_OVERHEAD_BYTES - len(key) - len(old)
-            if value is None:
-                del found.rows[key]
-            else:
-                found.rows[key] = value
-                change = len(value) - len(old)
-            found.size += change
-            self.size += change
-        while self.size > self.limit_bytes:
-            self._drop_oldest()
+        rows = found.rows
+        for key in keys:
+            old = rows.pop(key, None)
+            if old is not None:
+                cost = ROW_OVERHEAD_BYTES + len(key) + len(old)
+                found.size -= cost
+                self.size -= cost
 
     def clear(self) -> None:
         """The engine holds something else now."""

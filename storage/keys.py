@@ -20,8 +20,11 @@ different tuples never meet. The raft log's keys are entry indexes, `entry_key`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
+from typing import Any
 
 from state_machines.keyvalue import Part
 from storage.errors import BadKey
@@ -42,6 +45,7 @@ LEADS_KEPT = 8192
 """So many encoded beginnings are remembered: a tenant's, a topic's."""
 
 _SIGN = 1 << 63
+_UNSIGNED = Struct(">Q")
 _LENGTH = [n.to_bytes(2, "big") for n in range(PART_BYTES + 1)]
 
 
@@ -67,6 +71,29 @@ def encode(key: tuple[Part, ...]) -> bytes:
     if not lead and not raw:
         raise BadKey("a key of one empty part has no bytes")
     return lead + raw
+
+
+def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:
+    """The bytes of each of many keys of one shape, mostly at the speed of C. Raises `BadKey`."""
+    if not keys or len(keys[0]) < 2:
+        return [encode(each) for each in keys]
+    *leading, last = zip(*keys, strict=True)
+    leads = list(map(_lead, *leading))
+    raw = _uncut(last)
+    longest = max(map(len, leads))
+    if longest > LEAD_BYTES or raw is None or longest + max(map(len, raw)) >= KEY_BYTES:
+        return [encode(each) for each in keys]
+    return [lead + each for lead, each in zip(leads, raw, strict=True)]
+
+
+def _uncut(last: Any) -> list[bytes] | None:
+    """The last parts of many keys; None if they have to be looked at one by one."""
+    kinds = set(map(type, last))
+    if kinds == {str}:
+        return list(map(str.encode, last))
+    if kinds != {int} or min(last) < -_SIGN or max(last) >= _SIGN:
+        return None
+    return list(map(_UNSIGNED.pack, map(_SIGN.__add__, last)))
 
 
 def bounds(

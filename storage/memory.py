@@ -133,6 +133,10 @@ class MemoryEngine:
         found = self._tables.get(table)
         return None if found is None else found.rows.get(key)
 
+    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See `engine.Engine`."""
+        return [self.get(table, each) for each in keys]
+
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -228,6 +232,17 @@ class MemoryKeyValue:
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`."""
         self._tables.setdefault(table, _Table()).put(keys.encode(key), value)
+
+    def get_many(self, table: str, keys: tuple[tuple[Part, ...], ...]) -> list[bytes | None]:
+        """See `KeyValue`."""
+        return [self.get(table, each) for each in keys]
+
+    def put_many(
+        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+    ) -> None:
+        """See `KeyValue`."""
+        for key, value in zip(keys, values, strict=True):
+            self.put(table, key, value)
 
     def delete(self, table: str, key: tuple[Part, ...]) -> None:
         """See `KeyValue`."""

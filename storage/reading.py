@@ -59,6 +59,16 @@ class Reading:
         """A query writes nothing."""
         raise AssertionError(f"a query wrote to {table}")
 
+    def get_many(self, table: str, keys: tuple[tuple[Part, ...], ...]) -> list[bytes | None]:
+        """See `KeyValue`. Raises as `get` does."""
+        return [self.get(table, each) for each in keys]
+
+    def put_many(
+        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+    ) -> None:
+        """A query writes nothing."""
+        raise AssertionError(f"a query wrote to {table}")
+
     def delete(self, table: str, key: tuple[Part, ...]) -> None:
         """A query writes nothing."""
         raise AssertionError(f"a query deleted from {table}")

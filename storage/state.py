@@ -22,7 +22,9 @@ sorted only when a scan asks. Checksums are made at flush and checked at every r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -33,6 +35,7 @@ from storage.engine import Engine, unseal
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
 from storage.hot_rows import HotRows
+from storage.keys import encode_many
 from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
 from storage.reading import Reading
 from storage.shelf import Shelf
@@ -42,6 +45,10 @@ from storage.walk import walk
 
 FLUSH_BYTES = 8 << 20
 """The layer is flushed when it holds about so much (design, 5.4)."""
+
+
+NOTHING: Final = Layer()
+"""The layer of a table that has none. Only read."""
 
 
 class State:
@@ -66,6 +73,7 @@ class State:
         self._flush: Flush | None = None  # what makes it durable, if it is not yet
         # Last: who reads a row writes it, or reads what hangs on it.
         self._asked: tuple[object, bytes] = (None, b"")
+        self._asked_many: tuple[object, list[bytes]] = (None, [])
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
         #: the point the state stands at, with what is only in the layer
@@ -106,6 +114,40 @@ class State:
         self.hot.add(table, encoded, value)
         return value
 
+    def get_many(self, table: str, keys: tuple[tuple[Part, ...], ...]) -> list[bytes | None]:
+        """See `KeyValue`. Raises `CorruptRecord`."""
+        encoded = self._encoded(keys)
+        newest, older = self._layers.get(table, NOTHING).rows, self._under.get(table, NOTHING).rows
+        found = list(map(newest.get, encoded, repeat(ABSENT)))
+        left = [place for place, value in enumerate(found) if value is ABSENT]
+        if older and left:
+            for place in left:
+                found[place] = older.get(encoded[place], ABSENT)
+            left = [place for place in left if found[place] is ABSENT]
+        if left:
+            below = self._below_many(table, [encoded[place] for place in left])
+            for place, value in zip(left, below, strict=True):
+                found[place] = value
+        return found
+
+    def _below_many(self, table: str, encoded: list[bytes]) -> list[bytes | None]:
+        """What lies below the layers: among the hot rows, or in the engine."""
+        found = self.hot.get_many(table, encoded)
+        if None not in found:
+            return found
+        cold = dict.fromkeys([key for key, row in zip(encoded, found, strict=True) if row is None])
+        stored = self._engine.get_many(table, list(cold))
+        if stored.count(None) == len(stored):
+            return found
+        rows: dict[bytes, bytes] = {}
+        for key, value in zip(cold, stored, strict=True):
+            if value is not None:
+                rows[key] = unseal(self._engine.path, table, key, value)
+                self.hot.add(table, key, rows[key])
+        return [
+            rows.get(key) if row is None else row for key, row in zip(encoded, found, strict=True)
+        ]
+
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""
         asked, encoded = self._asked
@@ -117,11 +159,40 @@ class State:
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
+            self.hot.drop(table, (encoded,))
             self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)
         else:
             self._bytes += len(value) - len(old or b"")
         layer.rows[encoded] = value
         self._loose = True
+
+    def put_many(
+        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+    ) -> None:
+        """See `KeyValue`."""
+        if not keys:
+            return
+        rows = dict(zip(self._encoded(keys), values, strict=True))
+        layer = self._layers.get(table)
+        if layer is None or layer.shared:
+            layer = self._begin(table)
+        before = layer.rows
+        self._bytes += sum(map(len, rows.values()))
+        self._bytes -= sum(map(len, filter(None, map(before.get, rows))))
+        fresh = [key for key in rows if key not in before]
+        layer.fresh += fresh
+        self.hot.drop(table, fresh)
+        self._bytes += ROW_OVERHEAD_BYTES * len(fresh) + sum(map(len, fresh))
+        before.update(rows)
+        self._loose = True
+
+    def _encoded(self, keys: tuple[tuple[Part, ...], ...]) -> list[bytes]:
+        """The bytes of many keys, which who reads rows and then writes them names twice."""
+        asked, encoded = self._asked_many
+        if asked is not keys:
+            encoded = encode_many(keys)
+            self._asked_many = keys, encoded
+        return encoded
 
     def delete(self, table: str, key: tuple[Part, ...]) -> None:
         """See `KeyValue`. Leaves a tombstone until the next flush."""
@@ -132,6 +203,7 @@ class State:
         old = layer.rows.get(encoded, ABSENT)
         if old is ABSENT:
             layer.fresh.append(encoded)
+            self.hot.drop(table, (encoded,))
             self._bytes += ROW_OVERHEAD_BYTES + len(encoded)
         else:
             self._bytes -= len(old or b"")
@@ -193,8 +265,6 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self.applied == self.flushed and not self._layers:
             return None
-        for table, layer in self._under.items():
-            self.hot.renew(table, layer.rows)  # it hid what is there until now
         self._under, self._layers = self._layers, {}
         self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
         self._bytes = 0

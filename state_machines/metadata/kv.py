@@ -10,18 +10,20 @@ then each has its own, one more than the last, so that nobody can replace what h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from state_machines import names, packing
 from state_machines.errors import Conflict, NotFound
+from state_machines.keyvalue import Part
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.runs import Run
 from state_machines.tables import Table, Tables
 
 TENANT_BYTES_MAX: Final = 64
+STEP_PAIRS: Final = 64  #: pairs read at once: a value may have 1 MiB
 KEY_BYTES_MAX: Final = 400  #: with the tenant it fits a key of the state whole, so order is exact
 
 
@@ -99,20 +101,59 @@ def check_key(tenant: str, key: str) -> None:
 def put_pair(
     db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: int | None
 ) -> int:
-    """Set a pair and return its revision, or raise Conflict. The hottest row of its kind: handled
-    as plain values."""
+    """Set a pair and return its revision, or raise Conflict."""
     place = (tenant, key)
-    old = db.store.get(KV.name, place)
-    before = packing.unpack_values(old)[1][_REVISION] if old is not None else 0
-    _expect(before, expected)
-    if old is None:
-        floor = db.get(FLOORS, tenant, key)
-        if floor is not None:
-            before = floor.revision
-            db.delete(FLOORS, tenant, key)
-    revision = max(at.index, before + 1)
+    revision = _next_revision(db, at, place, db.store.get(KV.name, place), expected)
     db.settle(KV.name, place, db.pack((db.revision, (tenant, key, value, revision))))
     return revision
+
+
+def put_pairs(
+    db: Tables, at: Stamp, rows: Iterable[tuple[str, str, bytes, int | None]]
+) -> Iterator[int | Conflict]:
+    """`put_pair` for each row (tenant, key, value, expected). The hottest row of its kind: handled
+    as plain values, many at a time."""
+    pack, entry = db.pack, db.revision
+    left = iter(rows)
+    while some := tuple(itertools.islice(left, STEP_PAIRS)):
+        places = tuple([(tenant, key) for tenant, key, _, _ in some])
+        if len(set(places)) < len(places):  # of one that comes twice the second finds the first
+            for row in some:
+                try:
+                    yield put_pair(db, at, *row)
+                except Conflict as error:
+                    yield error
+            continue
+        before = db.store.get_many(KV.name, places)
+        done: list[tuple[Part, ...]] = []
+        written: list[bytes] = []
+        outcomes: list[int | Conflict] = []
+        for place, (tenant, key, value, expected), old in zip(places, some, before, strict=True):
+            try:
+                revision = _next_revision(db, at, place, old, expected)
+            except Conflict as error:
+                outcomes.append(error)
+                continue
+            done.append(place)
+            written.append(pack((entry, (tenant, key, value, revision))))
+            outcomes.append(revision)
+        db.settle_many(KV.name, places if len(done) == len(places) else tuple(done), written)
+        yield from outcomes
+
+
+def _next_revision(
+    db: Tables, at: Stamp, place: tuple[str, str], old: bytes | None, expected: int | None
+) -> int:
+    """The revision of what is put in place of `old`, or Conflict."""
+    before = packing.unpack_values(old)[1][_REVISION] if old is not None else 0
+    if expected is not None:
+        _expect(before, expected)
+    if old is None:
+        floor = db.get(FLOORS, *place)
+        if floor is not None:
+            before = floor.revision
+            db.delete(FLOORS, *place)
+    return max(at.index, before + 1)
 
 
 def drop_pair(db: Tables, at: Stamp, tenant: str, key: str, expected: int | None) -> None:
@@ -165,11 +206,7 @@ class PutKv:
     @classmethod
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[int | Conflict]:
         """The same of a run."""
-        for row in run.rows("tenant", "key", "value", "expected_revision"):
-            try:
-                yield put_pair(db, at, *row)
-            except Conflict as error:
-                yield error
+        return put_pairs(db, at, run.rows("tenant", "key", "value", "expected_revision"))
 
 
 @command("metadata.kv.delete")
@@ -223,9 +260,9 @@ class GetKv:
     @classmethod
     def read_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[KvEntry | None]:
         """The same of a run."""
-        get = db.store.get
-        for place in run.rows("tenant", "key"):
-            yield _entry(get(KV.name, place))
+        places = iter(run.rows("tenant", "key"))
+        while some := tuple(itertools.islice(places, STEP_PAIRS)):
+            yield from map(_entry, db.store.get_many(KV.name, some))
 
 
 @query("metadata.kv.range")

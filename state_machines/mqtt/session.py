@@ -8,12 +8,14 @@ a will that is still due fires (MQTT 5, 3.1.2.5, 3.1.2.11.2, 4.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
 from state_machines import names, op, packing, quota
 from state_machines.errors import Invalid, QuotaExceeded
+from state_machines.keyvalue import Part
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due, share_group, subscription, will
 from state_machines.mqtt.session_quota import admit
@@ -80,58 +82,77 @@ def check_columns(
 
 
 def open_all(
-    db: Tables, at: Stamp, items: Iterable[tuple[str, str, str, int, bool]]
-) -> list[tuple[int, bool]]:
-    """Open sessions (tenant, client id, broker, expiry, clean start); the epoch of each, and
-    whether it was there before.
+    db: Tables,
+    at: Stamp,
+    tenants: Sequence[str],
+    client_ids: Sequence[str],
+    brokers: Sequence[str],
+    expiry_s: Sequence[int],
+    clean_starts: Sequence[bool],
+) -> tuple[list[int], list[bool]]:
+    """Open sessions, said in columns; the epoch of each, and whether it was there before.
 
     In the usual case, a new session or one without a will that is opened again, rows are handled
     as plain values and the tally is settled once a tenant: it is what a reconnect storm is made of.
     """
-    table, wills, get, pack = SESSIONS.name, will.WILLS.name, db.store.get, db.pack
-    unpack, now_ms, revision = packing.unpack_values, at.now_ms, db.revision
-    more: dict[str, list[int]] = {}
-    opened: list[tuple[int, bool]] = []
-    for tenant, client_id, broker, expiry_s, clean_start in items:
-        key = (tenant, client_id)
-        old = get(table, key)
-        count = more.get(tenant) or more.setdefault(tenant, [0, 0])
+    keys = tuple(zip(tenants, client_ids, strict=True))
+    items = zip(keys, brokers, expiry_s, clean_starts, strict=True)
+    if len(set(keys)) < len(keys):  # of one that comes twice the second takes over from the first
+        each = [
+            open_all(db, at, key[:1], key[1:], (broker,), (expires_s,), (clean_start,))
+            for key, broker, expires_s, clean_start in items
+        ]
+        return [epoch for (epoch,), _ in each], [present for _, (present,) in each]
+    unpack, pack, now_ms, revision = packing.unpack_values, db.pack, at.now_ms, db.revision
+    before = db.store.get_many(SESSIONS.name, keys)
+    pending = db.store.get_many(will.WILLS.name, keys)
+    epochs = list(db.uniques(len(keys)))
+    new: list[str] = []  # the tenant of each that was not there before
+    woken: list[str] = []  # of each that was not connected
+    present: list[bool] = []
+    done: list[tuple[Part, ...]] = []
+    written: list[bytes] = []
+    for (key, broker, expires_s, clean_start), old, is_due, epoch in zip(
+        items, before, pending, epochs, strict=True
+    ):
         if old is None:
-            epoch = db.unique()
-            new = [tenant, client_id, broker, epoch, True, expiry_s, now_ms, now_ms, 0, 0, 0]
-            db.settle(table, key, pack((revision, new)))
-            count[0] += 1
-            count[1] += 1
-            opened.append((epoch, False))
-            continue
-        values = unpack(old)[1]
-        if clean_start or values[_EXPIRES_MS] or get(wills, key) is not None:
-            opened.append(_open(db, at, tenant, client_id, broker, expiry_s, clean_start))
-            continue
-        count[1] += not values[_CONNECTED]
-        epoch = values[_EPOCH] = db.unique()
-        values[_BROKER] = broker
-        values[_CONNECTED] = True
-        values[_EXPIRY_S] = expiry_s
-        values[_CONNECTED_MS] = now_ms
-        values[_DISCONNECTED_MS] = 0
-        db.settle(table, key, pack((revision, values)))
-        opened.append((epoch, True))
-    for tenant, (sessions, connected) in more.items():
-        count_sessions(db, tenant, sessions, connected)
-    return opened
+            values = [*key, broker, epoch, True, expires_s, now_ms, now_ms, 0, 0, 0]
+            new.append(key[0])
+            woken.append(key[0])
+        else:
+            values = unpack(old)[1]
+            if clean_start or values[_EXPIRES_MS] or is_due is not None:
+                present.append(_open(db, at, epoch, *key, broker, expires_s, clean_start))
+                continue
+            if not values[_CONNECTED]:
+                woken.append(key[0])
+            values[_EPOCH] = epoch
+            values[_BROKER] = broker
+            values[_CONNECTED] = True
+            values[_EXPIRY_S] = expires_s
+            values[_CONNECTED_MS] = now_ms
+            values[_DISCONNECTED_MS] = 0
+        done.append(key)
+        written.append(pack((revision, values)))
+        present.append(old is not None)
+    db.settle_many(SESSIONS.name, keys if len(done) == len(keys) else tuple(done), written)
+    sessions = Counter(new)
+    for tenant, connected in Counter(woken).items():
+        count_sessions(db, tenant, sessions[tenant], connected)
+    return epochs, present
 
 
 def _open(
     db: Tables,
     at: Stamp,
+    epoch: int,
     tenant: str,
     client_id: str,
     broker: str,
     expiry_s: int,
     clean_start: bool,
-) -> tuple[int, bool]:
-    """The same of one session, whatever hangs on it."""
+) -> bool:
+    """The same of one session, whatever hangs on it; whether it was there before."""
     old = db.get(SESSIONS, tenant, client_id)
     if old is not None and (clean_start or 0 < old.expires_ms <= at.now_ms):
         end(db, at, old)
@@ -139,7 +160,6 @@ def _open(
     if old is not None:
         _settle_will(db, at, old)
         due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
-    epoch = db.unique()
     put_session(
         db,
         old,
@@ -157,7 +177,7 @@ def _open(
             subscriptions=old.subscriptions if old is not None else 0,
         ),
     )
-    return epoch, old is not None
+    return old is not None
 
 
 def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
@@ -225,8 +245,15 @@ class OpenSession:
     def apply(self, db: Tables, at: Stamp) -> OpenedSession:
         """The newest connection wins (MQTT 5, 3.1.4). QuotaExceeded beyond the tenant's."""
         admit(db, at, self.tenant, (self.client_id,))
-        item = (self.tenant, self.client_id, self.broker, self.expiry_s, self.clean_start)
-        ((epoch, present),) = open_all(db, at, (item,))
+        (epoch,), (present,) = open_all(
+            db,
+            at,
+            (self.tenant,),
+            (self.client_id,),
+            (self.broker,),
+            (self.expiry_s,),
+            (self.clean_start,),
+        )
         return OpenedSession(self.client_id, epoch, present)
 
     @classmethod
@@ -234,13 +261,9 @@ class OpenSession:
         """The same of a run."""
         if any(quota.of(db, each) is not None for each in dict.fromkeys(run.columns["tenant"])):
             return [_opened(each, db, at) for each in run.operations()]
-        opened = open_all(
-            db, at, run.rows("tenant", "client_id", "broker", "expiry_s", "clean_start")
-        )
-        return [
-            OpenedSession(client_id, *each)
-            for client_id, each in zip(run.columns["client_id"], opened, strict=True)
-        ]
+        names_of = ("tenant", "client_id", "broker", "expiry_s", "clean_start")
+        epochs, present = open_all(db, at, *[run.columns[each] for each in names_of])
+        return list(map(OpenedSession, run.columns["client_id"], epochs, present))
 
 
 def _opened(operation: OpenSession, db: Tables, at: Stamp) -> OpenedSession | QuotaExceeded:
@@ -290,16 +313,17 @@ class SaveSessions:
     def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
         """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
         admit(db, at, self.tenant, [each.client_id for each in self.sessions])
-        rows = [
-            (self.tenant, each.client_id, each.broker, each.expiry_s, each.clean_start)
-            for each in self.sessions
-        ]
-        return tuple(
-            [
-                OpenedSession(each.client_id, *opened)
-                for each, opened in zip(self.sessions, open_all(db, at, rows), strict=True)
-            ]
+        client_ids = [each.client_id for each in self.sessions]
+        epochs, present = open_all(
+            db,
+            at,
+            (self.tenant,) * len(client_ids),
+            client_ids,
+            [each.broker for each in self.sessions],
+            [each.expiry_s for each in self.sessions],
+            [each.clean_start for each in self.sessions],
         )
+        return tuple(map(OpenedSession, client_ids, epochs, present))
 
 
 @command("mqtt.session.close")

@@ -100,13 +100,13 @@ class OpenSessions:
         """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
         admit(db, at, self.tenant, self.client_ids)
         count = len(self.client_ids)
-        rows = zip(
+        epochs, present = open_all(
+            db,
+            at,
             (self.tenant,) * count,
             self.client_ids,
             self.brokers,
             self.expiry_s or (0,) * count,
             self.clean_starts or (False,) * count,
-            strict=True,
         )
-        epochs, present = zip(*open_all(db, at, rows), strict=True)
-        return SavedSessions(epochs, present)
+        return SavedSessions(tuple(epochs), tuple(present))

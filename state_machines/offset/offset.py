@@ -335,23 +335,27 @@ class CommitOffsets:
         limits = quota.of(db, tenant)
         if limits is not None:
             quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
-        table, revision, get, put = OFFSETS.name, db.revision, db.store.get, db.store.put
-        unpack, pack = packing.unpack_values, db.pack
-        swap = db.swap if db.in_part else None
-        done: list[tuple[str, tuple[Part, ...], bytes | None]] = []
-        metadata = self.metadata or ("",) * len(self.groups)
+        unpack, pack, revision = packing.unpack_values, db.pack, db.revision
+        count = len(self.groups)
+        tenants = repeat(tenant, count)
+        keys = tuple(zip(tenants, self.groups, self.topics, self.partitions, strict=True))
+        before = db.store.get_many(OFFSETS.name, keys)
+        # What this batch has written, if it names a partition twice.
+        again: dict[tuple[Part, ...], bytes] | None = {} if len(set(keys)) < count else None
+        done: list[tuple[Part, ...]] = []
+        written: list[bytes] = []
+        metadata = self.metadata or repeat("", count)
         more = self.more or _NOTHING_MORE
-        epochs = more.leader_epochs or (NO_LEADER_EPOCH,) * len(self.groups)
+        epochs = more.leader_epochs or repeat(NO_LEADER_EPOCH, count)
         guard = self._guard(db, more)
         keeper: Keeper | None = None
         new: dict[str, int] = {}
         late: dict[str, int] = {}  # groups with a partition that is new in this hour
         hour_ms = now_ms - now_ms % rows.BUCKET_MS
-        for group, topic, partition, offset, note, epoch in zip(
-            self.groups, self.topics, self.partitions, self.offsets, metadata, epochs, strict=True
+        for key, stored, group, offset, note, epoch in zip(
+            keys, before, self.groups, self.offsets, metadata, epochs, strict=True
         ):
-            key: tuple[Part, ...] = (tenant, group, topic, partition)
-            old = get(table, key)
+            old = stored if again is None else again.get(key, stored)
             if old is None:
                 if guard is not None and guard.refuses(group, ABSENT):
                     continue
@@ -377,16 +381,15 @@ class CommitOffsets:
                 values[_COMMIT_MS] = now_ms
                 values[_LEADER_EPOCH] = epoch
             value = pack((revision, values))
-            if swap is None:
-                put(table, key, value)
-                done.append((table, key, value))
-            else:
-                swap(table, key, old, value)
-        db.settled(done)
+            done.append(key)
+            written.append(value)
+            if again is not None:
+                again[key] = value
+        db.settle_many(OFFSETS.name, keys if len(done) == count else tuple(done), written)
         if new or late:
             activity.heard(db, now_ms, tenant, late, new)
         if guard is None:
-            return CommitReply(len(self.groups), now_ms)
+            return CommitReply(count, now_ms)
         return CommitReply(guard.accepted, now_ms, guard.refused)
 
     def _guard(self, db: Tables, more: MoreColumns) -> _Guard | None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from state_machines import op, packing
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
@@ -23,7 +25,7 @@ from state_machines.offset.offset import (
 from state_machines.offset.rows import LEADER_EPOCH_MAX, NO_GENERATION
 from state_machines.op import Stamp
 from state_machines.tables import Tables
-from tests.entities.group import Group
+from tests.entities.group import Group, rows_but_books
 from tests.machine.alone import NOW_MS
 
 
@@ -104,6 +106,35 @@ def test_a_batch_expects_what_it_has_just_committed(group: Group) -> None:
     )
     assert codes(reply) == {2: "CONFLICT"}
     assert there(group) == [(0, 4, 3)]
+
+
+COMMITS = st.lists(
+    st.builds(
+        commit,
+        st.sampled_from("gh"),
+        st.integers(0, 3),
+        partition=st.integers(0, 2),
+        metadata=st.sampled_from(("", "m")),
+        expected=st.sampled_from((None, None, None, ABSENT, 0, 1)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.lists(st.tuples(COMMITS, st.integers(0, 20)), max_size=5))
+def test_a_batch_does_what_its_commits_would_one_after_the_other(
+    batches: list[tuple[list[OffsetCommit], int]],
+) -> None:
+    whole, single = Group("offset"), Group("offset")
+    for commits, seconds in batches:
+        refused = codes(send(whole, *commits))
+        replies = single.together(*[CommitOffsets.of([each]) for each in commits])
+        alone = [codes(each).get(0) for each in replies]
+        assert refused == {place: code for place, code in enumerate(alone) if code}
+        assert rows_but_books(whole.store) == rows_but_books(single.store)
+        for group in (whole, single):
+            group.later(seconds)
 
 
 def test_reference_defect_4_a_compare_and_set_that_comes_twice_happens_once(group: Group) -> None:

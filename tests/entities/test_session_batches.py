@@ -5,9 +5,12 @@ What one session and its will go through is in `test_session_life.py`.
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from state_machines import op
 from state_machines.errors import Fenced, Invalid, NotFound
@@ -36,7 +39,7 @@ from state_machines.mqtt.will import (
 )
 from state_machines.names import SECONDS_MAX
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
-from tests.entities.group import Group
+from tests.entities.group import Group, rows_but_books
 from tests.machine.alone import NOW_MS
 
 
@@ -105,6 +108,81 @@ def test_saving_a_batch_opens_each(group: Group) -> None:
     second = group.run(SaveSessions(sessions=items("b", "c", broker="b2")))
     assert [each.present for each in second] == [True, False]
     assert second[0].epoch > first[1].epoch
+    assert group.ask(CountSessions()).sessions == 3
+
+
+CLIENTS = st.sampled_from("abcd")
+OPENED = st.lists(
+    st.builds(
+        SessionItem,
+        client_id=CLIENTS,
+        broker=st.sampled_from(("b1", "b2")),
+        expiry_s=st.sampled_from((0, 5, 60)),
+        clean_start=st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+STEPS = st.one_of(
+    st.tuples(st.just("open"), OPENED),
+    st.tuples(st.just("will"), CLIENTS, st.sampled_from((0, 3))),
+    st.tuples(st.just("close"), CLIENTS),
+    st.tuples(st.just("later"), st.integers(1, 9)),
+)
+
+
+def stands(group: Group) -> tuple[object, ...]:
+    """All there is, but for the numbers that are given out."""
+    sessions = group.ask(ListSessions()).sessions
+    counts = {name: len(rows) for name, rows in rows_but_books(group.store).items()}
+    wills = [group.ask(GetWill(client_id=each)) for each in "abcd"]
+    return (
+        [replace(each, epoch=0) for each in sessions],
+        group.ask(CountSessions()),
+        wills,
+        counts,
+    )
+
+
+@given(st.lists(STEPS, max_size=12))
+def test_a_batch_does_what_its_sessions_would_one_after_the_other(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    whole, single = Group("mqtt"), Group("mqtt")
+    for what, *how in steps:
+        if what == "open":
+            (some,) = how
+            reply = whole.run(SaveSessions(sessions=tuple(some)))
+            each = [OpenSession(**asdict(one)) for one in some]
+            replies = [single.run(one) for one in each]
+            assert [one.present for one in reply] == [one.present for one in replies]
+        elif what == "later":
+            whole.later(*how)
+            single.later(*how)
+        else:
+            for group in (whole, single):
+                session = group.ask(GetSession(client_id=how[0]))
+                if session is None or not session.connected:
+                    continue
+                named = {"client_id": how[0], "epoch": session.epoch}
+                group.run(
+                    CloseSession(**named)
+                    if what == "close"
+                    else SetWill(**named, topic="w", payload=b"", delay_s=how[1])
+                )
+        assert stands(whole) == stands(single)
+
+
+@pytest.mark.parametrize(("delay_s", "fired"), [(0, 1), (5, 0)])
+def test_a_batch_settles_the_wills_of_those_it_opens(
+    group: Group, delay_s: int, fired: int
+) -> None:
+    """MQTT 5, 3.1.3.2.2 and 3.1.4: a will with a delay is cancelled, one without is sent."""
+    first, _ = group.run(SaveSessions(sessions=items("a", "b")))
+    group.run(SetWill(client_id="a", epoch=first.epoch, topic="w", payload=b"", delay_s=delay_s))
+    group.run(SaveSessions(sessions=items("b", "a", "c", broker="b2")))
+    assert group.ask(GetWill(client_id="a")) is None
+    assert group.rows("mqtt.outbox") == fired
     assert group.ask(CountSessions()).sessions == 3
 
 

@@ -129,6 +129,18 @@ class StoredStateInMemory(Placed):
             else:
                 self.rows[key] = value
 
+    @rule(changes=st.lists(st.tuples(KEYS, VALUES), max_size=6))
+    def put_many(self, changes: list[tuple[Key, bytes]]) -> None:
+        """As a batch does: all are read, then all are written, the same key perhaps twice."""
+        asked = tuple([key for key, _ in changes])
+        for store in (self.state, self.twin):
+            assert store.get_many("t", asked) == [self.rows.get(key) for key in asked]
+            store.put_many("t", asked, [value for _, value in changes])
+        self.rows.update(changes)
+        self.touched.update(dict.fromkeys(asked))
+        self.changes += len(changes)
+        self.loose = self.loose or bool(changes)
+
     @rule(step=st.integers(1, 3))
     def apply(self, step: int) -> None:
         """An entry ends here; a layer that is large is frozen, the one before is flushed."""
@@ -293,6 +305,8 @@ class StoredStateInMemory(Placed):
             assert list(store.scan("t")) == expected
         for key in self.touched:
             assert self.state.get("t", key) == self.rows.get(key)
+        asked = tuple(self.touched)
+        assert self.state.get_many("t", asked) == [self.rows.get(key) for key in asked]
         for key in [*self.touched][-1:]:
             for prefix in (key[:1], key[:2]):
                 found = [token for token, _ in self.state.scan("t", prefix)]

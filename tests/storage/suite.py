@@ -42,6 +42,15 @@ class EngineContract:
         assert engine.get("t", b"") is None
         assert engine.tables() == ("t", "u")
 
+    def test_many_keys_are_read_as_each_is(self, engine: Engine) -> None:
+        assert engine.get_many("t", [b"a", b"b"]) == [None, None]
+        engine.write([("t", b"a", b"1"), ("t", b"b", b""), ("u", b"c", b"3")])
+        asked = [b"c", b"b", b"a", b"b", b"zz"]
+        assert engine.get_many("t", asked) == [None, b"", b"1", b"", None]
+        assert engine.get_many("t", []) == []
+        engine.write([("t", b"zz", b"4"), ("t", b"a", None)])
+        assert engine.get_many("t", asked) == [None, b"", None, b"", b"4"]
+
     def test_values_are_plain_bytes(self, engine: Engine) -> None:
         engine.write([("t", b"a", b"1")])
         assert type(engine.get("t", b"a")) is bytes

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.hot_rows import KEPT_ONE_IN, ROW_OVERHEAD_BYTES, HotRows
+from storage.keys import encode
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
 from storage.state import State
@@ -56,16 +57,16 @@ def test_a_row_beyond_the_bound_is_not_kept() -> None:
     assert none.get("t", b"k") is None
 
 
-def test_what_grew_makes_room() -> None:
+def test_what_is_written_goes_and_leaves_room() -> None:
     hot = HotRows(2 * ROW)
     hot.add("t", b"k1", bytes(10))
     hot.add("t", b"k2", bytes(10))
-    hot.renew("t", {b"k1": bytes(11), b"k3": b"not here"})
-    assert hot.size <= hot.limit_bytes
-    assert hot.get("t", b"k1") is None
-    assert hot.get("t", b"k3") is None
-    hot.renew("t", {b"k2": None})
-    assert (hot.size, hot.get("t", b"k2")) == (0, None)
+    hot.drop("t", (b"k1", b"k3"))
+    hot.drop("none", (b"k1",))
+    assert hot.size == ROW
+    assert hot.get_many("t", (b"k1", b"k2")) == [None, bytes(10)]
+    hot.add("t", b"k4", bytes(10))
+    assert hot.size == 2 * ROW
 
 
 KEYS = [("a", number) for number in range(5)]
@@ -73,7 +74,9 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("get"), st.sampled_from(KEYS)),
         st.tuples(st.just("put"), st.sampled_from(KEYS), st.binary(max_size=3)),
+        st.tuples(st.just("put many"), st.lists(st.sampled_from(KEYS), max_size=6).map(tuple)),
         st.tuples(st.just("delete"), st.sampled_from(KEYS)),
+        st.tuples(st.just("get many"), st.lists(st.sampled_from(KEYS), max_size=6).map(tuple)),
         st.tuples(st.sampled_from(("flush", "freeze"))),
     ),
     max_size=80,
@@ -84,13 +87,18 @@ STEPS = st.lists(
 def test_a_state_never_gives_a_stale_row(steps: list[tuple[object, ...]], rows: int) -> None:
     state, model, index = State(MemoryShelf()), MemoryKeyValue(), 0
     state.hot.limit_bytes = rows * (ROW_OVERHEAD_BYTES + 30)
-    for step in steps:
+    for number, step in enumerate(steps):
         match step:
             case "get", tuple(key):
                 assert state.get("t", key) == model.get("t", key)
+            case "get many", tuple(some):
+                assert state.get_many("t", some) == model.get_many("t", some)
             case "put", tuple(key), bytes(value):
                 state.put("t", key, value)
                 model.put("t", key, value)
+            case "put many", tuple(some):
+                for store in (state, model):
+                    store.put_many("t", some, [b"%d" % number] * len(some))
             case "delete", tuple(key):
                 state.delete("t", key)
                 model.delete("t", key)
@@ -101,8 +109,50 @@ def test_a_state_never_gives_a_stale_row(steps: list[tuple[object, ...]], rows: 
                 if how == "flush" and flush is not None:
                     state.finish(flush)
         assert 0 <= state.hot.size <= state.hot.limit_bytes
+        held = [key for key in KEYS if state.hot.get("t", encode(key)) is not None]
+        assert state.hot.size == sum(
+            ROW_OVERHEAD_BYTES + len(encode(k)) + len(state.get("t", k) or b"") for k in held
+        )
     for key in KEYS:
         assert state.get("t", key) == model.get("t", key)
+
+
+def flushed(state: State, index: int) -> None:
+    state.set_applied(point(index))
+    state.flush()
+
+
+def test_many_rows_that_are_written_are_not_hot_any_more(disk: Disk) -> None:
+    keys = (("a",), ("b",))
+    state = State(disk.shelf())
+    state.put_many("t", keys, [b"1", b"1"])
+    flushed(state, 1)
+    state = State(disk.shelf())
+    assert state.get_many("t", keys) == [b"1", b"1"]
+    state.put_many("t", keys[:1], [b"2"])
+    flushed(state, 2)
+    state.put("u", ("other",), b"")
+    flushed(state, 3)  # from here on it is in no layer
+    assert state.get_many("t", keys) == [b"2", b"1"]
+
+
+def test_many_reads_look_into_each_layer(disk: Disk) -> None:
+    keys = tuple([(name,) for name in "abcdef"])
+    state = State(disk.shelf())
+    state.put_many("t", keys[:4], [b"1"] * 4)
+    flushed(state, 1)
+    state = State(disk.shelf())
+    state.put_many("t", keys[1:2] + keys[4:5], [b"2", b"2"])
+    state.delete("t", keys[2])
+    state.set_applied(point(2))
+    frozen = state.freeze()
+    assert state.get_many("t", keys) == [b"1", b"2", None, b"1", b"2", None]
+    state.put_many("t", keys[:1], [b"3"])
+    state.delete("t", keys[4])
+    assert state.get_many("t", keys) == [b"3", b"2", None, b"1", None, None]
+    assert frozen is not None
+    state.finish(frozen)
+    assert state.get_many("t", keys) == [b"3", b"2", None, b"1", None, None]
 
 
 def test_reads_of_what_is_on_disk_are_counted(disk: Disk) -> None:
@@ -115,4 +165,8 @@ def test_reads_of_what_is_on_disk_are_counted(disk: Disk) -> None:
         assert state.get("t", ("a",)) == b"1"
     assert state.get("t", ("none",)) is None
     assert (state.hot.hits, state.hot.misses) == (2, 2)
+    assert state.get_many("t", (("none",), ("a",), ("b",), ("a",))) == [None, b"1", None, b"1"]
+    assert (state.hot.hits, state.hot.misses) == (4, 4)
+    assert state.get_many("none", (("a",), ("b",))) == [None, None]
+    assert (state.hot.hits, state.hot.misses) == (4, 6)
     state.close()

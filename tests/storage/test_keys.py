@@ -48,6 +48,29 @@ def test_the_layout_is_for_ever() -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@given(st.integers(0, 5).flatmap(shaped))
+def test_many_keys_are_encoded_as_each_is(some: list[tuple[Part, ...]]) -> None:
+    if all(map(encodable, some)):
+        assert keys.encode_many(tuple(some)) == [keys.encode(each) for each in some]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ("a", True),
+        ("a", 1 << 63),
+        ("a", -(1 << 63) - 1),
+        ("a", None),
+        (True, 1),
+        (None, 1),
+    ],
+)
+def test_one_key_of_many_that_has_no_bytes_is_refused(odd: tuple[Part, ...]) -> None:
+    with pytest.raises(BadKey):
+        keys.encode_many((("a", 1), odd, ("a", 2)))
+
+
+@settings(max_examples=200, deadline=None)
 @given(shaped(2))
 def test_two_keys_of_a_shape_meet_only_if_they_are_equal(pair: list[tuple[Part, ...]]) -> None:
     if not all(map(encodable, pair)):
