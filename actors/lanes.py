@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from actors.admission import Drain
 from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, live, resolve
+from actors.spread import Spread
 from state_machines import op, runs
 from state_machines.errors import (
     BY_CODE,
@@ -79,6 +80,7 @@ class Lane:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they began
         self._leader = ""
         self._turn = 0
+        self._spread = Spread(rng)
         self._last = ""  # what the last attempt in vain came to, for the operator
         self.overloaded = 0  # calls that were told to come back later
         self._closed = False
@@ -117,10 +119,14 @@ class Lane:
                     continue
                 # failpoint: client.before_attempt
                 trace.attempts += 1
-                data = await within(send(seat, int(limit * 1000) + 1), limit)
+                self._spread.begin(seat)
+                try:
+                    data = await within(send(seat, int(limit * 1000) + 1), limit)
+                finally:
+                    self._spread.end(seat)
                 # failpoint: client.answered
                 reply = api.Reply.FromString(data)
-                said = api.Code.Name(reply.code)
+                said = api.Code.Name(reply.code) if reply.code else ""
             except TimeoutError:
                 self._last = f"{seat} did not answer within {limit:.1f} s"
                 self._next_seat(seat)
@@ -161,11 +167,12 @@ class Lane:
         if not seats:
             return ""
         if any_seat:
-            return seats[self._rng.randrange(0, len(seats))]
+            return self._spread.choose(seats, asyncio.get_running_loop().time())
         return self._leader if self._leader in seats else seats[self._turn % len(seats)]
 
     def _next_seat(self, failed: str) -> None:
         """Calls fail together: the later ones turn neither back nor from a leader just found."""
+        self._spread.leave(failed)
         if self._leader not in ("", failed):
             return
         self._leader = ""

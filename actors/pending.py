@@ -305,6 +305,8 @@ def refusal(error: MetarayError) -> api.Reply:
 
 def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio.Future[bytes]:
     """The same future; when the deadline passes first it says `Unknown`."""
+    if reply.done():
+        return reply
 
     def late() -> None:
         if not reply.done():

@@ -156,6 +156,9 @@ class Connection(asyncio.Protocol):
             if call is None:
                 raise Invalid(f"method: {frame.method[:80]!r} is not there to be called")
             answer = asyncio.ensure_future(call(frame.body))
+            if answer.done():
+                self._say(frame.call, answer)
+                return
             self._under_way[answer] = frame.call
             answer.add_done_callback(self._answer)
         else:
@@ -180,15 +183,17 @@ class Connection(asyncio.Protocol):
         self._write(link.Frame(kind=link.WELCOME, body=shown))
 
     def _answer(self, answer: asyncio.Future[bytes]) -> None:
-        call = self._under_way.pop(answer)
+        self._say(self._under_way.pop(answer), answer)
+        if self._waiting:
+            self._work()
+
+    def _say(self, call: int, answer: asyncio.Future[bytes]) -> None:
         error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
         if error is None:
             self._write(link.Frame(kind=link.ANSWER, call=call, body=answer.result()))
         else:  # it is the caller's, in words (design 5.11)
             said = f"{type(error).__name__}: {error}"[:FAULT_CHARACTERS_MAX]
             self._write(link.Frame(kind=link.FAULT, call=call, body=said.encode()))
-        if self._waiting:
-            self._work()
 
     def _write(self, frame: link.Frame) -> None:
         if not self._transport.is_closing():

@@ -12,6 +12,27 @@ TRANSPORT: Final = "actors.transport"
 
 ACTORS: Final = (
     Mutant(
+        "a-stale-reader-stays-with-one-replica",
+        "design 5.18",
+        "actors.spread",
+        "        if now >= self._until:\n",
+        "        if not self._until:\n",
+    ),
+    Mutant(
+        "a-stale-reader-asks-again-who-gave-no-answer",
+        "design 5.11",
+        "actors.lanes",
+        "        self._spread.leave(failed)\n",
+        "",
+    ),
+    Mutant(
+        "calls-that-ended-count-as-under-way",
+        "design 5.11",
+        "actors.spread",
+        "        self._under_way[seat] -= 1\n",
+        "        self._under_way[seat] -= 0\n",
+    ),
+    Mutant(
         "writes-wait-on-when-the-lead-is-lost",
         "design 3",
         REPLICA,
