@@ -4,10 +4,11 @@
     hot.drop("mqtt.session", [key])         # it is written just now
 
 It stands between the layers and the engine (`state.py`), and holds only what the engine holds: a
-row that is written goes into the layer above and from here, so that no row is in memory twice and
-none has to be brought up to date. It is for what is read more often than written: what is written
-again and again stays in the layers.
-So memory follows the bound and not the data; what is cold is read from LMDB. When the bound is
+row that is written goes into the layer above and leaves this place, so that no row is in memory
+twice and none has to be brought up to date. It is for what is read more often than written; what is
+written again and again stays in the layers.
+
+Memory follows the bound and not the data; what is cold is read from LMDB. When the bound is
 reached the table that holds most gives its oldest rows, so that no table drives out all others, and
 only one row in `KEPT_ONE_IN` comes in. Rows that are read in turn and do not fit, as those of all
 clients in a reconnect storm, would else drive each other out before any is read again (bimodal
