@@ -137,14 +137,9 @@ class Tables:
 
         It follows from the log alone: the index, and how many were given in this entry before.
         """
-        return self.uniques(1)[0]
-
-    def uniques(self, count: int) -> range:
-        """So many of them, in order."""
-        first = (self.revision << UNIQUE_BITS) + self._given + 1
-        self._given += count
+        self._given += 1
         assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
-        return range(first, first + count)
+        return (self.revision << UNIQUE_BITS) | self._given
 
     def scan(
         self,

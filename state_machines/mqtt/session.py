@@ -106,27 +106,31 @@ def open_all(
     unpack, pack, now_ms, revision = packing.unpack_values, db.pack, at.now_ms, db.revision
     before = db.store.get_many(SESSIONS.name, keys)
     pending = db.store.get_many(will.WILLS.name, keys)
-    epochs = list(db.uniques(len(keys)))
+    unique = db.unique
     new: list[str] = []  # the tenant of each that was not there before
     woken: list[str] = []  # of each that was not connected
+    epochs: list[int] = []
     present: list[bool] = []
     done: list[tuple[Part, ...]] = []
     written: list[bytes] = []
-    for (key, broker, expires_s, clean_start), old, is_due, epoch in zip(
-        items, before, pending, epochs, strict=True
+    for (key, broker, expires_s, clean_start), old, is_due in zip(
+        items, before, pending, strict=True
     ):
         if old is None:
+            epoch = unique()
             values = [*key, broker, epoch, True, expires_s, now_ms, now_ms, 0, 0, 0]
             new.append(key[0])
             woken.append(key[0])
         else:
             values = unpack(old)[1]
             if clean_start or values[_EXPIRES_MS] or is_due is not None:
-                present.append(_open(db, at, epoch, *key, broker, expires_s, clean_start))
+                epoch, was_there = _open(db, at, *key, broker, expires_s, clean_start)
+                epochs.append(epoch)
+                present.append(was_there)
                 continue
             if not values[_CONNECTED]:
                 woken.append(key[0])
-            values[_EPOCH] = epoch
+            epoch = values[_EPOCH] = unique()
             values[_BROKER] = broker
             values[_CONNECTED] = True
             values[_EXPIRY_S] = expires_s
@@ -134,6 +138,7 @@ def open_all(
             values[_DISCONNECTED_MS] = 0
         done.append(key)
         written.append(pack((revision, values)))
+        epochs.append(epoch)
         present.append(old is not None)
     db.settle_many(SESSIONS.name, keys if len(done) == len(keys) else tuple(done), written)
     sessions = Counter(new)
@@ -145,14 +150,13 @@ def open_all(
 def _open(
     db: Tables,
     at: Stamp,
-    epoch: int,
     tenant: str,
     client_id: str,
     broker: str,
     expiry_s: int,
     clean_start: bool,
-) -> bool:
-    """The same of one session, whatever hangs on it; whether it was there before."""
+) -> tuple[int, bool]:
+    """The same of one session, whatever hangs on it."""
     old = db.get(SESSIONS, tenant, client_id)
     if old is not None and (clean_start or 0 < old.expires_ms <= at.now_ms):
         end(db, at, old)
@@ -160,6 +164,7 @@ def _open(
     if old is not None:
         _settle_will(db, at, old)
         due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
+    epoch = db.unique()
     put_session(
         db,
         old,
@@ -177,7 +182,7 @@ def _open(
             subscriptions=old.subscriptions if old is not None else 0,
         ),
     )
-    return old is not None
+    return epoch, old is not None
 
 
 def _settle_will(db: Tables, at: Stamp, old: Session) -> None:

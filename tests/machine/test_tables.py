@@ -128,8 +128,7 @@ def test_unique_numbers_grow_over_the_whole_log() -> None:
     given_out = []
     for revision in (1, 2, 3, 2**40):
         db = Tables(MemoryKeyValue(), revision)
-        given_out += [db.unique(), *db.uniques(3), *db.uniques(0), *db.uniques(2), db.unique()]
-    assert len(given_out) == 4 * 7
+        given_out += [db.unique() for _ in range(3)]
     assert given_out == sorted(set(given_out))
     assert given_out[-1] < 2**63
 

@@ -112,15 +112,8 @@ STATE: Final = (
         "a-number-is-drawn-by-each-replica",
         "law 7",
         "state_machines.tables",
-        "        first = (self.revision << UNIQUE_BITS) + self._given + 1\n",
-        "        first = (self.revision << UNIQUE_BITS) + id(self) % 997 + self._given + 1\n",
-    ),
-    Mutant(
-        "numbers-that-were-given-are-given-again",
-        "design 1",
-        "state_machines.tables",
-        "        self._given += count\n",
-        "        self._given += 1\n",
+        "        return (self.revision << UNIQUE_BITS) | self._given\n",
+        "        return (self.revision << UNIQUE_BITS) | (id(self) % 997 + self._given)\n",
     ),
     Mutant(
         "a-refused-command-is-not-rolled-back",
@@ -196,8 +189,8 @@ STATE: Final = (
         "a-takeover-keeps-the-epoch",
         "design 1",
         "state_machines.mqtt.session",
-        "            values[_EPOCH] = epoch\n",
-        "",
+        "            epoch = values[_EPOCH] = unique()\n",
+        "            epoch = values[_EPOCH]\n",
     ),
     Mutant(
         "a-batch-opens-over-a-will-and-leaves-it",
