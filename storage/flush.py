@@ -32,7 +32,7 @@ SLICE_BYTES = 256 << 10
 """About so much of a layer is sealed at a time: 1 500 rows of the usual size, 2 to 3 ms."""
 
 STEP_ROWS = 16
-"""So many rows are measured at once: of the largest a slice has 16 MB, some 10 ms."""
+"""So many rows are measured at once: a slice of the largest values has 16 MB."""
 
 
 class Flush:

@@ -105,7 +105,7 @@ def open_all(
         return [epoch for (epoch,), _ in each], [present for _, (present,) in each]
     unpack, pack, now_ms, revision = packing.unpack_values, db.pack, at.now_ms, db.revision
     before = db.store.get_many(SESSIONS.name, keys)
-    pending = db.store.get_many(will.WILLS.name, keys)
+    wills = db.store.get_many(will.WILLS.name, keys)
     unique = db.unique
     new: list[str] = []  # the tenant of each that was not there before
     woken: list[str] = []  # of each that was not connected
@@ -113,8 +113,8 @@ def open_all(
     present: list[bool] = []
     done: list[tuple[Part, ...]] = []
     written: list[bytes] = []
-    for (key, broker, expires_s, clean_start), old, is_due in zip(
-        items, before, pending, strict=True
+    for (key, broker, expires_s, clean_start), old, last_will in zip(
+        items, before, wills, strict=True
     ):
         if old is None:
             epoch = unique()
@@ -123,7 +123,7 @@ def open_all(
             woken.append(key[0])
         else:
             values = unpack(old)[1]
-            if clean_start or values[_EXPIRES_MS] or is_due is not None:
+            if clean_start or values[_EXPIRES_MS] or last_will is not None:
                 epoch, was_there = _open(db, at, *key, broker, expires_s, clean_start)
                 epochs.append(epoch)
                 present.append(was_there)

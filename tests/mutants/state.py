@@ -196,7 +196,7 @@ STATE: Final = (
         "a-batch-opens-over-a-will-and-leaves-it",
         "MQTT 5, 3.1.3.2.2",
         "state_machines.mqtt.session",
-        " or is_due is not None",
+        " or last_will is not None",
         "",
     ),
     Mutant(
