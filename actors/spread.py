@@ -2,8 +2,9 @@
 
 Where the fewest calls of this lane are under way; among those, the one that was asked last, for it
 answers faster than one that was not asked for a while. So calls one after the other stay with a
-replica, and many at a time are spread over all. But nobody stays with one for more than `STAY_SECONDS`: it may be cut off, and
-what it says older and older. One that gave no answer is not asked until then.
+replica, and many at a time are spread over all. But nobody stays with one for more than
+`STAY_SECONDS`: it may be cut off, and what it says older and older. One that gave no answer is not
+asked until then.
 """
 
 from __future__ import annotations

@@ -117,26 +117,25 @@ def put_pairs(
     left = iter(rows)
     while some := tuple(itertools.islice(left, STEP_PAIRS)):
         places = tuple([(tenant, key) for tenant, key, _, _ in some])
-        if len(set(places)) < len(places):  # of one that comes twice the second finds the first
-            for row in some:
-                try:
-                    yield put_pair(db, at, *row)
-                except Conflict as error:
-                    yield error
-            continue
         before = db.store.get_many(KV.name, places)
+        # What these have put themselves, if they name a key twice.
+        again: dict[tuple[str, str], bytes] | None = {} if len(set(places)) < len(places) else None
         done: list[tuple[Part, ...]] = []
         written: list[bytes] = []
         outcomes: list[int | Conflict] = []
-        for place, (tenant, key, value, expected), old in zip(places, some, before, strict=True):
+        for place, (tenant, key, value, expected), stored in zip(places, some, before, strict=True):
+            old = stored if again is None else again.get(place, stored)
             try:
                 revision = _next_revision(db, at, place, old, expected)
             except Conflict as error:
                 outcomes.append(error)
                 continue
+            row = pack((entry, (tenant, key, value, revision)))
             done.append(place)
-            written.append(pack((entry, (tenant, key, value, revision))))
+            written.append(row)
             outcomes.append(revision)
+            if again is not None:
+                again[place] = row
         db.settle_many(KV.name, places if len(done) == len(places) else tuple(done), written)
         yield from outcomes
 

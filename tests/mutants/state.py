@@ -228,6 +228,13 @@ STATE: Final = (
         "            done.append(keys[len(done)])\n",
     ),
     Mutant(
+        "a-batch-of-puts-does-not-see-what-it-has-put-itself",
+        "law 9",
+        "state_machines.metadata.kv",
+        "                again[place] = row\n",
+        "                again[place] = again.get(place, row)\n",
+    ),
+    Mutant(
         "many-reads-find-what-was-deleted",
         "law 5",
         LAYER,
