@@ -77,7 +77,8 @@ class SeatActor(Seat):
 
     async def __init__(self, spec: SeatSpec) -> None:  # type: ignore[misc]  # Ray awaits it
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-        autogroup.begin()
+        voter_of_metadata = spec.kind == "metadata" and not spec.learner
+        autogroup.begin(autogroup.METADATA_NICE if voter_of_metadata else 0)
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None
@@ -90,7 +91,7 @@ class SeatActor(Seat):
             rng=SystemRandom(),
             leadership=self._on_leadership,
         )
-        if spec.kind == "metadata" and not spec.learner:
+        if voter_of_metadata:
             self._keeper = ControllerKeeper(spec)
         if not data:
             self._fault = f"{DATA_VARIABLE} is not set on this node; set it before `ray start`"

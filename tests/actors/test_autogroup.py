@@ -10,19 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NICE = Path("/proc/self/autogroup")  # "/autogroup-7 nice 0"
 PROGRAM = """
-import os, sys
+import logging, os, sys
+from pathlib import Path
 from actors import autogroup
 {before}
-autogroup.begin()
-autogroup.begin()
-print(os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid())
+autogroup.begin({nice})
+autogroup.begin({nice})
+print(os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(), {more})
 """
 
 
-def _said(before: str, *, new_session: bool = False) -> tuple[str, str]:
+def _said(
+    before: str, *, new_session: bool = False, nice: str = "", more: str = ""
+) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before)],
+        [sys.executable, "-c", PROGRAM.format(before=before, nice=nice, more=more)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=new_session,
@@ -55,3 +59,36 @@ os.getppid = lambda: parent.pid
     said, warned = _said(before)
     assert said == "False True"
     assert "no autogroup of its own" in warned
+
+
+needs_autogroups = pytest.mark.skipif(not NICE.exists(), reason="this kernel has no autogroups")
+
+
+@needs_autogroups
+def test_a_nice_value_is_the_sessions_and_no_other_ones() -> None:
+    """Any process may make itself nicer; which is also what shows that it is the new session's."""
+    mine = NICE.read_text()
+    said, warned = _said("", nice="7", more='Path("/proc/self/autogroup").read_text().split()[1:]')
+    assert (said, warned) == ("True True ['nice', '7']", "")
+    assert NICE.read_text() == mine
+
+
+@needs_autogroups
+def test_a_nice_value_that_is_refused_is_told_and_nothing_else_is_lost() -> None:
+    """-21 is beyond what there is, whoever asks."""
+    before = "logging.basicConfig(level=logging.INFO)"
+    said, told = _said(before, nice="-21", more='Path("/proc/self/autogroup").read_text()[-2]')
+    assert said == "True True 0"
+    assert "not that of nice -21" in told
+
+
+def test_without_a_session_of_its_own_no_nice_value_is_touched() -> None:
+    before = """
+os.setsid = lambda: (_ for _ in ()).throw(PermissionError("no"))
+autogroup.NICE_FILE = Path("/nowhere")
+logging.basicConfig(level=logging.INFO)
+"""
+    said, told = _said(before, nice="7")
+    assert said.startswith("False")
+    assert "no autogroup of its own" in told
+    assert "nice" not in told
