@@ -303,6 +303,11 @@ def refusal(error: MetarayError) -> api.Reply:
     return reply
 
 
+def hinted(error: MetarayError, leader: str) -> MetarayError:
+    """The core's error as callers want it: it knows the leader by its id, they by its seat."""
+    return NotLeader(error.detail, leader) if isinstance(error, NotLeader) else error
+
+
 def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio.Future[bytes]:
     """The same future; when the deadline passes first it says `Unknown`."""
     if reply.done():

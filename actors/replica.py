@@ -39,7 +39,7 @@ from actors.ticker import Ticker
 from actors.transport import Transport
 from actors.upkeep import Upkeep
 from actors.watches import History
-from state_machines.errors import MetarayError, NotLeader, Rejected, Stopped, Unavailable
+from state_machines.errors import NotLeader, Rejected, Stopped, Unavailable
 from state_machines.machine import Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
@@ -101,6 +101,7 @@ class Replica:
         self._configuration = self.applied.configuration  # after all that was handed to apply
         self.history = History(self.applied.index, settings, clock.monotonic())
         self.leadership = Leadership(hooks)
+        self._standing = (0, 0)  # term and leader when `leadership` was last told
         self._turn_scheduled = False
         self._turning = False
         self._was_member = self._is_member()
@@ -281,6 +282,7 @@ class Replica:
         for _ in range(count):
             self.core.tick()
         self.history.tick(self._clock.monotonic())
+        self.transport.attend(0 if self.leads else self.core.leader)  # again, if it has ended
         if self.upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 
@@ -297,7 +299,8 @@ class Replica:
                     self._steps.popleft()()
                 self._take_reads()
                 self._take_proposals()
-                while not self._steps and (ready := core.ready()) is not None:
+                # Once: the core has nothing more to say until something happens to it.
+                if not self._steps and (ready := core.ready()) is not None:
                     self._handle(ready)
                 if self.stopped_because:
                     return
@@ -305,7 +308,8 @@ class Replica:
                     break
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
-            self._notice_leadership()
+            if (core.term, core.leader) != self._standing:
+                self._notice_leadership()
         except Exception as error:
             log.exception("%s: turn failed", self.seat)
             self._stop(f"turn failed: {error!r}")
@@ -321,15 +325,16 @@ class Replica:
             self.core.read(context)
         except Unavailable as error:
             self.reads.abandon(context)
-            pending.refuse([read.reply for read in reads], self._with_hint(error))
+            pending.refuse([read.reply for read in reads], pending.hinted(error, self.leader_seat))
 
     def _take_proposals(self) -> None:
         """Everything that waits becomes one entry, unless a save is under way."""
         while self.writes and not self._saving and self._applying < APPLY_JOBS_MAX:
-            if (wait := self.writes.linger(self._clock.monotonic())) > 0:
+            now = self._clock.monotonic()
+            if (wait := self.writes.linger(now)) > 0:
                 self._loop.call_later(wait, self._wake)
                 return
-            writes = self.writes.take(self._clock.monotonic())
+            writes = self.writes.take(now)
             if not writes:
                 return
             batch = api.Batch(
@@ -338,16 +343,9 @@ class Replica:
             try:
                 index = self.core.propose(batch.SerializeToString())
             except Unavailable as error:
-                self.writes.refuse(writes, self._with_hint(error), self._clock.monotonic())
+                self.writes.refuse(writes, pending.hinted(error, self.leader_seat), now)
                 continue
-            slot = pending.Slot(self.core.term, writes, self._clock.monotonic())
-            self.writes.proposed(index, slot)
-
-    def _with_hint(self, error: MetarayError) -> MetarayError:
-        """The core knows the leader by its id; callers know seats."""
-        if isinstance(error, NotLeader):
-            return NotLeader(error.detail, self.leader_seat)
-        return error
+            self.writes.proposed(index, pending.Slot(self.core.term, writes, now))
 
     @property
     def leader_seat(self) -> str:
@@ -425,7 +423,8 @@ class Replica:
             self.history.applied(self.applied.index)
             self._serve_reads()
             self._note_removal()
-            self._wake()
+            if self.writes:  # they may have waited for this
+                self._wake()
 
         haste = haste_of_apply(entries, self.stores.state)
         self.storage.hand(job, done, self.storage_failed, haste=haste)
@@ -451,6 +450,7 @@ class Replica:
         return self.core.id in self.applied.configuration.members
 
     def _notice_leadership(self) -> None:
+        self._standing = self.core.term, self.core.leader
         self.transport.attend(0 if self.leads else self.core.leader)
         if self.leadership.notice(self.core.term if self.leads else 0):
             # Callers ask the next leader, with the same client and sequence.

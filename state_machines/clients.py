@@ -118,18 +118,24 @@ def _forget(db: Tables, seen: Seen) -> None:
     db.delete(SEEN, seen.seen_index, seen.client)
 
 
-def kept_reply(db: Tables, proposal: api.Proposal) -> bytes | None:
-    """The reply already given to this (client, sequence), None for a new one.
-
-    Raises SessionExpired for a client that is not known, Invalid for a sequence that was
-    acknowledged or comes with other commands than before, QuotaExceeded when the client leaves too
-    many replies unacknowledged. Nothing of these is kept.
-    """
+def of(db: Tables, proposal: api.Proposal) -> Client:
+    """The row of who proposes. Raises SessionExpired for a client that is not known, Invalid for
+    numbers that no client can have."""
     check(proposal)
-    client, sequence = proposal.client, proposal.sequence
+    client = proposal.client
     row = db.get(CLIENTS, client)
     if row is None:
         raise SessionExpired(f"client: {client} is not registered in this group, or was forgotten")
+    return row
+
+
+def kept_reply(db: Tables, row: Client, proposal: api.Proposal) -> bytes | None:
+    """The reply already given to this (client, sequence), None for a new one.
+
+    Raises Invalid for a sequence that was acknowledged or comes with other commands than before,
+    QuotaExceeded when the client leaves too many replies unacknowledged. Neither is kept.
+    """
+    client, sequence = proposal.client, proposal.sequence
     if sequence in row.kept:
         kept = db.store.get(REPLIES, (client, sequence))
         assert kept is not None, "the window and the replies agree"
@@ -143,24 +149,26 @@ def kept_reply(db: Tables, proposal: api.Proposal) -> bytes | None:
     return None
 
 
-def keep(db: Tables, proposal: api.Proposal, reply: bytes) -> None:
-    """Remember the reply, drop those that the client says it has, and note when it was seen."""
+def keep(db: Tables, row: Client, proposal: api.Proposal, reply: bytes) -> None:
+    """Remember the reply, drop those that the client says it has, and note when it was seen.
+
+    `row` is the client's as it was before the commands, which have no way to change it. Nothing of
+    this is ever taken back.
+    """
     client, sequence, index = proposal.client, proposal.sequence, db.revision
-    row = db.get(CLIENTS, client)
-    assert row is not None, "kept_reply has seen it"
     acked = _acked(row, proposal)
     for each in row.kept:
         if each <= acked:
-            db.set(REPLIES, (client, each), None)
+            db.settle(REPLIES, (client, each), None)
     seen = row.seen_index
     if index - seen >= TOUCH_ENTRIES:
         db.delete(SEEN, seen, client)
         db.put(SEEN, Seen(index, client))
         seen = index
     kept = (*(each for each in row.kept if each > acked), sequence)
-    db.put(CLIENTS, Client(client, seen, acked, kept))
+    db.settle(CLIENTS.name, (client,), db.pack((index, (client, seen, acked, kept))))
     crc = checksum(proposal).to_bytes(CRC_BYTES, "big")
-    db.swap(REPLIES, (client, sequence), None, crc + reply)
+    db.settle(REPLIES, (client, sequence), crc + reply)
 
 
 def _acked(row: Client, proposal: api.Proposal) -> int:

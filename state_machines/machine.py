@@ -60,7 +60,7 @@ class Clock:
 
 CLOCK: Final = Table("group.clock", Clock, key=("name",))
 NAME: Final = "clock"
-
+CLOCK_KEY: Final = (NAME,)
 
 Change = tuple[str, tuple[Part, ...], bytes | None]
 """Table, key and stored row of something that changed; None for one that was deleted."""
@@ -115,10 +115,9 @@ class Machine:
         """
         batch = api.Batch.FromString(entry.data)
         db = Tables(self._store, entry.index)
-        clock = Clock(NAME, entry.index, max(batch.now_ms, self._clock(db).now_ms))
-        db.put(CLOCK, clock)
+        at = Stamp(entry.index, max(batch.now_ms, self._clock(db).now_ms))
+        db.settle(CLOCK.name, CLOCK_KEY, db.pack((entry.index, (NAME, at.index, at.now_ms))))
         # failpoint: apply.stamped
-        at = Stamp(clock.index, clock.now_ms)
         outcomes = []
         for position, each in enumerate(batch.proposals):
             known = admitted[position] if admitted else itertools.repeat(None, len(each.commands))
@@ -133,18 +132,20 @@ class Machine:
 
     @staticmethod
     def _clock(db: Tables) -> Clock:
-        return db.get(CLOCK, NAME) or Clock(NAME, 0, 0)
+        stored = db.store.get(CLOCK.name, CLOCK_KEY)
+        return Clock(NAME, 0, 0) if stored is None else Clock(*packing.unpack_values(stored)[1])
 
     def _proposal(
         self, db: Tables, at: Stamp, position: int, proposal: api.Proposal, known: Iterable[Any]
     ) -> bytes:
         db.begin()
         if proposal.client == 0:
-            client = clients.register(db, position)
+            registered = clients.register(db, position)
             # failpoint: apply.registered
-            return api.Reply(revision=at.index, client=client).SerializeToString()
+            return api.Reply(revision=at.index, client=registered).SerializeToString()
         try:
-            kept = clients.kept_reply(db, proposal)
+            client = clients.of(db, proposal)
+            kept = clients.kept_reply(db, client, proposal)
         except Rejected as error:
             return api.Reply(
                 code=error.code, detail=error.detail, revision=at.index
@@ -159,9 +160,8 @@ class Machine:
             answers.add(command, decoded)
         self._changes += answers.changes
         data = reply.SerializeToString()
-        db.begin()
         # failpoint: apply.before_keep
-        clients.keep(db, proposal, data)
+        clients.keep(db, client, proposal, data)
         # failpoint: apply.after_keep
         return data
 

@@ -22,6 +22,7 @@ from state_machines.wire.codec import ENVELOPE_BYTES_MAX
 
 FRAME_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1024  #: an envelope is the largest there is
 HEADER: Final = struct.Struct("<II")
+HEADER_BYTES: Final = HEADER.size
 
 
 def pack(frame: link.Frame) -> bytes:
@@ -44,21 +45,31 @@ class FrameReader:
     def feed(self, data: bytes) -> list[link.Frame]:
         """The frames that are whole with `data`, in order. After Invalid there is no going on."""
         kept = self._kept
+        if not kept:  # mostly: a frame or two came whole
+            frames, end = self._cut(data)
+            if end < len(data):
+                kept += data[end:]
+            return frames
         kept += data
-        frames: list[link.Frame] = []
-        at = 0
         with memoryview(kept) as view:
-            while len(view) - at >= HEADER.size:
-                length, crc = HEADER.unpack_from(view, at)
-                if length > self.limit:
-                    raise Invalid(f"frame: {length} bytes, the limit is {self.limit}")
-                begin = at + HEADER.size
-                if len(view) - begin < length:
-                    break
-                at = begin + length
-                frames.append(_frame(bytes(view[begin:at]), crc))
-        del kept[:at]
+            frames, end = self._cut(view)
+        del kept[:end]
         return frames
+
+    def _cut(self, data: bytes | memoryview) -> tuple[list[link.Frame], int]:
+        """The whole frames at the beginning of `data`, and where the rest begins."""
+        frames: list[link.Frame] = []
+        at, size = 0, len(data)
+        while size - at >= HEADER_BYTES:
+            length, crc = HEADER.unpack_from(data, at)
+            if length > self.limit:
+                raise Invalid(f"frame: {length} bytes, the limit is {self.limit}")
+            begin = at + HEADER_BYTES
+            if size - begin < length:
+                break
+            at = begin + length
+            frames.append(_frame(bytes(data[begin:at]), crc))
+        return frames, at
 
 
 def _frame(data: bytes, crc: int) -> link.Frame:

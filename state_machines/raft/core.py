@@ -629,9 +629,10 @@ class Raft(RaftState):
     # What is to be done.
 
     def ready(self) -> Ready | None:
-        """What is to be done now, or None. Call it after every batch of inputs, until it is None.
+        """What is to be done now, or None. Call it after every batch of inputs, `advance` too.
 
-        While one save is under way no other is handed out; everything else is.
+        While one save is under way no other is handed out; everything else is. Asked again before
+        anything has happened, it says None.
         """
         log = self._log
         if isinstance(self._role, Leader):

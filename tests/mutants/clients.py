@@ -15,8 +15,8 @@ CLIENTS: Final = (
         "what-was-answered-before-is-applied-again",
         "law 9",
         MACHINE,
-        "            kept = clients.kept_reply(db, proposal)\n",
-        "            clients.kept_reply(db, proposal)\n",
+        "            kept = clients.kept_reply(db, client, proposal)\n",
+        "            clients.kept_reply(db, client, proposal)\n",
     ),
     Mutant(
         "a-kept-reply-answers-another-body",

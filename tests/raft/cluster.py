@@ -219,6 +219,7 @@ class Cluster:
         node, raft = self.nodes[member], self.raft(member)
         self.watch(member)
         while (ready := raft.ready()) is not None:
+            assert raft.ready() is None, "more to do, though nothing happened in between"
             self.events += 1
             for message in ready.messages:
                 self.post(member, message)

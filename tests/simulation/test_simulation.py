@@ -78,7 +78,7 @@ def test_a_seed_is_one_run_whatever_the_hash_seed() -> None:
 
 def test_a_violation_is_found_and_traced_to_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that applies a retry again."""
-    monkeypatch.setattr(clients, "kept_reply", lambda db, proposal: None)
+    monkeypatch.setattr(clients, "kept_reply", lambda db, row, proposal: None)
     plan = _with("lost answers")
     result = minimise(plan)
     assert result.failure, "a lost answer is asked for again"
