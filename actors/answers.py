@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -45,50 +46,74 @@ def hand_reads(
     failed: Callable[[BaseException], None],
 ) -> None:
     """Hand these over to be answered. What goes wrong is told to `failed`, and to who asked."""
-
-    def done(reads: Sequence[Read], replies: list[bytes]) -> None:
-        for read, reply in zip(reads, replies, strict=True):
-            if not read.reply.done():
-                read.reply.set_result(reply)
-
-    def lost(reads: Sequence[Read], error: BaseException) -> None:
-        failed(error)
-        refuse([read.reply for read in reads], Stopped(f"{machine.group}: {error}"))
-
-    def here(reads: Sequence[Read], haste: Haste) -> None:
+    answers = _Answers(storage, machine, now_ms, failed)
+    few = [read for read in due if _of_single_rows(read)]
+    if few:
+        rows = sum([runs.count_of(read.request.queries) for read in few])
+        answers.here(few, Haste.HERE if rows <= SINGLE_ROWS_MAX else Haste.NONE)
+    if len(few) < len(due):
+        many = [read for read in due if not _of_single_rows(read)]
         storage.hand(
-            lambda: answer(machine, reads, now_ms()),
-            partial(done, reads),
-            partial(lost, reads),
+            partial(_reading, state), partial(answers.walk, many), partial(answers.lost, many)
+        )
+
+
+def _of_single_rows(read: Read) -> bool:
+    for query in read.request.queries:
+        if not getattr(op.QUERIES.get(query.tag), "single_row", False):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The ways in which reads that are due are answered."""
+
+    storage: StorageThread
+    machine: Machine
+    now_ms: Callable[[], int]
+    failed: Callable[[BaseException], None]
+
+    def here(self, reads: Sequence[Read], haste: Haste) -> None:
+        """Together, in their turn among the storage thread's jobs."""
+        self.storage.hand(
+            lambda: answer(self.machine, reads, self.now_ms()),
+            partial(_done, reads),
+            partial(self.lost, reads),
             haste=haste,
         )
 
-    def walk(reads: Sequence[Read], reading: Reading | None) -> None:
+    def walk(self, reads: Sequence[Read], reading: Reading | None) -> None:
+        """On the reader thread, from what was taken for it."""
         if reading is None:
-            here(reads, Haste.NONE)  # so many views are open that it is better to wait
+            self.here(reads, Haste.NONE)  # so many views are open that it is better to wait
             return
 
         def job() -> list[bytes] | None:
             with closing(reading):
                 try:
-                    return answer(machine, reads, now_ms(), reading)
+                    return answer(self.machine, reads, self.now_ms(), reading)
                 except ViewLost:
                     return None
 
         def walked(replies: list[bytes] | None) -> None:
             if replies is None:
-                here(reads, Haste.NONE)  # the environment grew meanwhile
+                self.here(reads, Haste.NONE)  # the environment grew meanwhile
             else:
-                done(reads, replies)
+                _done(reads, replies)
 
-        storage.hand(job, walked, partial(lost, reads), of_state=False, on=On.READER)
+        self.storage.hand(job, walked, partial(self.lost, reads), of_state=False, on=On.READER)
 
-    few, many = _by_rows(due)
-    if few:
-        rows = runs.count_of(query for read in few for query in read.request.queries)
-        here(few, Haste.HERE if rows <= SINGLE_ROWS_MAX else Haste.NONE)
-    if many:
-        storage.hand(partial(_reading, state), partial(walk, many), partial(lost, many))
+    def lost(self, reads: Sequence[Read], error: BaseException) -> None:
+        """They cannot be answered."""
+        self.failed(error)
+        refuse([read.reply for read in reads], Stopped(f"{self.machine.group}: {error}"))
+
+
+def _done(reads: Sequence[Read], replies: list[bytes]) -> None:
+    for read, reply in zip(reads, replies, strict=True):
+        if not read.reply.done():
+            read.reply.set_result(reply)
 
 
 def _reading(state: State) -> Reading | None:
@@ -96,16 +121,3 @@ def _reading(state: State) -> Reading | None:
         return state.reading()
     except ViewLost:
         return None
-
-
-def _by_rows(reads: Sequence[Read]) -> tuple[list[Read], list[Read]]:
-    """Those that read single rows only, and the others."""
-    few: list[Read] = []
-    many: list[Read] = []
-    for read in reads:
-        single = all(
-            getattr(op.QUERIES.get(query.tag), "single_row", False)
-            for query in read.request.queries
-        )
-        (few if single else many).append(read)
-    return few, many
