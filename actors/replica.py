@@ -108,13 +108,9 @@ class Replica:
         self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
+        failed = self.storage_failed
         self.upkeep = Upkeep(
-            core=core,
-            stores=stores,
-            storage=storage,
-            settings=settings,
-            clock=clock,
-            failed=self.storage_failed,
+            core=core, stores=stores, storage=storage, settings=settings, clock=clock, failed=failed
         )
         self.snapshots = SnapshotSender(
             cluster=cluster,
@@ -122,7 +118,7 @@ class Replica:
             replica=core.id,
             transport=transport,
             view=self.upkeep.view,
-            failed=self.storage_failed,
+            failed=failed,
         )
         self._receiver = SnapshotReceiver(
             cluster=cluster, group=group, replica=core.id, storage=storage, state=stores.state
@@ -295,8 +291,7 @@ class Replica:
         try:
             core = self.core
             while True:
-                while self._steps:
-                    self._steps.popleft()()
+                self._take_steps()
                 self._take_reads()
                 self._take_proposals()
                 # Once: the core has nothing more to say until something happens to it.
@@ -316,6 +311,10 @@ class Replica:
             self._hooks.stopped(self.stopped_because)
         finally:
             self._turning = False
+
+    def _take_steps(self) -> None:
+        while self._steps:
+            self._steps.popleft()()
 
     def _take_reads(self) -> None:
         if (begun := self.reads.begin_round()) is None:
@@ -357,6 +356,7 @@ class Replica:
             self.transport.send(ready.messages)
         if ready.must_save:
             self._save(ready)
+            self._take_steps()  # of a save in haste: its promises do not wait for the applies
         if ready.committed:
             self._apply(ready.committed)
         for read in ready.reads:

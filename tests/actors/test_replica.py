@@ -7,7 +7,7 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from state_machines import op
 from state_machines.errors import Stopped
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.offset.offset import CommitOffsets, FetchOffsets
-from state_machines.raft.messages import Configuration
+from state_machines.raft.messages import AppendReply, Configuration, Entry, Message
 from state_machines.wire import api_pb2 as api
 from storage.disk import DiskEngine
 from tests.actors.wires import QUICK, Group, eventually, in_loop, running
@@ -159,6 +159,40 @@ async def test_a_stalled_disk_does_not_stop_heartbeats(tmp_path: Path) -> None:
             assert status(leader)["role"] == "leader"
         await write
         assert (await group.leader()) is leader
+
+
+@in_loop
+async def test_a_promise_does_not_wait_for_the_apply_of_the_entry_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append carries the commit of the entry before: both are due in one turn. A disk that is
+    busy may hide it once, so some writes are made."""
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        leader = await group.leader()
+        follower = next(seat for seat in group.wires.living.values() if seat is not leader)
+        assert follower.replica is not None
+        transport, machine = follower.replica.transport, follower.replica._machine
+        promised, overtaken = [0], []
+        send, applied = transport.send, machine.apply
+
+        def sends(messages: Iterable[Message]) -> None:
+            nonlocal promised
+            some = list(messages)
+            promised += [each.match_index for each in some if isinstance(each, AppendReply)]
+            send(some)
+
+        def applies(entry: Entry, *known: Any) -> Any:
+            overtaken.append(promised[-1] > entry.index)
+            return applied(entry, *known)
+
+        monkeypatch.setattr(transport, "send", sends)
+        monkeypatch.setattr(machine, "apply", applies)
+        for _ in range(100):
+            await caller.call(PutKv(key="k", value=b"v"))
+            if any(overtaken):
+                break
+        assert any(overtaken)
 
 
 @in_loop
