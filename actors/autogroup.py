@@ -5,11 +5,11 @@ tasks of each afterwards (sched(7)). All that a Ray node starts is one session, 
 quiet group would wait until its node's turn comes, and then behind the replica that keeps the node
 busy.
 
-An autogroup has a nice value of its own, and its share goes by that. Replicas of the metadata group
-have `METADATA_NICE`, nine times the usual share: what is written there is little, and all brokers
-wait for it. What they leave is the others', as before. Only who may lower nice values (root, or
-CAP_SYS_NICE) can do this. Where there are no autogroups (other systems, tasks in a cgroup with a
-share of its own) nothing of this changes anything.
+An autogroup has a nice value of its own, and its share goes by that: nine times the usual one for
+-10, which is what voters of metadata groups have (`raft.metadata_nice`), because what is written
+there is little, and all brokers wait for it. What they leave is the others'. Only who may lower
+nice values (root, or CAP_SYS_NICE) can do this. Where there are no autogroups (other systems, tasks
+in a cgroup with a share of its own) nothing of this changes anything.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ import logging
 import os
 from pathlib import Path
 from typing import Final
-
-METADATA_NICE: Final = -10  #: of the autogroup of a voter of a metadata group
 
 NICE_FILE: Final = Path("/proc/self/autogroup")
 

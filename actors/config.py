@@ -40,7 +40,7 @@ _UNITS: Final = {
     "bytes": {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
     "": {"": 1},
 }
-_QUANTITY = re.compile(r"(\d{1,300})\s*([A-Za-z]*)", re.ASCII)
+_QUANTITY = re.compile(r"(-?\d{1,300})\s*([A-Za-z]*)", re.ASCII)
 _GROUP = re.compile(rf"({'|'.join(KINDS)})-(0|[1-9]\d{{0,3}})", re.ASCII)
 
 
@@ -110,6 +110,9 @@ class RaftSettings:
 
     map_bytes: int = _setting(1 << 30, 1 << 20, 1 << 44, "bytes")
     """Address space an LMDB file starts with; it grows ahead of need."""
+
+    metadata_nice: int = _setting(-10, -20, 19)
+    """The nice value of the autogroups of metadata's voters (`autogroup`). 0: as all others."""
 
     heartbeat_timeout_ms: int = _live("heartbeat_timeout_ms")
     """A broker that has not been heard for this long is dead."""

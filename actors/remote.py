@@ -78,7 +78,7 @@ class SeatActor(Seat):
     async def __init__(self, spec: SeatSpec) -> None:  # type: ignore[misc]  # Ray awaits it
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         voter_of_metadata = spec.kind == "metadata" and not spec.learner
-        autogroup.begin(autogroup.METADATA_NICE if voter_of_metadata else 0)
+        autogroup.begin(spec.settings.metadata_nice if voter_of_metadata else 0)
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None

@@ -98,7 +98,7 @@ def test_what_is_not_said_keeps_its_default(metadata: object) -> None:
         ({"raft": {"heartbeat": 1}}, "metadata.raft.heartbeat is not a setting"),
         ({"raft": {"heartbeat_timeout": "1 s"}}, "metadata.raft.heartbeat_timeout is not"),
         ({"raft": {"heartbeat_interval": "1 h"}}, "must be a whole number with ms, s, min"),
-        ({"raft": {"heartbeat_interval": "-1 ms"}}, "must be a whole number with ms, s, min"),
+        ({"raft": {"heartbeat_interval": "-1 ms"}}, "heartbeat_interval_ms must be between 10"),
         ({"raft": {"heartbeat_interval": 0.5}}, "must be a whole number with ms, s, min"),
         ({"raft": {"heartbeat_interval": True}}, "must be a whole number with ms, s, min"),
         ({"raft": {"heartbeat_interval": "1 ms"}}, "heartbeat_interval_ms must be between 10"),
@@ -107,6 +107,9 @@ def test_what_is_not_said_keeps_its_default(metadata: object) -> None:
         ({"raft": {"election_timeout_max": "1 s"}}, "must be more than election_timeout_min_ms"),
         ({"raft": {"flush_bytes": "1 GB"}}, "must be a whole number with B, KiB, MiB, GiB"),
         ({"raft": {"batch_max": 10_001}}, "batch_max must be between 1 and 10000"),
+        ({"raft": {"metadata_nice": -21}}, "metadata_nice must be between -20 and 19, not -21"),
+        ({"raft": {"metadata_nice": "20"}}, "metadata_nice must be between -20 and 19, not 20"),
+        ({"raft": {"metadata_nice": "--1"}}, "metadata_nice must be a whole number, not '--1'"),
         ({"raft": {"write_timeout": 10**30}}, "write_timeout_ms must be between 100 and 600000"),
     ],
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +49,28 @@ def test_replicas_and_clients_talk_over_tcp() -> None:
             lambda: client.put("linked", b"") and client._client._groups._links.up(),
             "the client has a link to whoever leads",
         )
+
+
+LOWERED = """
+from actors import autogroup
+autogroup.begin({nice})
+print(open("/proc/self/autogroup").read().split()[-1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no autogroups here")
+def test_each_replica_has_an_autogroup_and_metadata_the_largest_share() -> None:
+    """As far as this user may lower nice values, which a process like theirs tells."""
+    program = LOWERED.format(nice=ClusterConfig().raft.metadata_nice)
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    for group in GROUPS:
+        for seat in seats(group):
+            process = ask(seat, "process")
+            assert os.getsid(process) == process
+            nice = Path(f"/proc/{process}/autogroup").read_text().split()[-1]
+            assert nice == (told.stdout.strip() if group == "metadata-0" else "0")
 
 
 def test_a_second_start_changes_nothing(tenant: str) -> None:
