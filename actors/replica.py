@@ -278,7 +278,7 @@ class Replica:
         for _ in range(count):
             self.core.tick()
         self.history.tick(self._clock.monotonic())
-        self.transport.attend(0 if self.leads else self.core.leader)  # again, if it has ended
+        self.transport.attend(0 if self.leads else self.core.leader)  # again
         if self.upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 

@@ -196,6 +196,27 @@ async def test_a_promise_does_not_wait_for_the_apply_of_the_entry_before(
 
 
 @in_loop
+async def test_a_watch_over_the_leader_that_has_ended_is_renewed(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        leader = await group.leader()
+        follower = next(seat for seat in group.wires.living.values() if seat is not leader)
+        assert follower.replica is not None
+        transport = follower.replica.transport
+
+        def watch() -> asyncio.Task[None] | None:
+            task: asyncio.Task[None] | None = transport._attending[1]  # type: ignore[attr-defined]
+            return task
+
+        await eventually(lambda: watch() is not None)
+        ended = watch()
+        assert ended is not None
+        ended.cancel()
+        await eventually(lambda: watch() is not ended)
+        assert await group.leader() is leader
+
+
+@in_loop
 async def test_a_leader_counts_itself_only_when_its_own_disk_has_it(tmp_path: Path) -> None:
     async with running(Group(tmp_path, replicas=1)) as (group, caller):
         await caller.call(PutKv(key="k", value=b"v"))

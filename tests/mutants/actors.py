@@ -165,6 +165,13 @@ ACTORS: Final = (
         "",
     ),
     Mutant(
+        "a-watch-over-the-leader-that-has-ended-is-not-renewed",
+        "liveness",
+        REPLICA,
+        "        self.transport.attend(0 if self.leads else self.core.leader)  # again\n",
+        "",
+    ),
+    Mutant(
         "a-replica-starts-without-assertions",
         "law 8",
         REPLICA,

@@ -87,6 +87,21 @@ CLIENTS: Final = (
         "        db.put(SEEN, Seen(db.revision, client))\n",
     ),
     Mutant(
+        "what-is-settled-as-gone-stays",
+        "law 9",
+        "state_machines.tables",
+        "        if value is None:\n"
+        "            self.store.delete(table, key)\n"
+        "        else:\n"
+        "            self.store.put(table, key, value)\n"
+        "\n"
+        "    def settle_many(",
+        "        if value is not None:\n"
+        "            self.store.put(table, key, value)\n"
+        "\n"
+        "    def settle_many(",
+    ),
+    Mutant(
         "a-retry-has-a-new-sequence",
         "law 9",
         LANES,
