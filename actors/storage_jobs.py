@@ -59,8 +59,8 @@ def apply(
 
 
 def haste_of_save(ready: Ready) -> Haste:
-    """The loop may wait for a small save. A leader's does not: what it has just sent leaves the
-    process when the loop goes on, and the others are to save at the same time."""
+    """The loop may wait for a small save. A leader's does not: it would not hear what the others
+    answer meanwhile."""
     small = not ready.messages and _bytes_of(ready.entries) <= SMALL_SAVE_BYTES
     return Haste.SAVE if small else Haste.NONE
 
