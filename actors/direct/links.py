@@ -101,11 +101,15 @@ class Link(asyncio.Protocol):
         assert self._transport is not None, "a link is used once it is up"
         self._transport.write(pack(frame))
 
-    async def close(self) -> None:
-        """End it; whoever waits is told that it was lost."""
+    def abort(self) -> None:
+        """End it at once."""
         if self._transport is not None:
             self._transport.abort()
-            await self._gone.wait()
+
+    async def close(self) -> None:
+        """End it once it was up, and wait for that; whoever waits is told that it was lost."""
+        self.abort()
+        await self._gone.wait()
 
     def fail(self, error: LinkLost) -> None:
         """Tell everybody who waits."""
@@ -264,9 +268,9 @@ class Links:
             if made[0].closed:  # meanwhile: whoever has it now would never be told
                 raise LinkLost(f"{endpoint.seat} hung up")
         except BaseException:
-            for each in made:
+            for each in made:  # not `close`: who is cancelled while it connects is never told more
                 each.up.cancel()
-                await each.close()
+                each.abort()
             raise
         return made[0]
 

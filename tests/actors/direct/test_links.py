@@ -11,13 +11,14 @@ import sys
 from random import Random
 
 import pytest
+import uvloop
 
 from actors.direct import links as links_module
 from actors.direct import listener as listener_module
 from actors.direct import secret
 from actors.direct.frames import HEADER, FrameReader, pack
 from actors.direct.links import Fault, Link, LinkLost, Links, ProcessEnded
-from actors.direct.listener import CALLS_MAX, STRANGERS_MAX, Listener
+from actors.direct.listener import CALLS_MAX, STRANGERS_MAX, Listener, Service
 from actors.direct.secret import Endpoint
 from state_machines.wire import link_pb2 as link
 from tests.actors.direct.wire import (
@@ -510,3 +511,27 @@ async def test_a_seat_that_does_not_listen_is_asked_again_later() -> None:
 
 def test_a_secret_is_not_shown() -> None:
     assert "very" not in repr(Endpoint(SEAT, HOST, 1, b"very secret"))
+
+
+def test_links_end_however_far_they_have_come() -> None:
+    """On uvloop, as in a client: it never tells a connection that it was lost, if whoever made it
+    was cancelled meanwhile, and a client's end waited for that for ever."""
+
+    async def test() -> None:
+        listener = Listener(Service({}, {}))
+        endpoint = await listener.open("s/0", "127.0.0.1")
+
+        async def ask(_: str) -> Endpoint | None:
+            return endpoint
+
+        for turns in range(20):
+            links = Links(ask, Random(turns))
+            links.get("s/0")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await links.close()
+        await listener.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test())
