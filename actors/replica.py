@@ -278,7 +278,8 @@ class Replica:
         for _ in range(count):
             self.core.tick()
         self.history.tick(self._clock.monotonic())
-        self.transport.attend(0 if self.leads else self.core.leader)  # again
+        # Turns do so only when the leader is another; and the watch over this one may have ended.
+        self.transport.attend(0 if self.leads else self.core.leader)
         if self.upkeep.tick():
             self.transport.meet(self.core.configuration.members)
 

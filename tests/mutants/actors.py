@@ -168,8 +168,9 @@ ACTORS: Final = (
         "a-watch-over-the-leader-that-has-ended-is-not-renewed",
         "liveness",
         REPLICA,
-        "        self.transport.attend(0 if self.leads else self.core.leader)  # again\n",
-        "",
+        "        self.transport.attend(0 if self.leads else self.core.leader)\n"
+        "        if self.upkeep.tick():",
+        "        if self.upkeep.tick():",
     ),
     Mutant(
         "a-replica-starts-without-assertions",
