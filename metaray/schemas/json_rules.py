@@ -15,7 +15,8 @@ incompatible. A reader's keyword is proven by the writer's:
 
 Titles, descriptions, defaults and examples do not matter. A property that only the reader has may
 be added when the writer's objects are closed (`additionalProperties: false`), because elsewhere a
-writer may have put anything under that name.
+writer may have put anything under that name. Draft 3 has other keywords under the same names, and is
+not compared.
 """
 
 from __future__ import annotations
@@ -74,10 +75,7 @@ def parse(text: str) -> Document:
             raise NotASchema("an object, true or false is wanted")
         if type(_dialect(root) or "") is not str:
             raise NotASchema("$schema is not a text")
-        kind = jsonschema.validators.validator_for(
-            root, default=jsonschema.validators.Draft202012Validator
-        )
-        kind.check_schema(root)
+        _validator(root).check_schema(root)
     except jsonschema.exceptions.SchemaError as error:
         raise NotASchema(shortened(f"{error.json_path}: {error.message}")) from None
     except json.JSONDecodeError as error:
@@ -97,6 +95,8 @@ def _unreadable(reader: Document, writer: Document) -> list[str]:
         return []
     if _dialect(reader.root) != _dialect(writer.root):
         return ["$schema: schemas of two dialects cannot be compared"]
+    if _validator(reader.root) is jsonschema.validators.Draft3Validator:
+        return ["$schema: schemas of draft 3 cannot be compared"]
     if any(_embeds(each.root) for each in (reader, writer)):
         return ["$id: schemas with others embedded cannot be compared"]
     return list(_Comparison(reader.root, writer.root).fits(reader.root, writer.root, "$"))
@@ -104,6 +104,12 @@ def _unreadable(reader: Document, writer: Document) -> list[str]:
 
 def _dialect(root: Schema) -> Any:
     return root.get("$schema") if type(root) is dict else None
+
+
+def _validator(root: Schema) -> Any:
+    """The class that knows its dialect."""
+    newest = jsonschema.validators.Draft202012Validator
+    return jsonschema.validators.validator_for(root, default=newest)
 
 
 def _embeds(root: Schema) -> bool:
@@ -200,7 +206,7 @@ class _Comparison:
 
     def type(self, reader: Schema, writer: Schema, where: str) -> Iterator[str]:
         """Types."""
-        wanted, given = _types(reader), _types(writer)
+        wanted, given = _named(reader["type"]), _types(writer)
         if "number" in wanted:
             wanted |= {"integer"}
         if given - wanted:
@@ -299,10 +305,11 @@ def _types(schema: Schema) -> set[str]:
     values = _values(schema)
     if values is not None:
         return {_type_of(each) for each in values}
-    given = schema.get("type")
-    if given is None:
-        return set(KINDS) - {"integer"}
-    return {given} if type(given) is str else set(given)
+    return _named(schema["type"]) if "type" in schema else set(KINDS) - {"integer"}
+
+
+def _named(types: str | list[str]) -> set[str]:
+    return {types} if type(types) is str else set(types)
 
 
 def _type_of(value: Any) -> str:

@@ -14,6 +14,7 @@ from metaray.schemas import check_compatible, check_schema
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OBJECT, "additionalProperties": False}
+DRAFT3: dict[str, Any] = {"$schema": "http://json-schema.org/draft-03/schema#"}
 TREE: dict[str, Any] = {
     "$defs": {
         "node": {
@@ -84,6 +85,7 @@ def test_what_fits(new: Any, old: Any) -> None:
         (False, True, "$: nothing is accepted any more"),
         ({"type": "integer"}, {"type": "number"}, "number is not accepted, only integer"),
         ({"type": "string"}, {}, "array or boolean"),
+        ({"type": "null", "const": []}, {"const": []}, "array is not accepted, only null"),
         ({"enum": ["a"]}, {"enum": ["a", "b"]}, '"b" is not accepted'),
         ({"enum": [1]}, {"enum": [True]}, "true is not accepted"),
         ({"const": 1}, {"type": "integer"}, "the writer may write any value"),
@@ -114,6 +116,7 @@ def test_what_fits(new: Any, old: Any) -> None:
         ),
         ({"properties": {"a": {"$id": "https://x/y"}}}, {}, "embedded cannot be compared"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, {}, "two dialects"),
+        ({**DRAFT3, "type": [{"type": "null"}]}, {**DRAFT3, "required": True}, "of draft 3"),
     ],
 )
 def test_what_does_not_fit_and_what_cannot_be_proven(new: Any, old: Any, says: str) -> None:
