@@ -1,6 +1,7 @@
 # Everything starts here. Nothing but make and a Python 3.11 or 3.12 is needed; each target sets up
 # what it needs first, once.
 
+# The quickest of these on PATH is taken; names or paths.
 PYTHONS := python3.11 python3.12 python3 python
 PYTHON  := .venv/bin/python
 STAMP   := .venv/installed
@@ -103,7 +104,6 @@ pictures: setup
 
 # The stamp says what was installed and where, and is written last: an installation that was
 # interrupted, a change of the pins, a Python that went away and a moved folder are all set up again.
-FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 
 setup:
 	@wanted=$$(cksum pyproject.toml constraints.txt; pwd); \
@@ -111,11 +111,11 @@ setup:
 	    exit 0; \
 	fi; \
 	rm -f $(STAMP); \
-	if ! { grep -qF -- "-m venv $$(pwd)/.venv" .venv/pyvenv.cfg && $(PYTHON) -c '$(FITS)' && \
+	if ! { grep -qF -- "-m venv $$(pwd)/.venv" .venv/pyvenv.cfg && $(PYTHON) -I metaray/pythons.py && \
 	       $(PYTHON) -m pip -V; } >/dev/null 2>&1; then \
 	    found=; \
 	    for python in $(PYTHONS); do \
-	        if "$$python" -c '$(FITS)' 2>/dev/null; then found=$$python; break; fi; \
+	        found=$$("$$python" -I metaray/pythons.py $(PYTHONS) 2>/dev/null) && break; \
 	    done; \
 	    if [ -z "$$found" ]; then \
 	        echo "metaray needs Python 3.11 or 3.12, with its modules venv and ensurepip." >&2; \
