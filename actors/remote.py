@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -33,6 +34,7 @@ from actors.caller import Caller
 from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
 from actors.clock import SystemClock
 from actors.controller import Controller
+from actors.cpu_latency import CpuLatency
 from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
 from actors.exporter import Exporter
@@ -83,6 +85,7 @@ class SeatActor(Seat):
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None
         self._garbage: Garbage | None = None
+        self._cpu_latency = CpuLatency(spec.settings.cpu_latency_us)
         super().__init__(
             spec,
             home=DiskHome(Path(data) / LEARNERS_FOLDER if spec.learner else Path(data)),
@@ -121,6 +124,7 @@ class SeatActor(Seat):
             self._metrics.set(self.replica)
         if self._garbage is not None:
             self._garbage.collect()
+        self._cpu_latency.look(time.monotonic(), time.process_time())
         asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)
 
     def node(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import bootstrap, calls, placement
+from actors import bootstrap, calls, cpu_latency, placement
 from actors.config import KINDS, ClusterConfig
 from actors.placement import NotEnoughNodes
 from metaray import connect_sync
@@ -71,6 +71,27 @@ def test_each_replica_has_an_autogroup_and_metadata_the_largest_share() -> None:
             assert os.getsid(process) == process
             nice = Path(f"/proc/{process}/autogroup").read_text().split()[-1]
             assert nice == (told.stdout.strip() if group == "metadata-0" else "0")
+
+
+@pytest.mark.skipif(not os.access(cpu_latency.FILE, os.W_OK), reason="nobody may ask for it here")
+def test_busy_replicas_keep_the_processors_awake_and_quiet_ones_do_not() -> None:
+    def asks(seat: str) -> bool:
+        files = Path(f"/proc/{ask(seat, 'process')}/fd")
+        return cpu_latency.FILE in [
+            each.readlink() for each in files.iterdir() if each.is_symlink()
+        ]
+
+    def busy() -> bool:
+        for number in range(200):
+            client.put(f"awake/{number}", b"")
+        return all(asks(seat) for seat in seats("metadata-0"))
+
+    with connect_sync() as client:
+        wait_for(busy, "those that work keep the processors awake")
+    wait_for(
+        lambda: not any(asks(seat) for group in GROUPS for seat in seats(group)),
+        "those that do not let them sleep",
+    )
 
 
 def test_a_second_start_changes_nothing(tenant: str) -> None:
