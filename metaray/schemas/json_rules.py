@@ -15,8 +15,8 @@ incompatible. A reader's keyword is proven by the writer's:
 
 Titles, descriptions, defaults and examples do not matter. A property that only the reader has may
 be added when the writer's objects are closed (`additionalProperties: false`), because elsewhere a
-writer may have put anything under that name. Draft 3 has other keywords under the same names, and is
-not compared.
+writer may have put anything under that name. Draft 3 has other keywords under the same names and
+is not compared.
 """
 
 from __future__ import annotations
