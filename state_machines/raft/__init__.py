@@ -65,7 +65,7 @@ Reads
 A read must see every write that was acknowledged before. The leader remembers its commit index,
 proves by a round of heartbeats that it still leads, and answers `ReadState(context, index)`: once
 the state has applied `index` the read is safe (`reads`). One round serves all reads that arrived
-before it began.
+before it began, and asks no more replicas than a quorum needs, unless they are silent.
 
 Membership
 ----------

@@ -82,6 +82,7 @@ class Raft(RaftState):
             self._hand_over(leader)  # Again, in case the first word was lost.
         else:
             self._tell_commit(leader)
+            self._ask_the_silent(leader)
 
     def _hears_quorum(self, leader: Leader) -> bool:
         present = {self.id}
@@ -163,9 +164,11 @@ class Raft(RaftState):
     def unreachable(self, peer: int) -> None:
         """The connection to this peer broke, and what was on its way may be lost."""
         match self._role:
-            case Leader(progress=progress) if peer in progress:
+            case Leader(progress=progress) as leader if peer in progress:
                 if progress[peer].state is ProgressState.REPLICATE:
                     progress[peer].probe()
+                leader.reads.broken(peer)
+                self._ask_the_silent(leader)
             case Follower(leader=leader) as follower if leader == peer:
                 # Others that have noticed too may now ask for this replica's vote.
                 follower.leader = 0
@@ -547,17 +550,22 @@ class Raft(RaftState):
         """Finish the read round that a quorum has answered, and begin the next."""
         reads, configuration = leader.reads, self._log.configuration
         if reads.round is not None and has_quorum(configuration, reads.round.acks):
-            self._reads += reads.finish()
+            self._reads += reads.finish(configuration)
         # Before it has committed in its own term it does not know what is committed.
         if reads.round is None and reads.waiting and self._log.commit >= leader.noop_index:
             self._rounds += 1
-            reads.begin(self._rounds, self._log.commit, self.id)
+            asked = reads.begin(self._rounds, self._log.commit, self.id, configuration)
             if has_quorum(configuration, (self.id,)):
-                self._reads += reads.finish()
+                self._reads += reads.finish(configuration)
                 return
-            for peer, progress in leader.progress.items():
-                if peer in configuration.voters or peer in configuration.outgoing:
-                    self._send_heartbeat(leader, peer, progress)
+            for peer in asked:
+                self._send_heartbeat(leader, peer, leader.progress[peer])
+
+    def _ask_the_silent(self, leader: Leader) -> None:
+        """Ask all who have not replied to the read round under way: those asked may never."""
+        if leader.reads.round is not None:
+            for peer in leader.reads.silent(self._log.configuration):
+                self._send_heartbeat(leader, peer, leader.progress[peer])
 
     # Replication, the follower's side (5.3).
 

@@ -8,13 +8,18 @@ a quorum of replies *to that round* come from replicas that had not left the ter
 Reads that arrive while a round is under way wait in `waiting` and share the next one: their
 heartbeats must leave after they came. A round's number is never used again, so a late reply to an
 older round proves nothing about a younger one.
+
+A round asks no more than a quorum needs: those whose replies ended the round before. Should one of
+them be silent, all are asked with the next tick, or as soon as its connection breaks, and whoever
+replies is asked from then on. In a group of three that is one heartbeat and one reply less.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from state_machines.raft.messages import ReadState
+from state_machines.raft.messages import Configuration, ReadState
+from state_machines.raft.quorum import has_quorum, majority
 
 
 @dataclass(slots=True)
@@ -24,7 +29,7 @@ class Round:
     number: int
     index: int
     contexts: list[int]
-    acks: set[int]
+    acks: list[int]
 
 
 @dataclass(slots=True)
@@ -33,28 +38,55 @@ class Reads:
 
     waiting: list[int] = field(default_factory=list)
     round: Round | None = None
+    quick: list[int] = field(default_factory=list)  # who replied to the round before
 
     @property
     def round_number(self) -> int:
         """The round under way, 0 if there is none: what the leader's heartbeats carry."""
         return self.round.number if self.round is not None else 0
 
-    def begin(self, number: int, index: int, leader: int) -> None:
-        """Start a round for all that wait; `index` is the leader's commit index now."""
+    def begin(
+        self, number: int, index: int, leader: int, configuration: Configuration
+    ) -> list[int]:
+        """Start a round for all that wait; `index` is the leader's commit index now. Returns whom
+        to ask."""
         assert self.round is None, f"round {self.round_number} is still under way"
         assert self.waiting, "a round serves at least one read"
-        self.round = Round(number, index, self.waiting, {leader})
+        self.round = Round(number, index, self.waiting, [leader])
         self.waiting = []
+        asked = [peer for peer in self.quick if _votes(configuration, peer)]
+        if has_quorum(configuration, [leader, *asked]):
+            return asked
+        return self.silent(configuration)
+
+    def silent(self, configuration: Configuration) -> list[int]:
+        """The voters that have not replied to the round under way."""
+        assert self.round is not None, "no round is under way"
+        voters = dict.fromkeys((*configuration.voters, *configuration.outgoing))
+        return [voter for voter in voters if voter not in self.round.acks]
+
+    def broken(self, peer: int) -> None:
+        """What was sent to it may be lost: do not rely on its reply."""
+        if peer in self.quick:
+            self.quick.remove(peer)
 
     def acknowledge(self, peer: int, number: int) -> bool:
         """Note a reply; whether it answered the round under way."""
         if self.round is None or number != self.round.number:
             return False
-        self.round.acks.add(peer)
+        if peer not in self.round.acks:
+            self.round.acks.append(peer)
         return True
 
-    def finish(self) -> list[ReadState]:
+    def finish(self, configuration: Configuration) -> list[ReadState]:
         """A quorum has answered the round: its reads are safe at its index."""
         assert self.round is not None, "no round is under way"
         done, self.round = self.round, None
+        # The leader comes first; of two halves, whoever replied may be needed.
+        enough = None if configuration.outgoing else majority(len(configuration.voters))
+        self.quick = done.acks[1:enough]
         return [ReadState(context, done.index) for context in done.contexts]
+
+
+def _votes(configuration: Configuration, peer: int) -> bool:
+    return peer in configuration.voters or peer in configuration.outgoing

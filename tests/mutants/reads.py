@@ -48,6 +48,27 @@ READS: Final = (
         "if reads.round is not None:",
     ),
     Mutant(
+        "a-read-round-waits-for-one-that-is-silent",
+        "design 3",
+        CORE,
+        "            self._ask_the_silent(leader)\n\n    def _hears_quorum",
+        "\n    def _hears_quorum",
+    ),
+    Mutant(
+        "a-read-round-waits-for-one-whose-connection-broke",
+        "design 3",
+        CORE,
+        "                leader.reads.broken(peer)\n                self._ask_the_silent(leader)\n",
+        "",
+    ),
+    Mutant(
+        "a-read-round-relies-on-one-that-left",
+        "law 10",
+        "state_machines.raft.reads",
+        "[peer for peer in self.quick if _votes(configuration, peer)]",
+        "[*self.quick]",
+    ),
+    Mutant(
         "a-read-does-not-wait-until-its-index-is-applied",
         "law 10",
         PENDING,
