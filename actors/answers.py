@@ -37,25 +37,8 @@ def answer(
     ]
 
 
-def hand_reads(
-    storage: StorageThread,
-    machine: Machine,
-    state: State,
-    due: Sequence[Read],
-    now_ms: Callable[[], int],
-    failed: Callable[[BaseException], None],
-) -> None:
-    """Hand these over to be answered. What goes wrong is told to `failed`, and to who asked."""
-    answers = _Answers(storage, machine, now_ms, failed)
-    few = [read for read in due if _of_single_rows(read)]
-    if few:
-        rows = sum([runs.count_of(read.request.queries) for read in few])
-        answers.here(few, Haste.HERE if rows <= SINGLE_ROWS_MAX else Haste.NONE)
-    if len(few) < len(due):
-        many = [read for read in due if not _of_single_rows(read)]
-        storage.hand(
-            partial(_reading, state), partial(answers.walk, many), partial(answers.lost, many)
-        )
+def _rows_of(reads: Sequence[Read]) -> int:
+    return sum([runs.count_of(read.request.queries) for read in reads])
 
 
 def _of_single_rows(read: Read) -> bool:
@@ -66,27 +49,56 @@ def _of_single_rows(read: Read) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
-    """The ways in which reads that are due are answered."""
+class Answers:
+    """How one replica answers its reads. What goes wrong is told to `failed`, and to who asked."""
 
     storage: StorageThread
     machine: Machine
+    state: State
     now_ms: Callable[[], int]
     failed: Callable[[BaseException], None]
 
-    def here(self, reads: Sequence[Read], haste: Haste) -> None:
+    def hand(self, due: Sequence[Read]) -> None:
+        """Hand these over to be answered."""
+        few = [read for read in due if _of_single_rows(read)]
+        if few:
+            self._here(few, Haste.HERE if _rows_of(few) <= SINGLE_ROWS_MAX else Haste.NONE)
+        if len(few) < len(due):
+            many = [read for read in due if not _of_single_rows(read)]
+            walk, lost = partial(self._walk, many), partial(self._lost, many)
+            self.storage.hand(partial(_reading, self.state), walk, lost)
+
+    def make_ahead(self, reads: Sequence[Read], commit: int, applied: int) -> None:
+        """Make the answers to reads whose round is under way, which takes longer than that. They
+        are answers once the round has ended at no later index than `applied`."""
+        little = all(map(_of_single_rows, reads)) and _rows_of(reads) <= SINGLE_ROWS_MAX
+        if applied < commit or not little:
+            return
+
+        def made(replies: list[bytes]) -> None:
+            for read, reply in zip(reads, replies, strict=True):
+                read.ahead, read.ahead_at = reply, applied
+
+        self._hand(reads, made, Haste.SPARE)
+
+    def _here(self, reads: Sequence[Read], haste: Haste) -> None:
         """Together, in their turn among the storage thread's jobs."""
+        self._hand(reads, partial(_done, reads), haste)
+
+    def _hand(
+        self, reads: Sequence[Read], done: Callable[[list[bytes]], None], haste: Haste
+    ) -> None:
         self.storage.hand(
             lambda: answer(self.machine, reads, self.now_ms()),
-            partial(_done, reads),
-            partial(self.lost, reads),
+            done,
+            partial(self._lost, reads),
             haste=haste,
         )
 
-    def walk(self, reads: Sequence[Read], reading: Reading | None) -> None:
+    def _walk(self, reads: Sequence[Read], reading: Reading | None) -> None:
         """On the reader thread, from what was taken for it."""
         if reading is None:
-            self.here(reads, Haste.NONE)  # so many views are open that it is better to wait
+            self._here(reads, Haste.NONE)  # so many views are open that it is better to wait
             return
 
         def job() -> list[bytes] | None:
@@ -98,13 +110,13 @@ class _Answers:
 
         def walked(replies: list[bytes] | None) -> None:
             if replies is None:
-                self.here(reads, Haste.NONE)  # the environment grew meanwhile
+                self._here(reads, Haste.NONE)  # the environment grew meanwhile
             else:
                 _done(reads, replies)
 
-        self.storage.hand(job, walked, partial(self.lost, reads), of_state=False, on=On.READER)
+        self.storage.hand(job, walked, partial(self._lost, reads), of_state=False, on=On.READER)
 
-    def lost(self, reads: Sequence[Read], error: BaseException) -> None:
+    def _lost(self, reads: Sequence[Read], error: BaseException) -> None:
         """They cannot be answered."""
         self.failed(error)
         refuse([read.reply for read in reads], Stopped(f"{self.machine.group}: {error}"))

@@ -63,10 +63,21 @@ class Slot:
 
 @dataclass(slots=True)
 class Read:
-    """A query call that waits for its round."""
+    """A query call that waits for its round; and its answer from the state at `ahead_at`, if that
+    was made meanwhile."""
 
     request: api.QueryRequest
     reply: asyncio.Future[bytes]
+    ahead: bytes = b""
+    ahead_at: int = 0
+
+    def answered(self, index: int) -> bool:
+        """Whether what was made ahead is its answer, now that it is safe at `index`."""
+        if not self.ahead or index > self.ahead_at:
+            return False
+        if not self.reply.done():
+            self.reply.set_result(self.ahead)
+        return True
 
 
 @dataclass(slots=True)
@@ -220,6 +231,7 @@ class Reads:
     """Queries on their way: waiting for a round, in a round, waiting for the state to catch up."""
 
     name: str
+    begun: list[Read] = field(default_factory=list)  #: in the round under way, if there is but one
     _waiting: list[Read] = field(default_factory=list)
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
     _safe: list[tuple[int, list[Read]]] = field(default_factory=list)
@@ -248,18 +260,20 @@ class Reads:
         reads, self._waiting = self._waiting, []
         context, self._next_round = self._next_round, self._next_round + 1
         self._rounds[context] = reads
+        self.begun = reads if len(self._rounds) == 1 else []
         return context, reads
 
-    def abandon(self, context: int) -> None:
+    def abandon(self, context: int, error: MetarayError) -> None:
         """The core refused this round."""
-        self._rounds.pop(context, None)
+        self.begun = []
+        refuse([read.reply for read in self._rounds.pop(context, ())], error)
 
     def confirmed(self, context: int, index: int) -> None:
         """The round is over: its reads are safe once `index` is applied."""
         reads = self._rounds.pop(context, None)
-        if reads:
-            # failpoint: read.confirmed
-            self._safe.append((index, reads))
+        # failpoint: read.confirmed
+        if reads and (later := [read for read in reads if not read.answered(index)]):
+            self._safe.append((index, later))
 
     def due(self, applied: int) -> list[Read]:
         """The reads that may be answered from the state at `applied`."""

@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from actors import pending
-from actors.answers import hand_reads
+from actors.answers import Answers
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.hooks import Hooks
@@ -94,6 +94,7 @@ class Replica:
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes.of(seat, settings, rng)
         self.reads = pending.Reads(seat)
+        self._answers = Answers(storage, machine, stores.state, clock.now_ms, self.storage_failed)
         self._saving = False
         self._applying = 0
         # A new group has applied nothing yet, but it knows who its members are.
@@ -302,6 +303,9 @@ class Replica:
                     return
                 if not self._steps:
                     break
+            if begun := self.reads.begun:
+                self.reads.begun = []
+                self._answers.make_ahead(begun, self.core.commit, self.applied.index)
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
             if (core.term, core.leader) != self._standing:
@@ -320,12 +324,11 @@ class Replica:
     def _take_reads(self) -> None:
         if (begun := self.reads.begin_round()) is None:
             return
-        context, reads = begun
+        context, _ = begun
         try:
             self.core.read(context)
         except Unavailable as error:
-            self.reads.abandon(context)
-            pending.refuse([read.reply for read in reads], pending.hinted(error, self.leader_seat))
+            self.reads.abandon(context, pending.hinted(error, self.leader_seat))
 
     def _take_proposals(self) -> None:
         """Everything that waits becomes one entry, unless a save is under way."""
@@ -411,8 +414,7 @@ class Replica:
             return begun, outcomes, state.applied
 
         def done(result: tuple[float, list[Outcome], SnapshotMeta]) -> None:
-            # Where this job came to, not where the thread is by now: watches would be told of
-            # revisions whose changes are still on their way.
+            # Not where the thread is by now: watches would hear of it before its changes.
             begun, outcomes, self.applied = result
             self._applying -= 1
             self.counters.applies += 1
@@ -433,8 +435,7 @@ class Replica:
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""
         if due := self.reads.due(self.applied.index):
-            now_ms, state = self._clock.now_ms, self.stores.state
-            hand_reads(self.storage, self._machine, state, due, now_ms, self.storage_failed)
+            self._answers.hand(due)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core
@@ -455,8 +456,7 @@ class Replica:
         self.transport.attend(0 if self.leads else self.core.leader)
         if self.leadership.notice(self.core.term if self.leads else 0):
             # Callers ask the next leader, with the same client and sequence.
-            what = f"{self.seat} lost the leadership of {self.group}"
-            error = NotLeader(what, self.leader_seat)
+            error = NotLeader(f"{self.seat} lost the leadership of {self.group}", self.leader_seat)
             self.writes.fail(error)
             self.reads.fail(error, safe_too=False)
 

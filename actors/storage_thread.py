@@ -14,6 +14,7 @@ takes for a small write. So a job may be handed over in *haste*, and while the d
     SAVE   a small save of the log: the loop waits for it, never longer than `PATIENCE_SECONDS`
     HERE   a small look at, or change of, the state in memory: it runs on the loop itself, if no
            other job that may touch the state is queued
+    SPARE  what saves time later: as HERE, or not at all, and then nobody is called back
 
 What takes longer has shown that the disk is not quick, and for `SULK_SECONDS` its like goes the
 usual way; while a save is overdue, everything does. So a heartbeat is late by that patience at
@@ -44,6 +45,10 @@ class Haste(Enum):
     NONE = "none"
     SAVE = "save"
     HERE = "here"
+    SPARE = "spare"
+
+
+_ON_THE_LOOP: Final = (Haste.HERE, Haste.SPARE)
 
 
 class On(Enum):
@@ -124,13 +129,16 @@ class StorageThread:
         taken of the state. In haste, either may be called before this returns.
         """
         made = _Job(job, done, failed, of_state, of_log=not of_state and on is On.STORAGE)
-        if haste is Haste.HERE and self._may_run_here():
-            begun = time.monotonic()
-            made.run()
-            if time.monotonic() - begun > HERE_SECONDS:
-                self._here_from = time.monotonic() + SULK_SECONDS
-            made.tell()
-            return
+        if haste in _ON_THE_LOOP:
+            if self._may_run_here():
+                begun = time.monotonic()
+                made.run()
+                if time.monotonic() - begun > HERE_SECONDS:
+                    self._here_from = time.monotonic() + SULK_SECONDS
+                made.tell()
+                return
+            if haste is Haste.SPARE:
+                return
         wait = haste is Haste.SAVE and not self.queued and time.monotonic() >= self._wait_from
         if wait:
             made.waited = threading.Lock()

@@ -51,6 +51,8 @@ class Disk:
         on: On = On.STORAGE,
     ) -> None:
         """See `StorageThread`. This disk knows no haste, and its one thread does everything."""
+        if haste is Haste.SPARE:
+            return
 
         def work() -> Callable[[], None]:
             try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.answers import SINGLE_ROWS_MAX, hand_reads
+from actors.answers import SINGLE_ROWS_MAX, Answers
 from actors.pending import Read
 from actors.storage_thread import Haste, On, StorageThread
 from state_machines import op
@@ -62,12 +62,15 @@ class Answering:
             self.group.run(PutKv(key=f"k{number}", value=b"1"))
         self.storage = Watched()
         self.failed: list[BaseException] = []
+        machine: Machine = self.group.machine
+        self.answers = Answers(
+            self.storage, machine, self.state, lambda: NOW_MS, self.failed.append
+        )
 
     async def ask(self, *reads: tuple[api.Command, ...]) -> list[api.Reply]:
         loop = asyncio.get_running_loop()
         due = [Read(api.QueryRequest(queries=each), loop.create_future()) for each in reads]
-        machine: Machine = self.group.machine
-        hand_reads(self.storage, machine, self.state, due, lambda: NOW_MS, self.failed.append)
+        self.answers.hand(due)
         return [api.Reply.FromString(await each.reply) for each in due]
 
     def page(self, reply: api.Reply) -> KvPage:
@@ -94,6 +97,31 @@ def test_single_rows_are_read_in_haste_and_long_reads_aside() -> None:
         assert answering.storage.handed == [IN_TURN]
         replies = await answering.ask((api.Command(tag="no.such"),))
         assert replies[0].results[0].code == api.INVALID
+
+    asyncio.run(run())
+
+
+def test_what_is_little_is_answered_ahead_from_all_that_is_committed() -> None:
+    async def run() -> None:
+        answering = Answering()
+        loop = asyncio.get_running_loop()
+
+        def made(*commands: api.Command, commit: int = 10, applied: int = 10) -> list[int]:
+            reads = [Read(api.QueryRequest(queries=(c,)), loop.create_future()) for c in commands]
+            answering.answers.make_ahead(reads, commit, applied)
+            assert not any(each.reply.done() for each in reads), "its round is under way"
+            replies = [api.Reply.FromString(each.ahead) for each in reads if each.ahead]
+            assert all(each.ahead_at == applied for each in reads if each.ahead)
+            return [len(each.results) for each in replies]
+
+        many = api.Command(tag=GET.tag, count=SINGLE_ROWS_MAX, body=b"\x80")
+        assert made(GET, GET) == [1, 1]
+        assert made(GET, commit=9) == [1]
+        assert answering.storage.handed == [(On.STORAGE, Haste.SPARE)] * 2
+        assert made(GET, commit=11) == []
+        assert made(GET, RANGE) == []
+        assert made(GET, many) == []
+        assert len(answering.storage.handed) == 2
 
     asyncio.run(run())
 

@@ -92,6 +92,23 @@ async def test_what_may_run_here_does_unless_the_state_is_in_use() -> None:
 
 
 @in_loop
+async def test_what_can_be_spared_is_done_here_or_not_at_all() -> None:
+    storage, disk = StorageThread("s"), threading.Event()
+    alone, before, spared = Outcome(), Outcome(), Outcome()
+    alone.hand(storage, alone.job(), haste=Haste.SPARE)
+    assert alone.ended.done()
+    assert alone.ran_on == threading.current_thread().name
+    before.hand(storage, before.job(lambda: disk.wait(LIMIT_SECONDS)))
+    spared.hand(storage, spared.job(), haste=Haste.SPARE)
+    assert storage.queued == 1
+    disk.set()
+    await before.end()
+    assert not spared.ended.done()
+    storage.close()
+    assert spared.ran_on == ""
+
+
+@in_loop
 async def test_nothing_runs_here_while_a_save_is_overdue() -> None:
     storage, disk = StorageThread("s"), threading.Event()
     save, apply = Outcome(), Outcome()

@@ -250,11 +250,45 @@ async def test_a_read_waits_for_its_round_and_for_the_state() -> None:
 @in_virtual_time
 async def test_a_refused_round_holds_nobody() -> None:
     reads = Reads("s")
-    reads.queue(read())
+    refused = read()
+    reads.queue(refused)
     begun = reads.begin_round()
     assert begun is not None
-    reads.abandon(begun[0])
+    reads.abandon(begun[0], NotLeader("lost"))
     assert len(reads) == 0
+    assert reads.begun == []
+    assert code(refused.reply) == api.NOT_LEADER
+
+
+@in_virtual_time
+async def test_an_answer_made_ahead_counts_if_the_round_ends_at_no_later_index() -> None:
+    reads = Reads("s")
+    soon, late, gone, asked = read(), read(), read(), read()
+    for each, at in ((soon, 7), (late, 6), (gone, 7)):
+        reads.queue(each)
+        each.ahead, each.ahead_at = b"made at %d" % at, at
+    reads.queue(asked)
+    gone.reply.cancel()
+    begun = reads.begin_round()
+    assert begun is not None
+    assert not soon.reply.done(), "nobody has said that this replica still leads"
+    reads.confirmed(begun[0], 7)
+    assert soon.reply.result() == b"made at 7"
+    assert reads.due(7) == [late, asked]
+
+
+@in_virtual_time
+async def test_only_a_round_that_waits_for_no_other_has_begun() -> None:
+    reads = Reads("s")
+    first, second = read(), read()
+    reads.queue(first)
+    begun = reads.begin_round()
+    assert begun is not None
+    assert reads.begun == [first]
+    reads.queue(second)
+    reads.begin_round()
+    assert reads.begun == []
+    reads.confirmed(begun[0], 1)
 
 
 @in_virtual_time

@@ -76,6 +76,13 @@ READS: Final = (
         "            if index >= 0:\n",
     ),
     Mutant(
+        "an-answer-made-ahead-counts-however-late-its-round-ends",
+        "law 10",
+        PENDING,
+        "if not self.ahead or index > self.ahead_at:",
+        "if not self.ahead:",
+    ),
+    Mutant(
         "a-stale-read-does-not-wait-for-its-revision",
         "design 3",
         PENDING,

@@ -255,10 +255,12 @@ class SimulatedStorage(StorageThread):
         took = self._condition.latency()
         quick = took < PATIENCE_SECONDS
         if quick and (
-            (haste is Haste.HERE and not self._of_state)
+            (haste in (Haste.HERE, Haste.SPARE) and not self._of_state)
             or (haste is Haste.SAVE and not self.queued)
         ):
             self._run(job, told, failed)
+            return
+        if haste is Haste.SPARE:
             return
         self.queued += 1
         self._of_state += of_state
