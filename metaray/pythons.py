@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 OLDEST = (3, 11)
 NEWEST = (3, 12)
@@ -76,13 +76,16 @@ def pace_us() -> int:
     return round(best * 1_000_000)
 
 
-def found(names: Iterable[str], path: str) -> Iterator[str]:
-    """Every executable of these names in the folders of `path`, a name after the other."""
+def found(names: Iterable[str], path: str) -> list[str]:
+    """Every executable of these names in the folders of `path`, a name after the other, by where it
+    lies in truth: a virtual environment's own Python goes when the environment is made anew."""
+    files: dict[str, None] = {}
     for name in names:
         for folder in [""] if os.sep in name else path.split(os.pathsep):
-            file = os.path.join(folder, name)
+            file = os.path.realpath(os.path.join(folder, name))
             if os.access(file, os.X_OK) and os.path.isfile(file):
-                yield file
+                files[file] = None
+    return list(files)
 
 
 def quickest(files: Iterable[str]) -> str:

@@ -49,10 +49,12 @@ def test_every_folder_of_the_path_is_looked_at(tmp_path: Path) -> None:
         _python(second, "python3", ""),
     ]
     (first / "python3").mkdir()  # no program
+    (first / "python").symlink_to(second / "python3")  # as in a virtual environment
     (second / "python3.12").touch()  # may not be run
     path = f"{first}:{tmp_path / 'gone'}:{second}"
-    assert list(pythons.found(["python3.11", "python3.12", "python3"], path)) == files
-    assert list(pythons.found([files[2], str(first / "python3")], path)) == [files[2]]
+    assert pythons.found(["python3.11", "python3.12", "python3", "python"], path) == files
+    assert pythons.found(["python"], path) == [files[2]]
+    assert pythons.found([files[2], str(first / "python3")], path) == [files[2]]
 
 
 def test_it_runs_on_its_own_and_tells_a_pace() -> None:
@@ -62,7 +64,7 @@ def test_it_runs_on_its_own_and_tells_a_pace() -> None:
     found = subprocess.run(
         [*command, sys.executable], capture_output=True, text=True, timeout=60, check=True
     )
-    assert found.stdout == f"{sys.executable}\n"
+    assert found.stdout == f"{Path(sys.executable).resolve()}\n"
 
 
 def test_another_version_does_not_fit(
