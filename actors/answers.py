@@ -1,7 +1,8 @@
 """How a replica answers reads, once it may: some in haste, and long ones beside everything else.
 
-Reads of single rows are answered together, on the loop if there is haste (`storage_thread.py`). A
-read that may walk over many rows would hold saves and applies up for as long: it is answered on the
+Reads of single rows are answered together, on the loop if there is haste (`storage_thread.py`), and
+if all that is committed is applied their answers are made while their round is under way. A read
+that may walk over many rows would hold saves and applies up for as long: it is answered on the
 reader thread, from a `storage.reading` that is taken in its turn, so that it sees every entry that
 was applied before, whole.
 """
