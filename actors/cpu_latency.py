@@ -21,9 +21,7 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = Path("/dev/cpu_dma_latency")
-BUSY_SHARE: Final = (
-    0.05  #: of a processor, taken by this process; an idle replica takes 0.01 to 0.02
-)
+BUSY_SHARE: Final = 0.05  #: of a processor, that this process uses; idle it is 0.01 to 0.02
 
 log = logging.getLogger(__name__)
 

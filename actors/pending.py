@@ -72,7 +72,8 @@ class Read:
     ahead_at: int = 0
 
     def answered(self, index: int) -> bool:
-        """Whether what was made ahead is its answer, now that it is safe at `index`."""
+        """Answer it with what was made ahead, if that is its answer now that it is safe at `index`;
+        whether it is."""
         if not self.ahead or index > self.ahead_at:
             return False
         if not self.reply.done():
