@@ -104,7 +104,6 @@ pictures: setup
 
 # The stamp says what was installed and where, and is written last: an installation that was
 # interrupted, a change of the pins, a Python that went away and a moved folder are all set up again.
-
 setup:
 	@wanted=$$(cksum pyproject.toml constraints.txt; pwd); \
 	if [ "$$(cat $(STAMP) 2>/dev/null)" = "$$wanted" ] && $(PYTHON) -c "" 2>/dev/null; then \

@@ -72,8 +72,9 @@ class Answers:
     def make_ahead(self, reads: Sequence[Read], commit: int, applied: int) -> None:
         """Make the answers to reads whose round is under way, which takes longer than that. They
         are answers once the round has ended at no later index than `applied`."""
-        little = all(map(_of_single_rows, reads)) and _rows_of(reads) <= SINGLE_ROWS_MAX
-        if applied < commit or not little:
+        if applied < commit or not all(map(_of_single_rows, reads)):
+            return
+        if _rows_of(reads) > SINGLE_ROWS_MAX:
             return
 
         def made(replies: list[bytes]) -> None:

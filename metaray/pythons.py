@@ -2,7 +2,7 @@
 
 One version of Python comes in builds of different speed: what distributors, conda and uv give was
 optimised with a profile of its own runs (PGO), what pyenv builds only if it was asked to, and then
-calls of functions take a fifth to a quarter less time. A build does not reliably say how it was
+calls of functions take a quarter less time or so. A build does not reliably say how it was
 made (Debian's does not), so it is measured, in a tenth of a second for each.
 
     python metaray/pythons.py python3.11 /opt/bin/python3    # the quickest of these on PATH

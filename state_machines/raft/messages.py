@@ -34,6 +34,10 @@ class Configuration:
         """Whether two majorities are needed."""
         return bool(self.outgoing)
 
+    def has_vote(self, replica: int) -> bool:
+        """Whether it has a vote: in either half, if there are two."""
+        return replica in self.voters or replica in self.outgoing
+
     @property
     def members(self) -> tuple[int, ...]:
         """Everyone who gets entries, sorted."""

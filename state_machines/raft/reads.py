@@ -11,7 +11,8 @@ older round proves nothing about a younger one.
 
 A round asks no more than a quorum needs: those whose replies ended the round before. Should one of
 them be silent, all are asked with the next tick, or as soon as its connection breaks, and whoever
-replies is asked from then on. In a group of three that is one heartbeat and one reply less.
+replies is asked from then on. A slow one is found out too: the longer its rounds take, the likelier
+a tick falls into one.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Reads:
         assert self.waiting, "a round serves at least one read"
         self.round = Round(number, index, self.waiting, [leader])
         self.waiting = []
-        asked = [peer for peer in self.quick if _votes(configuration, peer)]
+        asked = [peer for peer in self.quick if configuration.has_vote(peer)]
         if has_quorum(configuration, [leader, *asked]):
             return asked
         return self.silent(configuration)
@@ -83,10 +84,6 @@ class Reads:
         assert self.round is not None, "no round is under way"
         done, self.round = self.round, None
         # The leader comes first; of two halves, whoever replied may be needed.
-        enough = None if configuration.outgoing else majority(len(configuration.voters))
+        enough = None if configuration.joint else majority(len(configuration.voters))
         self.quick = done.acks[1:enough]
         return [ReadState(context, done.index) for context in done.contexts]
-
-
-def _votes(configuration: Configuration, peer: int) -> bool:
-    return peer in configuration.voters or peer in configuration.outgoing

@@ -194,7 +194,7 @@ class RaftState:
         return self._may_vote(configuration) and not log.installing and self._term < TERM_MAX
 
     def _may_vote(self, configuration: Configuration) -> bool:
-        return self.id in configuration.voters or self.id in configuration.outgoing
+        return configuration.has_vote(self.id)
 
     def _removed(self) -> bool:
         """Whether the configuration in force has no vote for this replica, and will not again."""

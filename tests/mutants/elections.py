@@ -118,7 +118,7 @@ ELECTIONS: Final = (
         "a-learner-stands-for-election",
         "Raft 6",
         STATE,
-        "return self.id in configuration.voters or self.id in configuration.outgoing",
+        "return configuration.has_vote(self.id)",
         "return self.id in configuration.members",
     ),
     Mutant(

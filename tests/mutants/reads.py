@@ -65,7 +65,7 @@ READS: Final = (
         "a-read-round-relies-on-one-that-left",
         "law 10",
         "state_machines.raft.reads",
-        "[peer for peer in self.quick if _votes(configuration, peer)]",
+        "[peer for peer in self.quick if configuration.has_vote(peer)]",
         "[*self.quick]",
     ),
     Mutant(
