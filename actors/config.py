@@ -114,6 +114,10 @@ class RaftSettings:
     metadata_nice: int = _setting(-10, -20, 19)
     """The nice value of the autogroups of metadata's voters (`autogroup`). 0: as all others."""
 
+    metadata_slice_us: int = _setting(100, 0, 100_000)
+    """How long a turn of metadata's voters at the processor is (`slices`; Linux takes 100 and more
+    for what they are). 0: as all others'."""
+
     cpu_latency_us: int = _setting(0, -1, 10_000)
     """While a replica is busy, idle processors of its machine wake up within this many microseconds
     (`cpu_latency`). 0: they do not sleep. -1: as the machine likes."""

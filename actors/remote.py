@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from actors import autogroup
+from actors import autogroup, slices
 from actors.caller import Caller
 from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
 from actors.clock import SystemClock
@@ -81,6 +81,7 @@ class SeatActor(Seat):
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
         voter_of_metadata = spec.kind == "metadata" and not spec.learner
         autogroup.begin(spec.settings.metadata_nice if voter_of_metadata else 0)
+        slices.shorten(spec.settings.metadata_slice_us if voter_of_metadata else 0)
         data = os.environ.get(DATA_VARIABLE, "")
         self._keeper: ControllerKeeper | None = None
         self._endpoint: Endpoint | None = None

@@ -73,6 +73,7 @@ async def started(client: Client, module: str, *words: str) -> AsyncIterator[Oth
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_BYTES_MAX,
+        start_new_session=True,  # and an autogroup of its own, as another broker's has
     )
     try:
         other = Other(process)

@@ -110,6 +110,7 @@ def test_what_is_not_said_keeps_its_default(metadata: object) -> None:
         ({"raft": {"metadata_nice": -21}}, "metadata_nice must be between -20 and 19, not -21"),
         ({"raft": {"metadata_nice": "20"}}, "metadata_nice must be between -20 and 19, not 20"),
         ({"raft": {"metadata_nice": "--1"}}, "metadata_nice must be a whole number, not '--1'"),
+        ({"raft": {"metadata_slice_us": -1}}, "metadata_slice_us must be between 0 and 100000"),
         ({"raft": {"cpu_latency_us": -2}}, "cpu_latency_us must be between -1 and 10000, not -2"),
         ({"raft": {"cpu_latency_us": "1 us"}}, "cpu_latency_us must be a whole number, not '1 us'"),
         ({"raft": {"write_timeout": 10**30}}, "write_timeout_ms must be between 100 and 600000"),

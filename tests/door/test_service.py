@@ -20,6 +20,7 @@ from metaray.overview import overview
 from metaray.service import start_service
 from state_machines.errors import Conflict, NotFound, Stopped
 from tests.door.seats import ask, leader, seats, statuses, wait_for, wait_until_whole
+from tests.kernel import slices_ns, takes_slices
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("service")]
 
@@ -71,6 +72,16 @@ def test_each_replica_has_an_autogroup_and_metadata_the_largest_share() -> None:
             assert os.getsid(process) == process
             nice = Path(f"/proc/{process}/autogroup").read_text().split()[-1]
             assert nice == (told.stdout.strip() if group == "metadata-0" else "0")
+
+
+@pytest.mark.skipif(not takes_slices(), reason="this kernel takes no slices, or hides them")
+def test_voters_of_metadata_have_short_turns_and_no_others() -> None:
+    wanted = {ClusterConfig().raft.metadata_slice_us * 1_000}
+    for group in GROUPS:
+        for seat in seats(group):
+            found = slices_ns(ask(seat, "process"))
+            assert len(found) > 1
+            assert ({*found} == wanted) == (group == "metadata-0")
 
 
 @pytest.mark.skipif(not os.access(cpu_latency.FILE, os.W_OK), reason="nobody may ask for it here")
