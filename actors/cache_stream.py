@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import groupby
 from typing import Any, Final, Protocol
 
@@ -27,9 +27,9 @@ import msgpack
 from actors.config import RaftSettings
 from actors.wanted import PARTS_MAX, Part, Wanted, has_tenant
 from actors.watches import History
+from state_machines.changes import Change, Changes
 from state_machines.errors import Compacted, MetarayError
 from state_machines.keyvalue import Part as KeyPart
-from state_machines.machine import Change
 from state_machines.table_rows import ReadRows
 from state_machines.tables import TABLES
 from state_machines.wire import api_pb2 as api
@@ -79,7 +79,7 @@ class Share:
         self.turn = 0  #: how often it was begun
         self.ready = asyncio.Event()
         self._keys: list[Key] | None = None  # in order, once somebody wanted them so
-        self._pending: list[tuple[int, list[Change]]] | None = []  # heard while it is filled
+        self._pending: list[tuple[int, Iterable[Change]]] | None = []  # heard while it is filled
 
     def begin(self, revision: int) -> None:
         """Nothing is known but that every change after this revision will be heard."""
@@ -90,7 +90,7 @@ class Share:
         self.turn += 1
         self.ready.clear()
 
-    def hear(self, revision: int, changes: list[Change]) -> None:
+    def hear(self, revision: int, changes: Iterable[Change]) -> None:
         """What one revision changed."""
         if self._pending is not None:
             self._pending.append((revision, changes))
@@ -301,10 +301,12 @@ class Stream:
         for revision, together in groupby(reply.changes, lambda each: each.revision):
             if revision <= self.position:
                 continue
-            changes: list[Change] = [
-                (each.table, tuple(msgpack.unpackb(each.key)), each.row or None)
-                for each in together
-            ]
+            changes = Changes.of(
+                [
+                    (each.table, tuple(msgpack.unpackb(each.key)), each.row or None)
+                    for each in together
+                ]
+            )
             self.history.add(revision, changes)
             self._share_out(revision, changes)
         self.history.applied(reply.revision)
@@ -312,7 +314,7 @@ class Stream:
         if reply.changes:
             self._grew()
 
-    def _share_out(self, revision: int, changes: list[Change]) -> None:
+    def _share_out(self, revision: int, changes: Changes) -> None:
         if (whole := self.shares.get("")) is not None:
             whole.hear(revision, changes)
         if not has_tenant(self.table):

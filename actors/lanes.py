@@ -229,13 +229,15 @@ class QueueLane(Lane, ABC):
             after = self._drain.retry_after_ms(len(self._waiting))
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
-        size = runs.weight(operation) if runs.flat(kind) else len(op.encode(operation))
+        body = b"" if runs.flat(kind) else op.encode(operation)
+        size = len(body) or runs.weight(operation)
         if size > REQUEST_BYTES_MAX:
             raise BY_CODE["INVALID"](
                 f"{op.tag(operation)}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
         loop = asyncio.get_running_loop()
-        waiting = Waiting(operation, size, loop.create_future(), deadline, stale, min_revision)
+        future = loop.create_future()
+        waiting = Waiting(operation, body, size, future, deadline, stale, min_revision)
         if self._alarm is None or deadline < self._alarm.when():
             self._wake_at(deadline)
         self._waiting.append(waiting)

@@ -33,6 +33,7 @@ class Waiting:
     """An operation that waits for its result."""
 
     operation: Any
+    body: bytes  #: empty for one that may go in a run
     size: int
     result: asyncio.Future[Any]
     deadline: float
@@ -60,14 +61,21 @@ def live(batch: Sequence[Waiting], trace: Trace) -> list[Waiting]:
 def commands_of(batch: Sequence[Waiting]) -> list[api.Command]:
     """What a batch says, in order; what follows one of its class goes as a run with it."""
     made: list[api.Command] = []
-    operations = [each.operation for each in batch]
-    for kind, some in itertools.groupby(operations, type):
+    for kind, some in itertools.groupby(batch, _kind):
         same = list(some)
         if len(same) > 1 and runs.flat(kind):
-            made.append(api.Command(tag=op.TAGS[kind], body=runs.pack(same), count=len(same)))
+            body = runs.pack([each.operation for each in same])
+            made.append(api.Command(tag=op.TAGS[kind], body=body, count=len(same)))
         else:
-            made += [api.Command(tag=op.TAGS[kind], body=op.encode(each)) for each in same]
+            made += [
+                api.Command(tag=op.TAGS[kind], body=each.body or op.encode(each.operation))
+                for each in same
+            ]
     return made
+
+
+def _kind(waiting: Waiting) -> type:
+    return type(waiting.operation)
 
 
 def resolve(

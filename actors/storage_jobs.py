@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from actors.storage_thread import Haste
-from state_machines.machine import Admitted, Applied, Change, Machine
+from state_machines.changes import Changes
+from state_machines.machine import Admitted, Applied, Machine
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
 from storage.state import State
@@ -18,7 +19,7 @@ from storage.stores import Stores
 SMALL_SAVE_BYTES: Final = 32 << 10  #: of entries
 SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries: a millisecond or two
 
-Outcome = tuple[int, int, list[Applied], list[Change]]
+Outcome = tuple[int, int, list[Applied], Changes]
 """Index and term of an applied entry, the reply of each of its proposals, what it changed."""
 
 

@@ -13,17 +13,17 @@ everything. Whoever waits, waits at few places, and hears only of what touches t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Final, Self
 
 from state_machines import names, op
+from state_machines.changes import Changes
 from state_machines.errors import Invalid, NotFound
 from state_machines.keyvalue import Part as KeyPart
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.machine import Change
 from state_machines.tables import TABLES
 from state_machines.wire import api_pb2 as api
 
@@ -147,23 +147,19 @@ def of_kind(groups: Iterable[str], kind: str) -> list[str]:
     return sorted(found, key=lambda group: (len(group), group))
 
 
-def places_of(changes: Sequence[Change]) -> tuple[Place, ...]:
+def places_of(changes: Changes) -> tuple[Place, ...]:
     """Where these are looked up by, in the order in which they touched it."""
-    table = changes[0][0]
-    if len(changes) == 1 or len(set(map(_TABLE, changes))) == 1:
-        if not has_tenant(table):
-            return _places(table, "")
-        tenants = dict.fromkeys(map(_FIRST, map(_KEY, changes)))
-        if len(tenants) == 1:
-            return _places(table, changes[0][1][0])
-        touched = [(table, tenant) for tenant in tenants]
-    else:
-        both = {(name, key[0] if has_tenant(name) else ""): None for name, key, _ in changes}
-        touched = list(both)
+    touched = {
+        (table, tenant): None
+        for table, keys, _ in changes.runs
+        for tenant in (dict.fromkeys(map(_FIRST, keys)) if has_tenant(table) else ("",))
+    }
+    if len(touched) == 1:
+        return _places(*next(iter(touched)))
     return tuple(dict.fromkeys([place for each in touched for place in _places(*each)]))
 
 
-_TABLE, _KEY, _FIRST = itemgetter(0), itemgetter(1), itemgetter(0)
+_FIRST = itemgetter(0)
 
 
 @lru_cache(maxsize=PLACES_KEPT)

@@ -24,13 +24,13 @@ import msgpack
 
 from actors.config import RaftSettings
 from actors.wanted import EVERYTHING, Place, Wanted, places_of
+from state_machines.changes import Changes
 from state_machines.errors import Compacted, Overloaded
 from state_machines.limits import PAGE_BYTES_MAX
-from state_machines.machine import Change
 from state_machines.wire import api_pb2 as api
 
 OVERHEAD_BYTES: Final = 200  #: what a change costs beside its row
-ENTRY_BYTES: Final = 200  #: what an entry costs beside its changes
+ENTRY_BYTES: Final = 400  #: what an entry costs beside its changes
 PLACE_BYTES: Final = 16  #: and for each place that it touches
 WATCHERS_MAX: Final = 10_000  #: waiting at one replica
 PAGE_MAX: Final = 10_000  #: changes in one reply, softly
@@ -42,7 +42,7 @@ class Entry:
     """What one entry of the group's log changed, and when it was heard of."""
 
     revision: int
-    changes: list[Change]
+    changes: Changes
     places: tuple[Place, ...]
     size: int
     heard: float
@@ -115,13 +115,13 @@ class History:
 
     # -- what happens -----------------------------------------------------------------------
 
-    def add(self, revision: int, changes: list[Change]) -> None:
+    def add(self, revision: int, changes: Changes) -> None:
         """An entry was applied."""
         if not changes:
             return
         places = places_of(changes)
-        size = ENTRY_BYTES + PLACE_BYTES * len(places)
-        size += sum([OVERHEAD_BYTES + len(row or b"") for _, _, row in changes])
+        size = ENTRY_BYTES + PLACE_BYTES * len(places) + OVERHEAD_BYTES * len(changes)
+        size += sum([sum(map(len, filter(None, rows))) for _, _, rows in changes.runs])
         entry = Entry(revision, changes, places, size, self._now)
         for place in places:
             log = self._logs.get(place)

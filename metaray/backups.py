@@ -126,7 +126,7 @@ class Leased:
         """Whether a row of the backup is one of them."""
         if not self._marks:
             return False
-        stored = self._pack((revision, packing.row_values(row)))
+        stored = known.table.encode(row, revision, self._pack)
         key = row_key.pack(known.table.key_of(row))
         return _mark(known.table.name, key, *lease.marks(known.table, stored)) in self._marks
 

@@ -28,8 +28,9 @@ import state_machines.offset
 import state_machines.table_rows
 import state_machines.transaction  # noqa: F401 - registers the entities
 from state_machines import clients, op, packing, quota, runs, slots
+from state_machines.changes import Changes
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
-from state_machines.keyvalue import KeyValue, Part
+from state_machines.keyvalue import KeyValue
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.op import Stamp
 from state_machines.raft.messages import Entry
@@ -62,9 +63,6 @@ CLOCK: Final = Table("group.clock", Clock, key=("name",))
 NAME: Final = "clock"
 CLOCK_KEY: Final = (NAME,)
 
-Change = tuple[str, tuple[Part, ...], bytes | None]
-"""Table, key and stored row of something that changed; None for one that was deleted."""
-
 
 class Machine:
     """Applies the entries of one group to its rows."""
@@ -73,7 +71,7 @@ class Machine:
         self.kind = kind
         self.group = group
         self._store = store
-        self._changes: list[Change] = []
+        self._changes = Changes()
 
     # -- before the log ---------------------------------------------------------------------
 
@@ -125,9 +123,9 @@ class Machine:
             outcomes.append(Applied(each.client, each.sequence, reply))
         return outcomes
 
-    def take_changes(self) -> list[Change]:
+    def take_changes(self) -> Changes:
         """The rows that commands have changed since this was last asked, in order: for watches."""
-        changes, self._changes = self._changes, []
+        changes, self._changes = self._changes, Changes()
         return changes
 
     @staticmethod
@@ -158,7 +156,7 @@ class Machine:
         for command, decoded in zip(proposal.commands, known, strict=True):
             assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
             answers.add(command, decoded)
-        self._changes += answers.changes
+        self._changes.join(answers.changes)
         data = reply.SerializeToString()
         # failpoint: apply.before_keep
         clients.keep(db, client, proposal, data)
@@ -194,7 +192,7 @@ class _Answers:
     def __init__(
         self, machine: Machine, db: Tables, at: Stamp, reply: api.Reply, registry: dict[str, type]
     ) -> None:
-        self.changes: list[Change] = []
+        self.changes = Changes()
         self._machine = machine
         self._db = db
         self._at = at
@@ -238,7 +236,7 @@ class _Answers:
         except Rejected:
             db.roll_back()
             raise
-        self.changes += db.written()
+        self.changes.join(db.take_written())
         return reply
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
@@ -269,7 +267,7 @@ class _Answers:
         else:
             self._db.begin()
             yield from at_once(self._db, self._at, run)
-            self.changes += self._db.written()
+            self.changes.join(self._db.take_written())
 
     def _one_by_one(self) -> bool:
         """Whether each operation of a run has to be asked for its slot or its tenant."""

@@ -6,8 +6,9 @@ name. There are no floats, integers are 64-bit, a name comes once in a map, and 
 `DEPTH_MAX` (law 18). `check` asks the same of a value that is still an object, so that a client
 learns of its mistake before it sends anything.
 
-Rows in the state are packed as lists instead (`pack_row`): they are our own, checksummed below, and
-there are millions of them. A row class may grow by fields with defaults at its end, never shrink.
+Rows in the state are packed as lists instead (`row_packer`): they are our own, checksummed below,
+and there are millions of them. A row class may grow by fields with defaults at its end, never
+shrink. The hottest rows have a form of their own (`layout`).
 """
 
 from __future__ import annotations
@@ -345,9 +346,9 @@ def _checked_dataclass(kind: type) -> Decoder:
 # -- rows ---------------------------------------------------------------------------------------
 
 
-def row_packer() -> Callable[[tuple[int, Sequence[Any]]], bytes]:
+def row_packer() -> Callable[[Any], bytes]:
     """Packs (revision, plain values in the order of the row's fields), again and again."""
-    packer: Callable[[tuple[int, Sequence[Any]]], bytes] = msgpack.Packer().pack
+    packer: Callable[[Any], bytes] = msgpack.Packer().pack
     return packer
 
 
@@ -361,13 +362,12 @@ unpack_values: Final[Callable[[bytes], tuple[int, list[Any]]]] = msgpack.unpackb
 """A row's revision and plain values. The bytes are our own and were checked below."""
 
 
-def unpack_row(kind: Any, data: bytes) -> tuple[Any, int]:
-    """The row and its revision."""
-    revision, values = unpack_values(data)
+def row_of(kind: Any, values: list[Any]) -> Any:
+    """The row with these values, which are changed to what their fields are declared as."""
     for place, convert, name in _converters(kind):
         if place < len(values):
             values[place] = convert(values[place], name)
-    return kind(*values), revision
+    return kind(*values)
 
 
 @cache

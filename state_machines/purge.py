@@ -85,7 +85,9 @@ def purge(db: Tables, at: Stamp, kind: str, tenant: str, limit: int) -> Purged:
                     break
             if not keys:
                 break
-    return Purged(sum(value is None for _, _, value in db.written()[start:]), full)
+    return Purged(
+        sum(value is None for _, _, value in itertools.islice(db.written(), start, None)), full
+    )
 
 
 def _some(db: Tables, table: Table[Any], tenant: str, count: int) -> list[tuple[Part, ...]]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 from state_machines import packing
+from state_machines.changes import Changes
 from state_machines.errors import Invalid, Rejected
 from state_machines.keyvalue import KeyValue, Part
+from state_machines.layout import Layout
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.op import EVERY_KIND
 
@@ -44,6 +45,7 @@ class Table(Generic[R]):
     slot_rule: Callable[..., tuple[str, ...]] | None = None  #: of the key's parts; before all else
     revision_field: str = ""  #: of rows that carry a revision of their own: what clients see
     identity_field: str = ""  #: a number that no other row at this key has ever had (an epoch)
+    layout: Layout | None = None  #: of its rows, if they are not msgpack
 
     def __post_init__(self) -> None:
         assert self.name not in TABLES, f"table declared twice: {self.name}"
@@ -55,7 +57,19 @@ class Table(Generic[R]):
 
     def decode(self, value: bytes) -> tuple[R, int]:
         """A stored row and its revision."""
-        return packing.unpack_row(self.row, value)
+        revision, values = self.values_of(value)
+        return packing.row_of(self.row, values), revision
+
+    def values_of(self, value: bytes) -> tuple[int, list[Any]]:
+        """Revision and plain values of a stored row, in the order of its fields."""
+        return packing.unpack_values(value) if self.layout is None else self.layout.unpack(value)
+
+    def encode(self, row: R, revision: int, pack: Callable[[Any], bytes]) -> bytes:
+        """What is stored of a row. `pack`: `packing.row_packer`."""
+        values = packing.row_values(row)
+        if self.layout is None:
+            return pack((revision, values))
+        return self.layout.pack(pack, revision, values)
 
     @property
     def kind(self) -> str:
@@ -79,7 +93,7 @@ class Table(Generic[R]):
 
     def revision_of(self, value: bytes) -> int:
         """The revision of a stored row, as a client sees it."""
-        revision, values = packing.unpack_values(value)
+        revision, values = self.values_of(value)
         if self.revision_field:
             revision = values[self._place(self.revision_field)]
         return revision
@@ -88,7 +102,7 @@ class Table(Generic[R]):
         """The number by which a stored row differs from others at its key; 0 if it has none."""
         if not self.identity_field:
             return 0
-        identity: int = packing.unpack_values(value)[1][self._place(self.identity_field)]
+        identity: int = self.values_of(value)[1][self._place(self.identity_field)]
         return identity
 
     def _place(self, field: str) -> int:
@@ -108,7 +122,7 @@ class Tables:
         self._given = 0
         self._parts = 0  # how deep in parts of a command that can be taken back alone
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
-        self._written: list[tuple[str, tuple[Part, ...], bytes | None]] = []
+        self._written = Changes()
 
     def get(self, table: Table[R], *key: Part) -> R | None:
         """The row at a key."""
@@ -122,7 +136,7 @@ class Tables:
 
     def put(self, table: Table[R], row: R) -> None:
         """Set a row. It now has this entry's revision."""
-        value = self.pack((self.revision, packing.row_values(row)))
+        value = table.encode(row, self.revision, self.pack)
         self.set(table.name, table.key_of(row), value)
 
     def delete(self, table: Table[R], *key: Part) -> bool:
@@ -189,7 +203,7 @@ class Tables:
         place = (table, key)
         if place not in self._journal:
             self._journal[place] = self.store.get(table, key)
-        self._written.append((table, key, value))
+        self._written.add(table, key, value)
         if value is None:
             self.store.delete(table, key)
         else:
@@ -199,7 +213,7 @@ class Tables:
         """`set`, by who has just read `old` there."""
         place = (table, key)
         self._journal.setdefault(place, old)
-        self._written.append((table, key, new))
+        self._written.add(table, key, new)
         if new is None:
             self.store.delete(table, key)
         else:
@@ -213,7 +227,7 @@ class Tables:
         if self._parts:
             self.set(table, key, value)
             return
-        self._written.append((table, key, value))
+        self._written.add(table, key, value)
         if value is None:
             self.store.delete(table, key)
         else:
@@ -227,23 +241,28 @@ class Tables:
             for key, value in zip(keys, values, strict=True):
                 self.set(table, key, value)
             return
-        self._written += zip(repeat(table), keys, values, strict=False)
+        self._written.add_many(table, keys, values)
         self.store.put_many(table, keys, values)
 
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""
         self._journal.clear()
-        self._written = []
+        self._written = Changes()
 
-    def written(self) -> list[tuple[str, tuple[Part, ...], bytes | None]]:
-        """Table, key and stored row (None: deleted) of all that the command wrote, in order."""
+    def written(self) -> Changes:
+        """All that the command has written so far, in order."""
         return self._written
+
+    def take_written(self) -> Changes:
+        """All that the command has written, now that it is done."""
+        written, self._written = self._written, Changes()
+        return written
 
     def roll_back(self) -> None:
         """The command was refused: everything is as before it began."""
         self._undo()
         self._journal.clear()
-        self._written = []
+        self._written = Changes()
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -255,7 +274,7 @@ class Tables:
             yield
         except Rejected:
             self._undo()
-            del self._written[written:]
+            self._written.cut(written)
             self._journal = {}
             raise
         finally:

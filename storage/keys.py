@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
+from operator import add
 from struct import Struct
 from typing import Any
 
@@ -83,7 +84,7 @@ def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:
     longest = max(map(len, leads))
     if longest > LEAD_BYTES or raw is None or longest + max(map(len, raw)) >= KEY_BYTES:
         return [encode(each) for each in keys]
-    return [lead + each for lead, each in zip(leads, raw, strict=True)]
+    return list(map(add, leads, raw))
 
 
 def _uncut(last: Any) -> list[bytes] | None:
@@ -93,6 +94,8 @@ def _uncut(last: Any) -> list[bytes] | None:
         return list(map(str.encode, last))
     if kinds != {int} or min(last) < -_SIGN or max(last) >= _SIGN:
         return None
+    if min(last) >= 0 and max(last) < len(_SMALL):
+        return list(map(_SMALL.__getitem__, last))
     return list(map(_UNSIGNED.pack, map(_SIGN.__add__, last)))
 
 
@@ -160,3 +163,6 @@ def _integer(value: int) -> bytes:
         return (value + _SIGN).to_bytes(8, "big")
     except OverflowError:
         raise BadKey(f"{value} does not fit 64 bits with a sign") from None
+
+
+_SMALL = [_integer(number) for number in range(1_024)]  # the numbers of most partitions

@@ -9,25 +9,24 @@ names those that were refused, and only those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from state_machines import names, packing, quota
-from state_machines.errors import BY_CODE, Conflict, Fenced, Invalid
-from state_machines.keyvalue import Part
+from state_machines.errors import BY_CODE, Invalid
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.offset import activity, rows
-from state_machines.offset.history import Keeper
+from state_machines.offset.one_by_one import ABSENT, REFUSED, Guard, OneByOne
 from state_machines.offset.rows import (
+    LAYOUT,
     LEADER_EPOCH_MAX,
     METADATA_BYTES_MAX,
     NO_GENERATION,
     NO_LEADER_EPOCH,
     OFFSETS,
     PARTITION_MAX,
-    Group,
     Offset,
 )
 from state_machines.op import Stamp, command, query
@@ -48,11 +47,6 @@ __all__ = [
     "OffsetPage",
     "RefusedCommits",
 ]
-
-ABSENT: Final = -1  #: what a commit expects where there is no offset yet
-
-_OFFSET, _METADATA, _COMMITS = rows.OFFSET, rows.METADATA, rows.COMMITS
-_COMMIT_MS, _LEADER_EPOCH, _KEEP_MS = rows.COMMIT_MS, rows.LEADER_EPOCH, rows.KEEP_MS
 
 
 class OffsetCommit(NamedTuple):
@@ -181,57 +175,6 @@ def _pick(column: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
     return tuple([column[index] for index in indexes]) if column else ()
 
 
-class _Guard:
-    """Looks at the commits of a batch one by one, and notes which are refused."""
-
-    def __init__(self, asked: MoreColumns, fenced: Mapping[str, Group]) -> None:
-        self.accepted = 0
-        self._fenced = fenced  # the groups that are, by name
-        self._asked = zip(
-            asked.expected or repeat(None),
-            asked.generations or repeat(NO_GENERATION),
-            asked.members or repeat(""),
-            strict=False,
-        )
-        self._place = 0
-        self._refused: list[tuple[int, str, str]] = []
-
-    def refuses(self, group: str, offset: int) -> bool:
-        """Whether the next commit is refused, where `offset` is now."""
-        expected, generation, member = next(self._asked)
-        place, self._place = self._place, self._place + 1
-        error = self._error(group, offset, expected, generation, member)
-        if error is None:
-            self.accepted += 1
-            return False
-        self._refused.append((place, *error))
-        return True
-
-    def _error(
-        self, group: str, offset: int, expected: int | None, generation: int, member: str
-    ) -> tuple[str, str] | None:
-        in_force, holder = NO_GENERATION, ""
-        if (known := self._fenced.get(group)) is not None:
-            if known.state != rows.LIVE:
-                return Conflict.code, "group: it is being deleted"
-            in_force, holder = known.generation, known.member
-        if generation != in_force:
-            return Fenced.code, f"generation: {generation}, in force is {in_force}"
-        if holder and member != holder:
-            return Fenced.code, "member: another one holds the generation"
-        if expected is not None and expected != offset:
-            return Conflict.code, f"expected: {expected}, the offset is {offset}"
-        return None
-
-    @property
-    def refused(self) -> RefusedCommits | None:
-        """What was refused so far."""
-        if not self._refused:
-            return None
-        places, codes, details = zip(*self._refused, strict=True)
-        return RefusedCommits(places, codes, details)
-
-
 @command("offset.commit")
 class CommitOffsets:
     """Commit offsets: columns of the same length, one place a commit.
@@ -327,80 +270,72 @@ class CommitOffsets:
     def apply(self, db: Tables, at: Stamp) -> CommitReply:
         """Every commit counts, also when one batch names a partition twice.
 
-        Rows are handled as plain values here (`StoredOffset`'s fields in order): making two
-        objects a commit would double what one costs. QuotaExceeded when the tenant commits too
-        often.
+        QuotaExceeded when the tenant commits too often.
         """
+        # Rows are no objects here: making two a commit would double what one costs.
         tenant, now_ms = self.tenant, at.now_ms
         limits = quota.of(db, tenant)
         if limits is not None:
             quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
-        unpack, pack, revision = packing.unpack_values, db.pack, db.revision
         count = len(self.groups)
-        tenants = repeat(tenant, count)
-        keys = tuple(zip(tenants, self.groups, self.topics, self.partitions, strict=True))
+        keys = tuple(zip(repeat(tenant), self.groups, self.topics, self.partitions, strict=False))
         before = db.store.get_many(OFFSETS.name, keys)
-        # What this batch has written, if it names a partition twice.
-        again: dict[tuple[Part, ...], bytes] | None = {} if len(set(keys)) < count else None
-        done: list[tuple[Part, ...]] = []
-        written: list[bytes] = []
-        metadata = self.metadata or repeat("", count)
-        more = self.more or _NOTHING_MORE
-        epochs = more.leader_epochs or repeat(NO_LEADER_EPOCH, count)
-        guard = self._guard(db, more)
-        keeper: Keeper | None = None
+        guard = self._guard(db, self.more or _NOTHING_MORE)
+        if guard is None and len(set(keys)) == count:
+            written, left = self._replaced(before, db.revision, now_ms)
+        else:
+            written, left = [REFUSED] * count, range(count)
         new: dict[str, int] = {}
         late: dict[str, int] = {}  # groups with a partition that is new in this hour
-        hour_ms = now_ms - now_ms % rows.BUCKET_MS
-        for key, stored, group, offset, note, epoch in zip(
-            keys, before, self.groups, self.offsets, metadata, epochs, strict=True
-        ):
-            old = stored if again is None else again.get(key, stored)
-            if old is None:
-                if guard is not None and guard.refuses(group, ABSENT):
-                    continue
-                new[group] = new.get(group, 0) + 1
-                values: list[Any] = [*key, offset, note, 1, now_ms, now_ms, epoch, 0, 0, 0]
-            else:
-                _, values = unpack(old)
-                if guard is not None and guard.refuses(group, values[_OFFSET]):
-                    continue
-                try:
-                    keep_ms = values[_KEEP_MS]
-                except IndexError:
-                    values += rows.OFFSET_LATER
-                    keep_ms = 0
-                if keep_ms <= now_ms:
-                    if values[_COMMIT_MS] < hour_ms:
-                        late[group] = 1
-                    keeper = keeper or Keeper(db, now_ms)
-                    keeper.keep(key, values)
-                values[_OFFSET] = offset
-                values[_METADATA] = note
-                values[_COMMITS] += 1
-                values[_COMMIT_MS] = now_ms
-                values[_LEADER_EPOCH] = epoch
-            value = pack((revision, values))
-            done.append(key)
-            written.append(value)
-            if again is not None:
-                again[key] = value
-        db.settle_many(OFFSETS.name, keys if len(done) == count else tuple(done), written)
+        if left:
+            rest = OneByOne(self, db, now_ms, new, late, guard)
+            for place in left:
+                written[place] = rest.commit(place, keys[place], before[place])
+        if guard is None:
+            db.settle_many(OFFSETS.name, keys, written)
+        else:
+            db.settle_many(
+                OFFSETS.name, tuple(compress(keys, written)), list(compress(written, written))
+            )
         if new or late:
             activity.heard(db, now_ms, tenant, late, new)
         if guard is None:
             return CommitReply(count, now_ms)
-        return CommitReply(guard.accepted, now_ms, guard.refused)
+        refused = RefusedCommits(*zip(*guard.refused, strict=True)) if guard.refused else None
+        return CommitReply(guard.accepted, now_ms, refused)
 
-    def _guard(self, db: Tables, more: MoreColumns) -> _Guard | None:
+    def _replaced(
+        self, before: Sequence[bytes | None], revision: int, now_ms: int
+    ) -> tuple[list[bytes], Sequence[int]]:
+        """The rows after commits that replace an offset and do nothing else; and the places where
+        more is to be done, because there is none yet or what is replaced goes into the history."""
+        count = len(before)
+        words = LAYOUT.heads(before)
+        marks, keeps = LAYOUT.marks(words), LAYOUT.column(words, "keep_ms")
+        left: Sequence[int] = ()
+        if 0 in marks or min(keeps) <= now_ms:
+            left = [
+                place
+                for place, (mark, keep_ms) in enumerate(zip(marks, keeps, strict=True))
+                if not mark or keep_ms <= now_ms
+            ]
+        commits = LAYOUT.column(words, "commits")
+        epochs = self.more.leader_epochs if self.more is not None else ()
+        LAYOUT.set_column(words, "offset", self.offsets)
+        LAYOUT.set_column(words, "commits", [each + 1 for each in commits])
+        LAYOUT.set_column(words, "commit_ms", (now_ms,) * count)
+        LAYOUT.set_column(words, "leader_epoch", epochs or (NO_LEADER_EPOCH,) * count)
+        return LAYOUT.joined(words, revision, before, self.metadata), left
+
+    def _guard(self, db: Tables, more: MoreColumns) -> Guard | None:
         """None if every commit happens: no group is fenced and nothing is expected."""
-        fenced: dict[str, Group] = {}
+        fenced: dict[str, rows.Group] = {}
         if rows.any_fenced(db):
             for name in dict.fromkeys(self.groups):
                 group = db.get(rows.GROUPS, self.tenant, name)
                 if group is not None and group.fenced:
                     fenced[name] = group
-        return _Guard(more, fenced) if fenced or more.expected or more.generations else None
+        return Guard(more, fenced) if fenced or more.expected or more.generations else None
 
 
 @query("offset.fetch")

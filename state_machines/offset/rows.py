@@ -16,6 +16,7 @@ from typing import Final
 
 from state_machines import names, packing
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
+from state_machines.layout import Layout
 from state_machines.tables import Table, Tables
 
 METADATA_BYTES_MAX: Final = 4_096
@@ -96,13 +97,29 @@ class Fences:
     groups: int
 
 
-OFFSETS: Final = Table("offset.offset", StoredOffset, key=("tenant", "group", "topic", "partition"))
+LAYOUT: Final = Layout(
+    StoredOffset,
+    numbers=(
+        "offset",
+        "commits",
+        "first_commit_ms",
+        "commit_ms",
+        "leader_epoch",
+        "keep_ms",
+        "kept_first",
+        "kept_next",
+    ),
+    text="metadata",
+)
+OFFSETS: Final = Table(
+    "offset.offset",
+    StoredOffset,
+    key=("tenant", "group", "topic", "partition"),
+    layout=LAYOUT,
+)
 GROUPS: Final = Table("offset.group", Group, key=("tenant", "group"))
 FENCES: Final = Table("offset.fences", Fences, key=("name",))
 FENCES_KEY: Final = ("fenced",)
-
-OFFSET_LATER: Final = (NO_LEADER_EPOCH, 0, 0, 0)
-"""What the end of `StoredOffset` is in a row that was written before it had one."""
 
 _OFFSET_FIELDS: Final = packing.field_names(StoredOffset)
 OFFSET: Final = _OFFSET_FIELDS.index("offset")

@@ -14,6 +14,7 @@ from actors.feed import BUFFER_CHANGES, Feed
 from actors.wanted import Part, Wanted
 from actors.watches import History
 from metaray.watching import Change, Joining, Progress, stream
+from state_machines.changes import Changes
 from state_machines.errors import Compacted, Invalid, NoQuorum, NotFound, Overflow
 from state_machines.metadata.kv import KV, Kv
 from state_machines.tables import Tables
@@ -46,7 +47,8 @@ class Pasts:
         """One entry that changes these keys; its revision."""
         history = self.histories[group]
         revision = history.revision + 1
-        history.add(revision, [(KV.name, ("t", key), row(key, revision)) for key in keys])
+        changes = [(KV.name, ("t", key), row(key, revision)) for key in keys]
+        history.add(revision, Changes.of(changes))
         history.applied(revision)
         return revision
 
@@ -206,7 +208,7 @@ async def test_changes_are_typed_and_progress_says_what_need_not_be_told_again()
         Change(1, ("t", key), Kv("t", key, b"1", 1), KV.name, G0) for key in ("a", "b")
     ]
     assert seen[2:] == [Progress(5, G0)] * 2, "and so it does when nothing happens"
-    pasts.histories[G0].add(6, [(KV.name, ("t", "a"), None)])
+    pasts.histories[G0].add(6, Changes.of([(KV.name, ("t", "a"), None)]))
     pasts.histories[G0].applied(6)
     assert await anext(told) == Change(6, ("t", "a"), None, KV.name, G0)
     await told.aclose()

@@ -14,6 +14,7 @@ from actors.caller import Caller
 from actors.config import RaftSettings
 from actors.wanted import Part, Wanted
 from actors.watches import History
+from state_machines.changes import Changes
 from state_machines.errors import Compacted, Invalid
 from state_machines.metadata.kv import PutKv
 from state_machines.wire import api_pb2 as api
@@ -35,7 +36,7 @@ def past(*changed: tuple[str, tuple[str, ...]], settings: RaftSettings | None = 
     """One entry for each change, from revision 1 on."""
     history = History(0, settings)
     for revision, (table, key) in enumerate(changed, 1):
-        history.add(revision, [(table, key, b"row")])
+        history.add(revision, Changes.of([(table, key, b"row")]))
         history.applied(revision)
     return history
 
@@ -75,7 +76,8 @@ def test_only_what_is_wanted_is_told_and_the_revision_says_how_far(
 def test_a_revision_of_several_wanted_tables_comes_once_and_in_its_order() -> None:
     history = History(0)
     key = ("t", "k")
-    history.add(1, [(table, key, b"") for table in ("metadata.kv", "metadata.kv_floor") * 2])
+    changes = [(table, key, b"") for table in ("metadata.kv", "metadata.kv_floor") * 2]
+    history.add(1, Changes.of(changes))
     history.applied(1)
     found, _ = history.after(0, Wanted(("metadata.kv_floor", "metadata.kv")), 100)
     assert [each.table for each in found] == ["metadata.kv", "metadata.kv_floor"] * 2
@@ -113,9 +115,9 @@ def test_wishes_without_meaning_are_refused(
 def test_what_is_too_old_goes_as_time_passes_and_is_said_to_be_gone() -> None:
     history = History(0, RaftSettings(history_ms=1_000))
     history.tick(10.0)
-    history.add(1, [("metadata.kv", ("t", "k"), b"row")])
+    history.add(1, Changes.of([("metadata.kv", ("t", "k"), b"row")]))
     history.tick(10.8)
-    history.add(2, [("metadata.kv", ("t", "k"), b"row")])
+    history.add(2, Changes.of([("metadata.kv", ("t", "k"), b"row")]))
     history.applied(2)
     history.tick(11.0)
     assert revisions(history.after(0, PAIRS, 10)[0]) == [1, 2]
@@ -158,9 +160,9 @@ async def test_who_waits_is_woken_only_by_what_touches_it() -> None:
     first, second = watch("a"), watch("b")
     await settled()
     assert history.watchers == 2
-    history.add(1, [("metadata.kv", ("b", "k"), b"")])
+    history.add(1, Changes.of([("metadata.kv", ("b", "k"), b"")]))
     history.applied(1)
-    history.add(2, [("metadata.node", ("n",), b"")])
+    history.add(2, Changes.of([("metadata.node", ("n",), b"")]))
     history.applied(2)
     await settled()
     assert looks == ["a", "b", "b"]
@@ -178,7 +180,7 @@ async def test_who_waits_is_not_told_that_what_passed_meanwhile_is_gone() -> Non
     await settled()
     for revision in range(1, 101):
         tenant = "mine" if revision == 100 else "other"
-        history.add(revision, [("metadata.kv", (tenant, "k"), b"")])
+        history.add(revision, Changes.of([("metadata.kv", (tenant, "k"), b"")]))
         history.applied(revision)
     assert history.floor == 95
     reply = await watching
@@ -192,7 +194,7 @@ async def test_a_mark_of_progress_is_told_as_soon_as_it_is_reached() -> None:
     request = PAIRS.fill(api.WatchRequest(progress_at=3))
     watching = asyncio.create_task(history.watch(request, 60_000))
     for revision in (1, 2):
-        history.add(revision, [("metadata.node", ("n",), b"")])
+        history.add(revision, Changes.of([("metadata.node", ("n",), b"")]))
         history.applied(revision)
         await settled()
         assert not watching.done()

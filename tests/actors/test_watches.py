@@ -14,6 +14,7 @@ from actors import storage_jobs
 from actors.storage_thread import Haste
 from actors.wanted import Wanted
 from actors.watches import DEFAULTS, History
+from state_machines.changes import Changes
 from state_machines.errors import Compacted, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.raft.messages import Entry
@@ -31,7 +32,7 @@ def revisions(found: list[api.Change]) -> list[int]:
 def test_what_came_after_a_revision_in_order() -> None:
     history = History(10)
     for revision in range(11, 20):
-        history.add(revision, [("metadata.kv", ("t", f"k{revision}"), b"row")])
+        history.add(revision, Changes.of([("metadata.kv", ("t", f"k{revision}"), b"row")]))
     history.applied(19)
     found, upto = history.after(14, PAIRS, 100)
     assert (revisions(found), upto) == ([15, 16, 17, 18, 19], 19)
@@ -41,15 +42,15 @@ def test_what_came_after_a_revision_in_order() -> None:
 
 def test_other_tables_are_passed_over_but_their_revision_counts() -> None:
     history = History(0)
-    history.add(1, [("metadata.node", ("n",), b"row")])
+    history.add(1, Changes.of([("metadata.node", ("n",), b"row")]))
     history.applied(1)
     assert history.after(0, PAIRS, 100) == ([], 1)
 
 
 def test_a_revision_is_never_split() -> None:
     history = History(0)
-    history.add(1, [("metadata.kv", ("t", str(n)), b"") for n in range(5)])
-    history.add(2, [("metadata.kv", ("t", "x"), b"")])
+    history.add(1, Changes.of([("metadata.kv", ("t", str(n)), b"") for n in range(5)]))
+    history.add(2, Changes.of([("metadata.kv", ("t", "x"), b"")]))
     history.applied(2)
     found, upto = history.after(0, PAIRS, 3)
     assert (revisions(found), upto) == ([1] * 5, 1)
@@ -60,7 +61,7 @@ def test_a_revision_is_never_split() -> None:
 def test_it_is_bounded_and_says_what_is_gone(row: bytes) -> None:
     history = History(0)
     for revision in range(1, DEFAULTS.history_changes + 101):
-        history.add(revision, [("metadata.kv", ("t", "k"), row)])
+        history.add(revision, Changes.of([("metadata.kv", ("t", "k"), row)]))
         if history.floor:
             break
     else:
@@ -72,7 +73,7 @@ def test_it_is_bounded_and_says_what_is_gone(row: bytes) -> None:
 
 def test_a_snapshot_begins_a_new_past() -> None:
     history = History(0)
-    history.add(1, [("metadata.kv", ("t", "k"), b"")])
+    history.add(1, Changes.of([("metadata.kv", ("t", "k"), b"")]))
     history.restart(50)
     with pytest.raises(Compacted):
         history.after(49, PAIRS, 10)

@@ -249,7 +249,7 @@ def test_a_heartbeat_costs_one_small_row(group: Group) -> None:
     group.later(1)
     group.machine.take_changes()
     beat(group)
-    changes = group.machine.take_changes()
+    changes = list(group.machine.take_changes())
     assert [(table, key) for table, key, _ in changes] == [(BEATS.name, ("default", "k"))]
     assert len(changes[0][2] or b"") < 100
 

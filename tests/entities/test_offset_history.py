@@ -102,6 +102,21 @@ def test_nothing_is_kept_of_offsets_that_were_in_force_for_no_time(group: Group)
     assert [one(group, NOW_MS + 1_000 * each)[0] for each in (0, 1, 60, 61)] == [1, 9, 9, 20]
 
 
+def test_each_partition_of_a_batch_is_kept_in_its_own_time(group: Group) -> None:
+    def both(number: int) -> None:
+        group.run(CommitOffsets.of([OffsetCommit("g", "t", each, number) for each in (0, 1)]))
+
+    send(group, 1)
+    group.later(1)
+    both(2)
+    moment_ms = group.now_ms
+    group.later(1)
+    both(3)
+    found = [(each.partition, each.offset, each.exact) for each in ask(group, moment_ms)]
+    assert found == [(0, 1, False), (1, 2, True)]
+    assert group.rows("offset.history") == 2
+
+
 def test_the_oldest_rows_go_when_there_are_too_many(group: Group) -> None:
     for number in range(3 * HISTORY_ROWS):
         send(group, number)

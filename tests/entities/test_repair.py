@@ -28,7 +28,7 @@ KINDS = ("metadata", "mqtt", "offset")
 
 
 def put(group: Group, table: Table[Any], row: Any) -> None:
-    value = packing.row_packer()((group.index, packing.row_values(row)))
+    value = table.encode(row, group.index, packing.row_packer())
     group.store.put(table.name, table.key_of(row), value)
 
 

@@ -120,7 +120,7 @@ class World:
     def put(self, kind: str, table: Table[Any], row: Any) -> None:
         """Write a row, and nothing that belongs to it."""
         group = self[kind]
-        value = packing.row_packer()((group.index, packing.row_values(row)))
+        value = table.encode(row, group.index, packing.row_packer())
         group.store.put(table.name, table.key_of(row), value)
 
     def delete(self, kind: str, table: Table[Any], *key: Any) -> None:

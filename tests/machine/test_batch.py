@@ -76,7 +76,7 @@ def test_a_command_with_parts_is_still_taken_back_whole(
             batch.each(db, (number,), act)
         db.roll_back()
         assert store.dump() == before
-        assert db.written() == []
+        assert not list(db.written())
     finally:
         del tables.TABLES["test.parts"]
 

@@ -206,10 +206,10 @@ class NewRow:
 def test_a_row_grows_at_its_end() -> None:
     old = OldRow("n", (Inner(name="x"),))
     data = packing.row_packer()((5, packing.row_values(old)))
-    assert packing.unpack_row(OldRow, data) == (old, 5)
-    assert packing.unpack_row(NewRow, data) == (NewRow("n", old.inners), 5)
+    revision, values = packing.unpack_values(data)
+    assert revision == 5
+    assert packing.row_of(NewRow, [*values]) == NewRow("n", old.inners)
+    assert packing.row_of(OldRow, values) == old
     new = NewRow("n", old.inners, 8, ("a",))
-    assert packing.unpack_row(NewRow, packing.row_packer()((6, packing.row_values(new)))) == (
-        new,
-        6,
-    )
+    revision, values = packing.unpack_values(packing.row_packer()((6, packing.row_values(new))))
+    assert (packing.row_of(NewRow, values), revision) == (new, 6)

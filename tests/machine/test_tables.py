@@ -71,10 +71,10 @@ def test_many_rows_that_are_settled_in_a_part_are_taken_back_with_it() -> None:
         assert store.get_many("t", keys) == [b"3", b"2", b"3"]
         raise NotFound("t: as it goes")
     assert store.dump() == before
-    assert db.written() == []
+    assert list(db.written()) == []
     db.settle_many("t", keys, [b"1", b"2", b"3"])
     assert store.get_many("t", keys) == [b"3", b"2", b"3"]
-    assert db.written() == [("t", ("a",), b"1"), ("t", ("b",), b"2"), ("t", ("a",), b"3")]
+    assert list(db.written()) == [("t", ("a",), b"1"), ("t", ("b",), b"2"), ("t", ("a",), b"3")]
 
 
 def test_pages_follow_each_other_without_gap_or_overlap(rows: Table[Row]) -> None:

@@ -19,6 +19,7 @@ from actors.pending import READS_MAX
 from actors.replica import Replica
 from actors.seat_names import is_learner
 from actors.transport import BUFFER_MAX, CALLS_MAX
+from state_machines.changes import Changes
 from state_machines.machine import Admitted, Applied
 from state_machines.raft import Raft
 from state_machines.raft.messages import (
@@ -180,10 +181,10 @@ class Monitor:
             at.append((entry, replies))
             return replies
 
-        def taken() -> list[Any]:
-            changes: list[Any] = take_changes()
+        def taken() -> Changes:
+            changes: Changes = take_changes()
             entry, replies = at.pop()
-            self._applied(member, entry, replies, changes)
+            self._applied(member, entry, replies, list(changes))
             return changes
 
         machine.apply, machine.take_changes = applied, taken
