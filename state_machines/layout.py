@@ -5,10 +5,9 @@ A row is msgpack of its values (`packing`). Those of the hottest table have a la
     mark | revision | number | number | ... | msgpack of the other values | one text, as UTF-8
 
 with eight bytes for each in front, little-endian and signed. A batch then reads and sets columns of
-words, and copies the rest as it is, all at the speed of C: a commit of an offset takes a quarter of
-what unpacking and packing its row did. The text, which is often empty and may change with the
-numbers, is last for the same reason; the mark is `MARK` and, above its lowest byte, how many bytes
-the text has.
+words, and copies the rest as it is, all at the speed of C: a third of what unpacking, changing and
+packing each row takes. The text, which is often empty and may change with the numbers, is last for
+the same reason; the mark is `MARK` and, above its lowest byte, how many bytes the text has.
 
 msgpack never begins with the byte C1, so both forms may lie beside each other in a table: a row
 that was written before its table had a layout is read all the same, and takes this form when it is
@@ -44,6 +43,8 @@ class Layout:
         self.bytes = self.words * WORD_BYTES
         #: the place of each number among the words
         self.place = {name: FIRST + place for place, name in enumerate(numbers)}
+        #: the field that comes last
+        self.text = text
         self._head = Struct(f"<{self.words}q")
         self._numbers = itemgetter(*[fields.index(name) for name in numbers])
         self._text = fields.index(text)
@@ -77,7 +78,7 @@ class Layout:
     # -- many rows: their words, one row after the other -----------------------------------------
 
     def heads(self, rows: Sequence[bytes | None]) -> array[int]:
-        """The words of each row; its mark is 0 where there is none, or one of the old form."""
+        """The words of each row: all 0, the mark as well, for none and for one of the old form."""
         length, step = self.bytes, self.words
         heads = b"".join([row[:length] if row is not None else b"" for row in rows])
         if len(heads) != length * len(rows):  # some are none, or short and therefore old
@@ -89,7 +90,7 @@ class Layout:
         if marks.count(MARK) != len(marks):
             for place, mark in enumerate(marks):
                 if mark & 0xFF != MARK:
-                    words[place * step] = 0
+                    words[place * step : (place + 1) * step] = array("q", (0,) * step)
         return words
 
     def marks(self, words: array[int]) -> array[int]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import state_machines.machine  # noqa: F401 - registers every entity
-from state_machines.tables import TABLES
+from state_machines.tables import TABLES, Table
 
 GOLDEN = Path(__file__).with_name("rows.golden")
 
@@ -40,9 +40,16 @@ def listing() -> str:
     lines: list[str] = []
     for name, table in sorted(TABLES.items()):
         if not name.startswith("test."):
-            lines.append(f"{name} by {', '.join(table.key)}")
+            lines.append(f"{name} by {', '.join(table.key)}{_laid_out(table)}")
             lines += [f"    {each}" for each in fields(table.row)]
     return "\n".join(lines) + "\n"
+
+
+def _laid_out(table: Table[Any]) -> str:
+    """Where a row's fields stand, if not in their own order."""
+    if table.layout is None:
+        return ""
+    return f", with {', '.join(table.layout.place)} in front and {table.layout.text} behind"
 
 
 def parse(text: str) -> dict[str, list[str]]:

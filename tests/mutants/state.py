@@ -229,7 +229,7 @@ STATE: Final = (
     ),
     Mutant(
         "what-a-commit-replaces-is-not-kept-when-it-comes-with-others",
-        "design 7.4",
+        "A11",
         "state_machines.offset.offset",
         "        if 0 in marks or min(keeps) <= now_ms:\n",
         "        if 0 in marks or max(keeps) <= now_ms:\n",
@@ -240,6 +240,13 @@ STATE: Final = (
         "state_machines.layout",
         "row[: len(row) - (mark >> 8)]",
         "row[:]",
+    ),
+    Mutant(
+        "a-change-joins-a-run-that-others-have-followed",
+        "design 5.18",
+        "state_machines.changes",
+        "            self._open = None\n            self._runs.append",
+        "            self._runs.append",
     ),
     Mutant(
         "a-long-row-of-before-is-read-as-one-of-today",
