@@ -14,14 +14,18 @@ has no name for the call before glibc 2.41, so it is made by its number, where t
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
 """The number of the call, by machine."""
+
+TASKS: Final = Path("/proc/self/task")
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +59,29 @@ def shorten(slice_us: int) -> None:
         log.info("slices stay as they are: the number of sched_setattr is not known here")
         return
     call = ctypes.CDLL(None, use_errno=True).syscall
-    for each in Path("/proc/self/task").iterdir():
-        thread = int(each.name)
-        try:
-            if os.sched_getscheduler(thread) != os.SCHED_OTHER:
-                continue
-            wanted = _SchedAttr(
-                size=ctypes.sizeof(_SchedAttr),
-                policy=os.SCHED_OTHER,
-                nice=os.getpriority(os.PRIO_PROCESS, thread),
-                runtime_ns=slice_us * 1_000,
-            )
-        except ProcessLookupError:  # it has ended meanwhile
-            continue
-        if call(number, thread, ctypes.byref(wanted), 0):
-            log.info("slices stay as they are: %s", os.strerror(ctypes.get_errno()))
-            return
+    done: set[int] = set()
+    while new := {int(each) for each in os.listdir(TASKS)} - done:  # some begin meanwhile
+        for thread in new:
+            try:
+                _set_slice(functools.partial(call, number), thread, slice_us)
+            except ProcessLookupError:
+                continue  # some end meanwhile
+            except OSError as error:
+                log.info("slices stay as they are: %s", error)
+                return
+        done |= new
+
+
+def _set_slice(call: Callable[..., int], thread: int, slice_us: int) -> None:
+    """Raises OSError."""
+    if os.sched_getscheduler(thread) != os.SCHED_OTHER:
+        return
+    wanted = _SchedAttr(
+        size=ctypes.sizeof(_SchedAttr),
+        policy=os.SCHED_OTHER,
+        nice=os.getpriority(os.PRIO_PROCESS, thread),
+        runtime_ns=slice_us * 1_000,
+    )
+    if call(thread, ctypes.byref(wanted), 0):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

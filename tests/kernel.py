@@ -8,12 +8,14 @@ from pathlib import Path
 
 def slices_ns(process: int | str = "self") -> list[int]:
     """The slice of each thread of a process, in nanoseconds; none if the kernel does not tell."""
-    return sorted(
-        int(line.split()[-1])
-        for each in Path(f"/proc/{process}/task").iterdir()
-        for line in (each / "sched").read_text().splitlines()
-        if line.startswith("se.slice ")
-    )
+    found: list[int] = []
+    for each in Path(f"/proc/{process}/task").iterdir():
+        try:
+            lines = (each / "sched").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has ended meanwhile
+        found += [int(line.split()[-1]) for line in lines if line.startswith("se.slice ")]
+    return sorted(found)
 
 
 def takes_slices() -> bool:

@@ -51,6 +51,23 @@ def test_threads_that_are_and_those_that_come_have_them() -> None:
     assert _said(250) == ("2 False [250000, 250000, 250000]", "")
 
 
+def test_threads_that_come_and_go_meanwhile_keep_no_other_from_them() -> None:
+    """One has ended since it was listed, and one began after that."""
+    before = """
+real, calls = os.listdir, []
+def listed(path):
+    calls.append(path)
+    found = [*real(path), "4194303"]
+    if len(calls) == 1:
+        threading.Thread(target=over.wait).start()
+    return found
+os.listdir = listed
+"""
+    said, told = _said(250, before=before)
+    assert said == f"2 False {[250_000] * 4}"
+    assert told == ""
+
+
 def test_0_leaves_them_as_they_are() -> None:
     said, told = _said(0)
     assert said.startswith("2 True ")
@@ -71,7 +88,7 @@ def test_nice_values_and_other_policies_stay() -> None:
     ("before", "why"),
     [
         ("slices.SCHED_SETATTR.clear()", "the number of sched_setattr is not known here"),
-        ("slices.SCHED_SETATTR[os.uname().machine] = 9999", "Function not implemented"),
+        ("slices.SCHED_SETATTR[os.uname().machine] = 9999", "[Errno 38] Function not implemented"),
     ],
 )
 def test_where_it_cannot_be_done_that_is_told(before: str, why: str) -> None:
