@@ -1,6 +1,6 @@
 """Short slices: whose work is little need not wait for the end of a long turn.
 
-Linux gives every task a slice, 0.7 to 3 ms by default, and of those that want a processor the one
+Linux gives every task a slice, 0.7 to 2.8 ms by default, and of those that want a processor the one
 whose slice would end first has it next (EEVDF; sched(7), sched_setattr(2)). A task with a tenth of
 the usual slice has the same share of the time, in more and shorter turns, and has it sooner after
 it woke up. That is what voters of metadata groups want beside a saturated neighbour: a write makes

@@ -114,7 +114,8 @@ class Layout:
     ) -> list[bytes]:
         """The rows with these words, this revision, and these texts instead of their own.
 
-        No texts: all are empty. Whatever comes where `heads` found none is of no use.
+        No texts: all are empty. Whatever comes where `heads` found none is of no use; so are the
+        words afterwards.
         """
         length, step = self.bytes, self.words
         marks = self.marks(words)

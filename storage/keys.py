@@ -92,9 +92,12 @@ def _uncut(last: Any) -> list[bytes] | None:
     kinds = set(map(type, last))
     if kinds == {str}:
         return list(map(str.encode, last))
-    if kinds != {int} or min(last) < -_SIGN or max(last) >= _SIGN:
+    if kinds != {int}:
         return None
-    if min(last) >= 0 and max(last) < len(_SMALL):
+    least, most = min(last), max(last)
+    if least < -_SIGN or most >= _SIGN:
+        return None
+    if least >= 0 and most < len(_SMALL):
         return list(map(_SMALL.__getitem__, last))
     return list(map(_UNSIGNED.pack, map(_SIGN.__add__, last)))
 

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_apart(program: str, *, new_session: bool = False) -> tuple[str, str]:
+    """What a program of its own process prints, and what it logs."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=new_session,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip(), done.stderr
 
 
 def slices_ns(process: int | str = "self") -> list[int]:

@@ -285,20 +285,17 @@ class CommitOffsets:
             written, left = self._replaced(before, db.revision, now_ms)
         else:
             written, left = [REFUSED] * count, range(count)
-        new: dict[str, int] = {}
-        late: dict[str, int] = {}  # groups with a partition that is new in this hour
-        if left:
-            rest = OneByOne(self, db, now_ms, new, late, guard)
-            for place in left:
-                written[place] = rest.commit(place, keys[place], before[place])
+        rest = OneByOne(self, db, now_ms, guard)
+        for place in left:
+            written[place] = rest.commit(place, keys[place], before[place])
         if guard is None:
             db.settle_many(OFFSETS.name, keys, written)
         else:
             db.settle_many(
                 OFFSETS.name, tuple(compress(keys, written)), list(compress(written, written))
             )
-        if new or late:
-            activity.heard(db, now_ms, tenant, late, new)
+        if rest.new or rest.late:
+            activity.heard(db, now_ms, tenant, rest.late, rest.new)
         if guard is None:
             return CommitReply(count, now_ms)
         refused = RefusedCommits(*zip(*guard.refused, strict=True)) if guard.refused else None

@@ -78,16 +78,16 @@ class OneByOne:
         asked: CommitOffsets,
         db: Tables,
         now_ms: int,
-        new: dict[str, int],
-        late: dict[str, int],
         guard: Guard | None,
     ) -> None:
+        #: how many partitions are new, by group
+        self.new: dict[str, int] = {}
+        #: groups with a partition that is new in this hour
+        self.late: dict[str, int] = {}
         self._asked = asked
         self._db = db
         self._now_ms = now_ms
         self._hour_ms = now_ms - now_ms % rows.BUCKET_MS
-        self._new = new
-        self._late = late
         self._guard = guard
         self._keeper: Keeper | None = None
         # What this batch has written, if it names a partition twice.
@@ -104,7 +104,7 @@ class OneByOne:
         if old is None:
             if guard is not None and guard.refuses(group, ABSENT):
                 return REFUSED
-            self._new[group] = self._new.get(group, 0) + 1
+            self.new[group] = self.new.get(group, 0) + 1
             values: list[Any] = [*key, offset, note, 1, now_ms, now_ms, epoch, 0, 0, 0]
         else:
             _, values = LAYOUT.unpack(old)
@@ -112,7 +112,7 @@ class OneByOne:
                 return REFUSED
             if values[rows.KEEP_MS] <= now_ms:
                 if values[rows.COMMIT_MS] < self._hour_ms:
-                    self._late[group] = 1
+                    self.late[group] = 1
                 self._keeper = self._keeper or Keeper(self._db, now_ms)
                 self._keeper.keep(key, values)
             values[rows.OFFSET] = offset

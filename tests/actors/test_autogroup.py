@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kernel import run_apart
+
 NICE = Path("/proc/self/autogroup")  # "/autogroup-7 nice 0"
 PROGRAM = """
 import logging, os, sys
@@ -25,17 +23,7 @@ print(os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(), {more})
 def _said(
     before: str, *, new_session: bool = False, nice: str = "", more: str = ""
 ) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before, nice=nice, more=more)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=new_session,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout.strip(), done.stderr
+    return run_apart(PROGRAM.format(before=before, nice=nice, more=more), new_session=new_session)
 
 
 @pytest.mark.parametrize("before", ["", "os.setpgrp()"], ids=["a member", "leads its group"])

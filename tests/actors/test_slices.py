@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.kernel import takes_slices
+from tests.kernel import run_apart, takes_slices
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import logging, os, threading
 from actors import slices
@@ -30,16 +24,7 @@ over.set()
 
 
 def _said(slice_us: int, *, before: str = "", more: str = "''") -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before, slice_us=slice_us, more=more)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout.strip(), done.stderr
+    return run_apart(PROGRAM.format(before=before, slice_us=slice_us, more=more))
 
 
 pytestmark = pytest.mark.skipif(
