@@ -116,9 +116,13 @@ class LinkedCalls(_Linked):
             return bool(await self._handles.call(seat, "attend", replica))
         return await link.call("attend", replica.to_bytes(REPLICA_BYTES, "little")) == YES
 
-    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+    def expect(self, seat: str) -> None:
+        """A link, at once."""
+        self._links.expect(seat)
+
+    def hello(self, seat: str, replica: int, at: str) -> Awaitable[dict[str, Any]]:
         """Ask who sits there."""
-        return self._handles.call(seat, "hello")
+        return self._handles.call(seat, "hello", replica, at)
 
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
         """Any other method of a seat, for the controller and the tools."""

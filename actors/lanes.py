@@ -147,7 +147,7 @@ class Lane:
                 self.overloaded += 1
                 told = reply.retry_after_ms / 1000
                 wait = max(wait, await self._pause(told or wait, deadline, sooner=not told))
-            elif reply.leader != seat and reply.leader in self._groups.seats(self._group):
+            elif reply.leader in self._groups.seats(self._group):  # it may lead by now itself
                 # failpoint: client.following
                 self._leader = reply.leader
                 if hinted:  # two that point at each other are not asked in a tight circle

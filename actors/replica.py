@@ -4,10 +4,9 @@ A plain class; everything it touches is passed in, and only `remote.py` knows th
 It decides nothing about the protocol: it does what `Ready` says, in the order that it prescribes.
 
 One core task (`_turn`, always on the event loop) is the only thing that touches the core; one
-storage thread does what touches LMDB, but for the writing of a flush (`upkeep.py`). There is at
-most one save under way. While it is, whatever arrives waits and then goes together: that is all the
-batching there is, and it sizes itself. A write passes four phases, which the slow-write warning
-names: it waits in the queue, its entry is saved here, a majority saves it, the machine applies it.
+storage thread does what touches LMDB, but for the writing of a flush (`upkeep.py`). While one save
+is under way what arrives waits, and then goes together: that is all the batching there is. A write
+is in one of four phases: it is queued, saved here, saved by a majority, applied.
 
 Two ways to fail, never a third (law 8): a refusal is data inside a reply; anything unexpected stops
 this replica, which from then on answers `Stopped` with the reason. A failed commit ends the
@@ -169,6 +168,7 @@ class Replica:
 
     def propose(self, request: api.ProposeRequest) -> asyncio.Future[bytes]:
         """Put a proposal into the log; the reply is an encoded `api.Reply`."""
+        limit_ms = self._limit_ms(request)
         try:
             self._must_lead()
             write = pending.Write(
@@ -180,14 +180,14 @@ class Replica:
             )
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
-            return pending.refused(error)
+            return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.proposals += 1
         self._wake()
-        return pending.answered(write.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return pending.answered(write.reply, limit_ms, self.group)
 
     def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
         """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
-        read = pending.Read(request, self._loop.create_future())
+        read, limit_ms = pending.Read(request, self._loop.create_future()), self._limit_ms(request)
         try:
             self._must_run()
             if request.stale:
@@ -198,23 +198,23 @@ class Replica:
                 self.reads.queue(read)
                 self._wake()
         except Unavailable as error:
-            return pending.refused(error)
+            return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.queries += 1
-        return pending.answered(read.reply, self._deadline_ms(request.timeout_ms), self.group)
+        return pending.answered(read.reply, limit_ms, self.group)
 
     async def watch(self, request: api.WatchRequest) -> bytes:
         """Answer a watch (`watches.py`). Elsewhere than at the leader only a stale one, and only
         while a leader is heard: who is cut off would say for ever that nothing happens."""
         try:
             self._must_lead(or_follow=request.stale and not request.now)
-            reply = await self.history.watch(request, self._deadline_ms(request.timeout_ms))
+            reply = await self.history.watch(request, self._limit_ms(request))
         except (Rejected, Unavailable) as error:
             reply = pending.refusal(error)
         return reply.SerializeToString()
 
-    def _deadline_ms(self, asked_ms: int) -> int:
-        limit = self._settings.write_timeout_ms
-        return min(asked_ms or limit, limit)
+    def _limit_ms(self, request: Any) -> int:
+        limit: int = self._settings.write_timeout_ms
+        return min(request.timeout_ms or limit, limit)
 
     def change(self, change: Change) -> int:
         """Change the membership; returns the entry's index. NotLeader, Conflict or Invalid."""
@@ -281,8 +281,8 @@ class Replica:
         self.history.tick(self._clock.monotonic())
         # Turns do so only when the leader is another; and the watch over this one may have ended.
         self.transport.attend(0 if self.leads else self.core.leader)
-        if self.upkeep.tick():
-            self.transport.meet(self.core.configuration.members)
+        self.transport.meet(self.core.configuration.members)
+        self.upkeep.tick()
 
     def _turn(self, *, woken: bool = False) -> None:
         if woken:
@@ -454,7 +454,7 @@ class Replica:
     def _notice_leadership(self) -> None:
         self._standing = self.core.term, self.core.leader
         self.transport.attend(0 if self.leads else self.core.leader)
-        if self.leadership.notice(self.core.term if self.leads else 0):
+        if self.leadership.notice(self.core.term if self.leads else 0, self.leader_seat):
             # Callers ask the next leader, with the same client and sequence.
             error = NotLeader(f"{self.seat} lost the leadership of {self.group}", self.leader_seat)
             self.writes.fail(error)

@@ -27,33 +27,26 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from actors.clock import Clock
 from actors.committed import Committed
 from actors.config import LEARNERS_MAX, RaftSettings
 from actors.export import Exports
 from actors.pending import refusal, refused
 from actors.replica import Replica
+from actors.requests import decoded
 from actors.seat_names import group_of, is_learner, learners_among
 from actors.storage_thread import StorageThread
 from actors.transport import ActorTransport, Calls
 from state_machines.errors import Conflict, Invalid, Stopped
-from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.machine import Machine
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from state_machines.wire import api_pb2 as api
-from state_machines.wire.bounds import Inside, too_many_fields
 from storage.errors import DirectoryInUse, StorageError
 from storage.home import Held, Home
 from storage.identity import Found
 from storage.stores import Stores
-
-REQUEST_FIELDS_MAX = BATCH_ITEMS_MAX + 100  #: of a request and its proposal
-
-_REQUEST: Inside = {2: {}}  # a proposal, for its commands
 
 log = logging.getLogger(__name__)
 
@@ -371,24 +364,15 @@ class Seat:
     def _addressed(self, request: bytes, kind: Any) -> tuple[Replica, Any]:
         if self.replica is None:
             raise Stopped(f"{self.spec.seat} is {self.status_word}")
-        if not isinstance(request, bytes):
-            raise Invalid(f"request: bytes are wanted, not {type(request).__name__}")
-        if len(request) > REQUEST_BYTES_MAX:
-            raise Invalid(f"request: {len(request)} bytes, the limit is {REQUEST_BYTES_MAX}")
-        if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):
-            raise Invalid(f"request: more fields than {REQUEST_FIELDS_MAX}, the limit")
-        try:
-            message = kind.FromString(request)
-        except DecodeError:
-            raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
-        if message.group != self.spec.group:
-            raise Invalid(f"group: {message.group[:80]!r} does not live at {self.spec.seat}")
-        return self.replica, message
+        group, seat = self.spec.group, self.spec.seat
+        return self.replica, decoded(request, kind, group=group, seat=seat)
 
     # -- what operators and the controller call ---------------------------------------------
 
-    def hello(self) -> dict[str, Any]:
-        """Who sits here."""
+    def hello(self, replica: int = 0, at: str = "") -> dict[str, Any]:
+        """Who sits here. A replica that asks says who it is itself, and where."""
+        if replica and self._transport is not None:
+            self._transport.greeted(replica, at)
         who = self._directory.identity if self._directory is not None else None
         return {
             "seat": self.spec.seat,

@@ -42,6 +42,7 @@ CALL_SECONDS = 2.0  #: our own deadline for one envelope
 ANSWER_SECONDS = 0.05  #: how long a delivered envelope waits for something to carry back
 CHUNK_SECONDS = 20.0  #: our own deadline for one chunk of a snapshot
 ATTEND_SECONDS = 30.0  #: how long one watch over the leader's life lasts before it is renewed
+MEET_SECONDS = 1.0  #: between two looks for who is not known
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Transport(Protocol):
         ...
 
     def meet(self, members: Iterable[int]) -> None:
-        """Learn where these replicas sit, before there is something urgent to say to them."""
+        """Learn where these replicas sit, before there is something urgent to say to them. With
+        each tick."""
         ...
 
     def attend(self, leader: int) -> None:
@@ -103,8 +105,12 @@ class Calls(Protocol):
         """Return only when this replica no longer leads; fail when its process dies."""
         ...
 
-    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
-        """Which replica sits there."""
+    def expect(self, seat: str) -> None:
+        """Its process is heard of: no link to it waits any longer for the next attempt."""
+        ...
+
+    def hello(self, seat: str, replica: int, at: str) -> Awaitable[dict[str, Any]]:
+        """Which replica sits there. Who asks is `replica`, at the seat `at`."""
         ...
 
     def died(self, error: BaseException) -> bool:
@@ -151,6 +157,7 @@ class ActorTransport:
         self._open: defaultdict[int, deque[asyncio.Future[bytes]]] = defaultdict(deque)
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._search: asyncio.Task[None] | None = None
+        self._searched_at = -MEET_SECONDS
         self._attending: tuple[int, asyncio.Task[None] | None] = (0, None)
         self._closed = False
         self.dropped = 0  #: messages given up because a buffer was full or a peer unknown
@@ -284,8 +291,10 @@ class ActorTransport:
     async def deliver(self, data: bytes) -> bytes:
         """Take an envelope that a peer's call brought; what it returns goes back to the peer."""
         sender = self._take(data)
-        if sender == 0:
-            return b""
+        if sender == 0 or self._calls.linked(self.seat_of(sender)):
+            return (
+                b""  # what there is to say to it goes by the link: the call would wait for nothing
+            )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         self._open[sender].append(future)
@@ -315,8 +324,7 @@ class ActorTransport:
             raise Invalid(f"group: {envelope.group!r} is not {self._group!r}")
         if any(isinstance(message, InstallSnapshot) for message in envelope.messages):
             raise Invalid("install_snapshot: a snapshot comes in chunks, and is asked for here")
-        if envelope.seat in self._seats:
-            self._book[envelope.sender] = envelope.seat
+        self.learn(envelope.sender, envelope.seat)
         # failpoint: message.received
         self._received(envelope.messages)
         if all(isinstance(message, _REPLIES) for message in envelope.messages):
@@ -340,8 +348,16 @@ class ActorTransport:
 
     def learn(self, replica: int, seat: str) -> None:
         """Take note that this replica answers at this seat."""
-        if seat in self._seats:
+        if seat in self._seats and self._book.get(replica) != seat:
             self._book[replica] = seat
+            self._calls.linked(seat)  # or it would be asked for when there is something urgent
+
+    def greeted(self, replica: int, seat: str) -> None:
+        """This replica, which may have been away, asked who sits here: a link to it at once, for
+        with the next message that is urgent it may be too late (an election's, for example)."""
+        self.learn(replica, seat)
+        if seat in self._seats:
+            self._calls.expect(seat)
 
     def meet(self, members: Iterable[int]) -> None:
         """Look for the seats of those that are not known yet, and have links to the others: who
@@ -350,7 +366,9 @@ class ActorTransport:
         for seat in others:
             if seat is not None:
                 self._calls.linked(seat)
-        if None in others:
+        now = asyncio.get_running_loop().time()
+        if None in others and now - self._searched_at >= MEET_SECONDS:
+            self._searched_at = now
             self._look_for_peers()
 
     def _look_for_peers(self) -> None:
@@ -362,7 +380,9 @@ class ActorTransport:
 
     async def _ask(self, seat: str) -> None:
         try:
-            answer = await asyncio.wait_for(self._calls.hello(seat), CALL_SECONDS)
+            answer = await asyncio.wait_for(
+                self._calls.hello(seat, self._replica, self._seat), CALL_SECONDS
+            )
         except TimeoutError:
             return
         except Exception as error:  # noqa: BLE001 - it is away; whoever needs it asks again

@@ -55,9 +55,8 @@ class Upkeep:
         self.holds = Holds(core, settings, clock)
         self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
-    def tick(self) -> bool:
-        """Flush if it is time or a layer is full, unless a flush is under way. Returns whether it
-        was time."""
+    def tick(self) -> None:
+        """Flush if it is time or a layer is full, unless a flush is under way."""
         now = self._clock.monotonic()
         due = now - self._flushed_at >= self._settings.flush_interval_ms / 1000
         if due:
@@ -66,7 +65,6 @@ class Upkeep:
             self._begin()
         if not self._stores.state.verified:
             self._inspection.start()
-        return due
 
     async def view(self) -> StateView:
         """All that is applied by now, durable, to read on any thread. The caller closes it."""

@@ -206,6 +206,12 @@ class Links:
                 self._start(known, self._connect(seat, known))
         return known.link
 
+    def expect(self, seat: str) -> None:
+        """A process is heard of at this seat: what waits for the next attempt waits no longer."""
+        if (known := self._seats.get(seat)) is not None:
+            known.wait, known.not_before = RETRY_SECONDS_MIN, 0.0
+        self.get(seat)
+
     def up(self) -> list[str]:
         """The seats whose links are up."""
         return sorted(seat for seat, known in self._seats.items() if known.link is not None)

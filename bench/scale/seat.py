@@ -84,7 +84,10 @@ class NoPeers:
         """See `transport.Calls`."""
         raise ConnectionError(seat)
 
-    async def hello(self, seat: str) -> dict[str, Any]:
+    def expect(self, seat: str) -> None:
+        """See `transport.Calls`."""
+
+    async def hello(self, seat: str, replica: int, at: str) -> dict[str, Any]:
         """See `transport.Calls`."""
         raise ConnectionError(seat)
 

@@ -161,12 +161,12 @@ class Alone:
         await settled()
 
     def proposes(
-        self, *commands: api.Command, client: int = 0, sequence: int = 1
+        self, *commands: api.Command, client: int = 0, sequence: int = 1, timeout_ms: int = 0
     ) -> asyncio.Task[bytes]:
         """A client's proposal; without commands it registers."""
         register = api.Command(tag="client.register", body=EMPTY)
         proposal = api.Proposal(client=client, sequence=sequence, commands=commands or [register])
-        request = api.ProposeRequest(group="metadata-0", proposal=proposal)
+        request = api.ProposeRequest(group="metadata-0", proposal=proposal, timeout_ms=timeout_ms)
         return asyncio.ensure_future(self.replica.propose(request))
 
     def asks(self, **fields: Any) -> asyncio.Task[bytes]:

@@ -150,6 +150,17 @@ async def test_the_hint_is_followed_at_once_and_remembered() -> None:
 
 
 @in_virtual_time
+async def test_a_seat_that_says_it_leads_by_now_is_asked_again_at_once() -> None:
+    script = Script(faults=[once(api.Reply(code=api.NOT_LEADER, leader="metadata-0/0"))])
+    async with calling(script) as caller:
+        begun = now()
+        await caller.call(put())
+        assert now() == begun
+    assert {call.seat for call in script.calls} == {"metadata-0/0"}
+    assert len(script.proposals) == 2
+
+
+@in_virtual_time
 async def test_without_a_hint_the_next_seat_is_asked() -> None:
     script = Script(faults=[lambda c: None if c.seat == "metadata-0/2" else NOT_LEADER])
     async with calling(script) as caller:

@@ -95,3 +95,13 @@ async def test_a_request_of_too_many_parts_is_refused_before_they_are_made(tmp_p
         reply = api.Reply.FromString(await seat.propose(many))
         assert reply.code == api.INVALID
         assert reply.detail.startswith("request: more fields than ")
+
+
+@in_loop
+async def test_a_replica_that_asks_who_sits_here_says_where_it_is_itself(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, _):
+        seat = group.wires.living["metadata-0/0"]
+        assert seat.replica is not None
+        seat.hello()  # a tool asks
+        seat.hello(7, "metadata-0/2")
+        assert seat.replica.transport.seat_of(7) == "metadata-0/2"

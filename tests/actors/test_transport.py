@@ -1,158 +1,36 @@
-"""The transport over scripted calls: bounds, overtaking, open calls, who sits where, a death."""
+"""The transport over scripted calls: bounds, overtaking, links, open calls, a death."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from actors import transport as transport_module
-from actors.transport import ANSWER_SECONDS, BUFFER_MAX, CALLS_MAX, ActorTransport
+from actors.transport import ANSWER_SECONDS, BUFFER_MAX, CALLS_MAX
 from state_machines.errors import Invalid
 from state_machines.raft.messages import (
     Append,
     AppendReply,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     Message,
     VoteReply,
 )
 from state_machines.wire import codec
+from tests.actors.carrier import (
+    ME,
+    OTHER,
+    PEER,
+    SEATS,
+    Died,
+    append,
+    beat,
+    envelope,
+    transporting,
+)
 from tests.actors.virtual_time import in_virtual_time, settled
-
-ME, PEER, OTHER = 1, 2, 3
-SEATS = ("g-0/0", "g-0/1", "g-0/2")
-
-
-class Died(Exception):
-    """The process at the other end has ended."""
-
-
-@dataclass
-class Carrier:
-    """`transport.Calls`: answers by default with nothing, at once."""
-
-    delivered: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
-    links: set[str] = field(default_factory=set)
-    looked_at: set[str] = field(default_factory=set)
-    full: bool = False
-    posted: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
-    answers: list[Any] = field(default_factory=list)  #: bytes, an exception, or a gate to wait at
-    frozen: asyncio.Event | None = None
-    ids: dict[str, Any] = field(default_factory=lambda: {"g-0/1": PEER, "g-0/2": OTHER})
-    helloed: list[str] = field(default_factory=list)
-    life: asyncio.Event | None = None
-    attended: list[tuple[str, int]] = field(default_factory=list)
-    under_way: int = 0
-    most_under_way: int = 0
-
-    def linked(self, seat: str) -> bool:
-        self.looked_at.add(seat)
-        return seat in self.links
-
-    def post(self, seat: str, envelope: bytes) -> bool:
-        if seat not in self.links or self.full:
-            return False
-        self.posted.append((seat, codec.decode_envelope(envelope).messages))
-        return True
-
-    async def deliver(self, seat: str, envelope: bytes) -> bytes:
-        self.delivered.append((seat, codec.decode_envelope(envelope).messages))
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        try:
-            await asyncio.sleep(0)
-            if self.frozen is not None:
-                await self.frozen.wait()
-            answer = self.answers.pop(0) if self.answers else b""
-            if isinstance(answer, BaseException):
-                raise answer
-            assert isinstance(answer, bytes)
-            return answer
-        finally:
-            self.under_way -= 1
-
-    async def chunk(self, seat: str, chunk: bytes) -> bool:
-        if self.frozen is not None:
-            await self.frozen.wait()
-        answer = self.answers.pop(0) if self.answers else True
-        if isinstance(answer, BaseException):
-            raise answer
-        return bool(answer)
-
-    async def attend(self, seat: str, replica: int) -> bool:
-        self.attended.append((seat, replica))
-        if self.life is None:
-            await asyncio.sleep(transport_module.ATTEND_SECONDS)
-            return True
-        await self.life.wait()
-        raise Died(seat)
-
-    async def hello(self, seat: str) -> dict[str, Any]:
-        self.helloed.append(seat)
-        await asyncio.sleep(0.01)
-        found = self.ids[seat]
-        if isinstance(found, BaseException):
-            raise found
-        return {"replica": found}
-
-    def died(self, error: BaseException) -> bool:
-        return isinstance(error, Died)
-
-
-@dataclass
-class Made:
-    transport: ActorTransport
-    carrier: Carrier
-    received: list[Message]
-    died: list[int]
-
-
-@asynccontextmanager
-async def transporting(knows: bool = True) -> AsyncIterator[Made]:
-    carrier, received, died = Carrier(), [], []  # type: ignore[var-annotated]
-    transport = ActorTransport(
-        cluster="c",
-        group="g-0",
-        replica=ME,
-        seat=SEATS[0],
-        seats=SEATS,
-        calls=carrier,
-        received=received.extend,
-        died=died.append,
-    )
-    if knows:
-        transport.learn(PEER, SEATS[1])
-        transport.learn(OTHER, SEATS[2])
-    try:
-        yield Made(transport, carrier, received, died)
-    finally:
-        transport.close()
-        await settled()
-
-
-def append(number: int = 1, size: int = 1, receiver: int = PEER) -> Append:
-    entry = Entry(1, number, b"x" * size)
-    return Append(ME, receiver, 1, number - 1, min(1, number - 1), 0, (entry,))
-
-
-def beat(receiver: int = PEER) -> Heartbeat:
-    return Heartbeat(ME, receiver, 1, 0)
-
-
-def envelope(*messages: Message, sender: int = PEER, seat: str = SEATS[1], **other: str) -> bytes:
-    return codec.encode_envelope(
-        cluster=other.get("cluster", "c"),
-        group=other.get("group", "g-0"),
-        sender=sender,
-        seat=seat,
-        messages=messages,
-    )
 
 
 def numbers(messages: Sequence[Message]) -> list[int]:
@@ -259,13 +137,6 @@ async def test_what_a_link_takes_is_no_call() -> None:
 
 
 @in_virtual_time
-async def test_links_to_all_members_are_wanted_before_there_is_something_to_say() -> None:
-    async with transporting() as made:
-        made.transport.meet([ME, PEER, OTHER])
-        assert made.carrier.looked_at == {SEATS[1], SEATS[2]}
-
-
-@in_virtual_time
 async def test_a_link_is_posted_envelopes_up_to_a_size() -> None:
     async with transporting() as made:
         made.carrier.links = {SEATS[1]}
@@ -283,6 +154,17 @@ async def test_what_a_link_refuses_is_lost() -> None:
         await settled()
         assert made.carrier.delivered == []
         assert made.transport.dropped == 1
+
+
+@in_virtual_time
+async def test_a_call_waits_for_no_answer_that_would_go_by_a_link() -> None:
+    """Two that waited kept a candidate from asking for a vote, for 50 ms of each such fail-over."""
+    async with transporting() as made:
+        made.carrier.links = {SEATS[1]}
+        begun = asyncio.get_running_loop().time()
+        assert await made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))) == b""
+        assert asyncio.get_running_loop().time() == begun
+        assert made.received == [Heartbeat(PEER, ME, 1, 0)]
 
 
 @in_virtual_time
@@ -378,58 +260,6 @@ async def test_replies_alone_are_not_waited_for() -> None:
         ):
             assert await made.transport.deliver(envelope(reply)) == b""
         assert loop.time() == begun
-
-
-# -- who sits where -----------------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_an_unknown_peer_is_asked_for_and_learned() -> None:
-    async with transporting(knows=False) as made:
-        made.transport.send([append(1)])
-        made.transport.send([append(2)])
-        await asyncio.sleep(0.1)
-        assert made.carrier.delivered == []
-        assert made.transport.dropped == 2
-        assert sorted(made.carrier.helloed) == list(SEATS[1:])  # once, not for each message
-        assert made.transport.seat_of(PEER) == SEATS[1]
-        made.transport.send([append(3)])
-        await settled()
-        assert [seat for seat, _ in made.carrier.delivered] == [SEATS[1]]
-
-
-@in_virtual_time
-async def test_a_seat_that_does_not_answer_does_not_spoil_the_search() -> None:
-    async with transporting(knows=False) as made:
-        made.carrier.ids[SEATS[1]] = RuntimeError("away")
-        made.carrier.ids[SEATS[2]] = OTHER
-        made.transport.meet([ME, PEER, OTHER])
-        await asyncio.sleep(0.1)
-        assert made.transport.seat_of(OTHER) == SEATS[2]
-        assert made.transport.seat_of(PEER) == ""
-        made.carrier.ids[SEATS[1]] = 0  # vacant
-        made.transport.meet([PEER])
-        await asyncio.sleep(0.1)
-        assert made.transport.seat_of(PEER) == ""
-
-
-@in_virtual_time
-async def test_all_met_is_nothing_to_ask() -> None:
-    async with transporting() as made:
-        made.transport.meet([ME, PEER, OTHER])
-        await asyncio.sleep(0.1)
-        assert made.carrier.helloed == []
-        assert made.transport.seat_of(ME) == SEATS[0]
-
-
-@in_virtual_time
-async def test_an_envelope_teaches_where_its_sender_sits_but_only_a_seat_of_the_group() -> None:
-    async with transporting() as made:
-        await made.transport.deliver(envelope(HeartbeatReply(PEER, ME, 1), seat=SEATS[2]))
-        assert made.transport.seat_of(PEER) == SEATS[2]
-        for foreign in ("elsewhere/1", SEATS[0], ""):
-            await made.transport.deliver(envelope(HeartbeatReply(PEER, ME, 1), seat=foreign))
-            assert made.transport.seat_of(PEER) == SEATS[2]
 
 
 # -- refusals -----------------------------------------------------------------------------------

@@ -200,9 +200,12 @@ class FromSeat:
         """The leader's life."""
         return self.wires.call(self.seat, seat, "attend", replica)
 
-    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
+    def expect(self, seat: str) -> None:
+        """A link is there or not."""
+
+    def hello(self, seat: str, replica: int, at: str) -> Awaitable[dict[str, Any]]:
         """Who sits there."""
-        return self.wires.call(self.seat, seat, "hello")
+        return self.wires.call(self.seat, seat, "hello", replica, at)
 
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
         """Anything else."""

@@ -11,7 +11,7 @@ import pytest
 
 from actors.caller import Caller
 from actors.config import FILE_BYTES_MAX, ClusterConfig, RaftSettings
-from actors.seat import REQUEST_FIELDS_MAX
+from actors.requests import REQUEST_FIELDS_MAX
 from actors.transport import ActorTransport, Calls
 from metaray.join import ask_head
 from state_machines import op, packing

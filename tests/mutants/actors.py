@@ -169,8 +169,36 @@ ACTORS: Final = (
         "liveness",
         REPLICA,
         "        self.transport.attend(0 if self.leads else self.core.leader)\n"
-        "        if self.upkeep.tick():",
-        "        if self.upkeep.tick():",
+        "        self.transport.meet(",
+        "        self.transport.meet(",
+    ),
+    Mutant(
+        "a-call-waits-for-an-answer-that-goes-by-the-link",
+        "liveness",
+        "actors.transport",
+        "if sender == 0 or self._calls.linked(self.seat_of(sender)):",
+        "if sender == 0:",
+    ),
+    Mutant(
+        "who-comes-back-waits-for-the-next-attempt-at-a-link",
+        "liveness",
+        "actors.transport",
+        "            self._calls.expect(seat)\n",
+        "            self._calls.linked(seat)\n",
+    ),
+    Mutant(
+        "a-caller-is-held-though-there-is-a-leader",
+        "liveness",
+        "actors.leadership",
+        "for reply in tuple(self._held) if leader else ():",
+        "for reply in ():",
+    ),
+    Mutant(
+        "a-caller-is-held-for-all-the-time-it-has",
+        "law 13",
+        "actors.leadership",
+        "min(HELD_SECONDS, timeout_ms / 2_000)",
+        "timeout_ms / 1_000",
     ),
     Mutant(
         "a-replica-starts-without-assertions",

@@ -73,7 +73,7 @@ HAD: Final = (
     Mutant(
         "a-request-is-decoded-however-many-parts-it-has",
         "law 18",
-        "actors.seat",
+        "actors.requests",
         "if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):",
         "if len(request) < 0:",
     ),

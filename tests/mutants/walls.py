@@ -19,9 +19,9 @@ WALLS: Final = (
     Mutant(
         "a-request-has-no-limit",
         "law 18",
-        "actors.seat",
-        "        if len(request) > REQUEST_BYTES_MAX:\n",
-        "        if len(request) < 0:\n",
+        "actors.requests",
+        "    if len(request) > REQUEST_BYTES_MAX:\n",
+        "    if len(request) < 0:\n",
     ),
     Mutant(
         "a-body-has-no-limit",

@@ -237,8 +237,11 @@ class FromProcess:
     def attend(self, seat: str, replica: int) -> Awaitable[bool]:
         return self.network.call(self._process, seat, "attend", replica)
 
-    def hello(self, seat: str) -> Awaitable[dict[str, Any]]:
-        return self.network.call(self._process, seat, "hello")
+    def expect(self, seat: str) -> None:
+        self.linked(seat)
+
+    def hello(self, seat: str, replica: int, at: str) -> Awaitable[dict[str, Any]]:
+        return self.network.call(self._process, seat, "hello", replica, at)
 
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
         return self.network.call(self._process, seat, method, *args)

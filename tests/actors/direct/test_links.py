@@ -492,6 +492,27 @@ async def test_attempts_keep_a_growing_distance() -> None:
 
 
 @in_loop
+async def test_a_seat_that_is_expected_waits_for_no_next_attempt() -> None:
+    asked = 0
+
+    async def ask(seat: str) -> Endpoint | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    def idle() -> bool:
+        return links._seats[SEAT].task is None
+
+    links = Links(ask, Random(1))
+    links.expect(SEAT)
+    for attempt in range(1, 20):  # the last waits would be five seconds
+        await eventually(idle)
+        assert asked == attempt
+        links.expect(SEAT)
+    await links.close()
+
+
+@in_loop
 async def test_a_seat_that_does_not_listen_is_asked_again_later() -> None:
     answers: list[Endpoint | None] = [None]
 
