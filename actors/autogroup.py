@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 NICE_FILE: Final = Path("/proc/self/autogroup")
+
+ASKED_MAX: Final = 10  #: times that a nice value is asked for
+AGAIN_SECONDS: Final = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +42,19 @@ def begin(nice: int = 0) -> None:
         return
     if nice:
         try:
-            NICE_FILE.write_text(str(nice))
+            _take_nice(nice)
         except OSError as error:
             log.info("its autogroup has the usual share, not that of nice %d: %s", nice, error)
+
+
+def _take_nice(nice: int) -> None:
+    for _ in range(ASKED_MAX - 1):
+        try:
+            NICE_FILE.write_text(str(nice))
+            return
+        except BlockingIOError:  # Linux hears all but root ten times a second, and together
+            time.sleep(AGAIN_SECONDS)
+    NICE_FILE.write_text(str(nice))
 
 
 def _lead_a_session() -> None:

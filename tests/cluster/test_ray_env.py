@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import ray_env
+from actors import java, ray_env
 from actors.ray_env import NoJava
 
 
@@ -101,7 +101,8 @@ def test_without_any_the_one_that_came_with_pip_is_used(tmp_path: Path) -> None:
     assert (home / "bin" / "java").is_file()
     wanted = ray_env.java_settings(home, base)
     assert wanted["JAVA_HOME"] == str(home)
-    assert wanted["PATH"].split(os.pathsep)[0] == str(home / "bin")
+    assert wanted["PATH"].split(os.pathsep)[:2] == [str(java.HOME / "bin"), str(home / "bin")]
+    assert wanted["METARAY_JAVA"] == str(home / "bin" / "java")
     assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in wanted["JDK_JAVA_OPTIONS"]
     assert (Path(wanted["SPARK_HOME"]) / "jars").is_dir()
 
@@ -125,7 +126,18 @@ def test_options_of_the_user_are_kept(tmp_path: Path) -> None:
     home = a_java(tmp_path / "java", "17.0.1")
     wanted = ray_env.java_settings(home, {"JDK_JAVA_OPTIONS": "-Xmx1g", "PATH": "/a:/b"})
     assert wanted["JDK_JAVA_OPTIONS"].startswith("-Xmx1g --add-opens=")
-    assert wanted["PATH"] == f"{home / 'bin'}:/a:/b"
+    assert wanted["PATH"] == f"{java.HOME / 'bin'}:{home / 'bin'}:/a:/b"
+
+
+def test_what_starts_java_is_never_taken_for_one(tmp_path: Path) -> None:
+    """It would start itself for ever. Another checkout's is found where its nodes' jobs run."""
+    real = a_java(tmp_path / "real", "17.0.1")
+    another = a_java(tmp_path / "another", "17.0.9", release=False)
+    (another / "__main__.py").write_text("")
+    for launcher in (java.HOME, another):
+        base = {"JAVA_HOME": str(launcher), "PATH": str(launcher / "bin")}
+        assert ray_env.java_home(base | {"METARAY_JAVA": str(real / "bin" / "java")}) == real
+        assert ray_env.java_home(base).name == "java-runtime", "the one that came with pip"
 
 
 def test_it_is_printed_for_a_shell(token: Path, capsys: pytest.CaptureFixture[str]) -> None:

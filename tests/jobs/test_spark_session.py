@@ -61,7 +61,14 @@ def test_leaving_ends_the_jvm_and_leaves_no_trace(shared_spark: SharedSpark) -> 
     assert not directory.exists()
     assert SparkContext._gateway is None
     changed = {name for name in environment if os.environ.get(name) != environment[name]}
-    assert changed <= {"JAVA_HOME", "PATH", "PYSPARK_PYTHON", "SPARK_HOME", "JDK_JAVA_OPTIONS"}
+    ours = {"METARAY_JAVA", "METARAY_PYTHON"}
+    assert changed <= ours | {
+        "JAVA_HOME",
+        "PATH",
+        "PYSPARK_PYTHON",
+        "SPARK_HOME",
+        "JDK_JAVA_OPTIONS",
+    }
 
 
 NO_JAVA = """
