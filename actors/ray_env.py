@@ -241,7 +241,7 @@ def _home_of_launched(base: Mapping[str, str]) -> Path | None:
 
 
 def _home_of_command(base: Mapping[str, str]) -> Path | None:
-    command = shutil.which("java", path=base.get("PATH", os.defpath))
+    command = shutil.which("java", path=java.others(base.get("PATH", os.defpath)))
     return Path(command).resolve().parent.parent if command else None
 
 

@@ -33,6 +33,13 @@ def is_this(home: Path) -> bool:
     return (home / "__main__.py").is_file()
 
 
+def others(path: str) -> str:
+    """A PATH without this, for programs that are none of metaray's."""
+    return os.pathsep.join(
+        [each for each in path.split(os.pathsep) if not is_this(Path(each).parent)]
+    )
+
+
 def become(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run Java with these arguments instead of this program. Raises NotStarted."""
     java = environment.get(JAVA_VARIABLE, "")

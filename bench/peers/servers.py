@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Literal, Self
 
+from actors import java
 from metaray.local.start import free_port
 from state_machines.errors import MetarayError
 
@@ -52,7 +53,7 @@ class PeerFailed(MetarayError):
 
 def program(name: str) -> str:
     """The full path of a program."""
-    found = shutil.which(name)
+    found = shutil.which(name, path=java.others(os.environ.get("PATH", os.defpath)))
     if found is None:
         raise NotInstalled(f"{name} is not on PATH")
     return found
@@ -61,6 +62,8 @@ def program(name: str) -> str:
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """For a peer's processes: settings for Ray, Spark, Java or etcd in ours are not for them."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    if "PATH" in kept:  # nor is ours a Java for them: it would have a small share of the processor
+        kept["PATH"] = java.others(kept["PATH"])
     return kept | dict(more or {})
 
 

@@ -11,12 +11,28 @@ from pathlib import Path
 
 import pytest
 
+from actors import java
 from bench.compare import kill_leader
 from bench.peers import PEERS, PeerFailed, driver, servers
 from bench.peers.servers import Role, Server, Servers
 from bench.rows import Load
 
 SERVE = "import sys, signal; open(sys.argv[1], 'w').close(); signal.pause()"
+
+
+def test_peers_have_the_machines_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours would give theirs a ninth of a share."""
+    theirs = tmp_path / "java"
+    theirs.write_text("")
+    theirs.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{java.HOME / 'bin'}:{tmp_path}:/bin")
+    monkeypatch.setenv("METARAY_JAVA", "/elsewhere")
+    assert servers.program("java") == str(theirs)
+    assert servers.environment({"more": "1"}) == {
+        **{name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ},
+        "PATH": f"{tmp_path}:/bin",
+        "more": "1",
+    }
 
 
 class MadeUp(Servers):

@@ -138,6 +138,8 @@ def test_what_starts_java_is_never_taken_for_one(tmp_path: Path) -> None:
         base = {"JAVA_HOME": str(launcher), "PATH": str(launcher / "bin")}
         assert ray_env.java_home(base | {"METARAY_JAVA": str(real / "bin" / "java")}) == real
         assert ray_env.java_home(base).name == "java-runtime", "the one that came with pip"
+        behind = {"PATH": f"{launcher / 'bin'}:{real / 'bin'}"}
+        assert ray_env.java_home(behind) == real
 
 
 def test_it_is_printed_for_a_shell(token: Path, capsys: pytest.CaptureFixture[str]) -> None:
