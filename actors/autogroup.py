@@ -1,4 +1,4 @@
-"""An autogroup for each replica's process, so that a busy neighbour cannot take its turns.
+"""An autogroup for a process of its own, so that a busy neighbour cannot take a replica's turns.
 
 Linux shares the processor among autogroups first, one for each session of processes, and among the
 tasks of each afterwards (sched(7)). All that a Ray node starts is one session, so the replica of a
@@ -8,7 +8,8 @@ busy.
 An autogroup has a nice value of its own, and its share goes by that: nine times the usual one for
 -10, which is what voters of metadata groups have (`raft.metadata_nice`), because what is written
 there is little, and all brokers wait for it. What they leave is the others'. Only who may lower
-nice values (root, or CAP_SYS_NICE) can do this. Where there are no autogroups (other systems, tasks
+nice values (root, or CAP_SYS_NICE) can do this. Anybody may have a smaller share than usual, and
+Spark's Java does (`actors.java`): it can wait. Where there are no autogroups (other systems, tasks
 in a cgroup with a share of its own) nothing of this changes anything.
 """
 

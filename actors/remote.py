@@ -53,7 +53,7 @@ LOOKUP_SECONDS = 5.0  #: our own deadline for a question to an actor about itsel
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
-EXPORTER_NICE = 10  #: of its autogroup
+EXPORTER_NICE = 10  #: of it and its autogroup
 CONTROLLER_PREFIX = "controller-"
 CACHE_PREFIX = "cache-"
 HISTORY = "history-exporter"  #: the actor that exports the operation history
@@ -233,6 +233,7 @@ class ExporterActor(Exporter):
 
     def __init__(self) -> None:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+        os.nice(EXPORTER_NICE)  # where there are no autogroups
         autogroup.begin(EXPORTER_NICE)
         super().__init__(SystemClock())
 

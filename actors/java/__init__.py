@@ -19,7 +19,7 @@ from actors import autogroup
 HOME: Final = Path(__file__).parent  #: JAVA_HOME for who finds Java by that
 JAVA_VARIABLE: Final = "METARAY_JAVA"  #: the path of the Java that runs
 PYTHON_VARIABLE: Final = "METARAY_PYTHON"  #: the Python that `bin/java` is run by
-NICE_VARIABLE: Final = "METARAY_JAVA_NICE"  #: of its autogroup, 0 (the usual share) to 19
+NICE_VARIABLE: Final = "METARAY_JAVA_NICE"  #: of it and its autogroup, 0 (the usual share) to 19
 NICE: Final = 10
 NICE_MAX: Final = 19
 
@@ -50,6 +50,7 @@ def become(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     given = environment.get(NICE_VARIABLE, str(NICE))
     if not given.isdecimal() or int(given) > NICE_MAX:
         raise NotStarted(f"{NICE_VARIABLE}: {given!r}, the range is 0 to {NICE_MAX}")
+    os.nice(int(given))  # where there are no autogroups
     autogroup.begin(int(given))
     try:
         os.execv(java, [java, *arguments])  # noqa: S606 - no shell is what is wanted
