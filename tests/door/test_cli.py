@@ -282,6 +282,7 @@ def test_a_report_without_java_is_one_line(service: LocalCluster, tmp_path: Path
         cwd=tmp_path,
         PATH=str(tmp_path),
         JAVA_HOME="",
+        METARAY_JAVA="",
         PYTHONPATH=str(shadow.parent),
     )
     assert done.returncode == 2, done.stderr
