@@ -117,7 +117,7 @@ class LinkedCalls(_Linked):
         return await link.call("attend", replica.to_bytes(REPLICA_BYTES, "little")) == YES
 
     def expect(self, seat: str) -> None:
-        """A link, at once."""
+        """It is heard of: a link to it is worked on at once."""
         self._links.expect(seat)
 
     def hello(self, seat: str, replica: int, at: str) -> Awaitable[dict[str, Any]]:

@@ -192,14 +192,18 @@ class ActorTransport:
             self._pump(peer, lane)
 
     def _post(self, peer: int, batch: list[Message]) -> bool:
-        seat = self._book.get(peer)
-        if seat is None or not self._calls.linked(seat):
+        if not self._linked(peer):
             return False
+        seat = self._book[peer]
         rest = deque(batch)
         while rest:
             if not self._calls.post(seat, self._envelope(_filled(rest))):
                 self.dropped += 1  # it does not read: what it missed is sent again when it answers
         return True
+
+    def _linked(self, peer: int) -> bool:
+        seat = self._book.get(peer)
+        return seat is not None and self._calls.linked(seat)
 
     def _answer(self, peer: int, batch: list[Message]) -> bool:
         calls = self._open.get(peer)
@@ -291,10 +295,8 @@ class ActorTransport:
     async def deliver(self, data: bytes) -> bytes:
         """Take an envelope that a peer's call brought; what it returns goes back to the peer."""
         sender = self._take(data)
-        if sender == 0 or self._calls.linked(self.seat_of(sender)):
-            return (
-                b""  # what there is to say to it goes by the link: the call would wait for nothing
-            )
+        if sender == 0 or self._linked(sender):  # what there is to say to it goes by the link
+            return b""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         self._open[sender].append(future)

@@ -30,7 +30,7 @@ class NotStarted(Exception):
 
 def is_this(home: Path) -> bool:
     """Whether what is at `home` only starts another Java; perhaps in another checkout."""
-    return (home / "__main__.py").is_file()
+    return (home / "__main__.py").is_file() and (home / "bin" / "java").is_file()
 
 
 def others(path: str) -> str:

@@ -168,6 +168,14 @@ async def test_a_call_waits_for_no_answer_that_would_go_by_a_link() -> None:
 
 
 @in_virtual_time
+async def test_no_link_is_wanted_to_who_sits_nowhere() -> None:
+    async with transporting(knows=False) as made:
+        assert await made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0), seat="")) == b""
+        assert made.received == [Heartbeat(PEER, ME, 1, 0)]
+        assert made.carrier.looked_at == set()
+
+
+@in_virtual_time
 async def test_an_answer_goes_by_the_link_though_a_call_is_open() -> None:
     """The call came before the link was up; it ends by itself."""
     async with transporting() as made:

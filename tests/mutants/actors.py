@@ -176,7 +176,7 @@ ACTORS: Final = (
         "a-call-waits-for-an-answer-that-goes-by-the-link",
         "liveness",
         "actors.transport",
-        "if sender == 0 or self._calls.linked(self.seat_of(sender)):",
+        "if sender == 0 or self._linked(sender):",
         "if sender == 0:",
     ),
     Mutant(
