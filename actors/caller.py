@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -27,7 +28,7 @@ from actors.lanes import (
 )
 from actors.shared_call import error_of
 from actors.wanted import Wanted
-from state_machines import names, op, slots
+from state_machines import names, op, runs, slots
 from state_machines.errors import Invalid, NoQuorum, WrongShard
 from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX
 from state_machines.metadata.slot_map import GetSlots
@@ -35,6 +36,14 @@ from state_machines.wire import api_pb2 as api
 
 TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
 SHARD_MOVES_MAX = 3  #: how often one operation follows the slot map before it gives up
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How operations of one class are carried out."""
+
+    swept: bool  #: their lane checks them, many at once
+    lane: QueueLane | None  #: of the one group that all of them belong to
 
 
 class Caller:
@@ -46,6 +55,7 @@ class Caller:
         self._timeout_ms = timeout_ms
         self._rng = rng
         self._queues: dict[tuple[str, type[QueueLane], bool], QueueLane] = {}
+        self._ways: dict[type, _Way] = {}
         self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
@@ -65,10 +75,9 @@ class Caller:
         Raises `Rejected` (its subclass says why), `NoQuorum` when no leader was found in time, and
         `Unknown` when the deadline passed after a command was sent. `group` overrides the map.
         """
-        operation_type = type(operation)
-        if not op.is_operation(operation_type):
-            raise TypeError(f"{operation_type.__name__} is neither a command nor a query")
-        op.validate(operation)
+        way = self._ways.get(type(operation)) or self._way(type(operation))
+        if not way.swept:
+            op.validate(operation)
         _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
         _check("min_revision", min_revision, INT_MAX)
         if type(stale) is not bool:
@@ -77,11 +86,13 @@ class Caller:
             _check_group(group)
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self._timeout_ms) / 1000
         terms = (deadline, stale, min_revision)
-        owner = group or self._map.only_group(operation_type)
-        if not owner:
+        lane = self._lane(group, type(operation)) if group else way.lane
+        if lane is None:
+            if way.swept:
+                op.validate(operation)  # its slot follows from what it says
             return await self._routed(operation, group, SHARD_MOVES_MAX, terms)
         try:
-            return await self._submit(owner, operation, *terms)
+            return await lane.submit(operation, *terms)
         except WrongShard as error:
             await self._fetch_map(error.version, deadline)
         return await self._routed(operation, group, SHARD_MOVES_MAX - 1, terms)
@@ -162,6 +173,7 @@ class Caller:
     async def close(self) -> None:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""
         self._closed = True
+        self._ways.clear()
         lanes: list[Lane] = [*self._queues.values(), *self._watches.values()]
         for lane in lanes:
             await lane.close()
@@ -174,15 +186,27 @@ class Caller:
     def _submit(
         self, group: str, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
+        lane = self._lane(group, type(operation))
+        return lane.submit(operation, deadline, stale, min_revision)
+
+    def _way(self, kind: Any) -> _Way:
+        """How operations of this class are carried out, until the slot map is another."""
+        if not op.is_operation(kind):
+            raise TypeError(f"{kind.__name__} is neither a command nor a query")
+        owner = self._map.only_group(kind)
+        way = _Way(runs.swept(kind), self._lane(owner, kind) if owner else None)
+        self._ways[kind] = way
+        return way
+
+    def _lane(self, group: str, kind: Any) -> QueueLane:
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        kind: Any = type(operation)
         make = QueryLane if op.is_query(kind) else CommandLane
         urgent = op.urgent(kind)
         lane = self._queues.get((group, make, urgent))
         if lane is None:
             lane = self._queues[group, make, urgent] = make(group, self._groups, self._rng)
-        return lane.submit(operation, deadline, stale, min_revision)
+        return lane
 
     async def _fetch_map(self, version: int, deadline: float) -> None:
         async with self._map_lock:
@@ -193,6 +217,7 @@ class Caller:
                 max((row.version for row in rows), default=0),
                 {row.kind: row.ranges for row in rows},
             )
+            self._ways.clear()
 
 
 def _check(name: str, value: int, limit: int) -> None:

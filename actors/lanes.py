@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Protocol
 
 from actors.admission import Drain
-from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, live, resolve
+from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, fitting, gone, resolve
 from actors.spread import Spread
 from state_machines import op, runs
 from state_machines.errors import (
@@ -27,6 +27,7 @@ from state_machines.errors import (
     MetarayError,
     NoQuorum,
     Overloaded,
+    QuotaExceeded,
     Unknown,
 )
 from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
@@ -217,7 +218,8 @@ class QueueLane(Lane, ABC):
         self._under_way: dict[int, list[Waiting]] = {}
         self._starting = False  # a call is about to take what waits
         self._calls = 0
-        self._alarm: asyncio.TimerHandle | None = None  # at the nearest deadline, or before
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf  # the nearest deadline, or before it
         self._drain = Drain(rng)
 
     def submit(
@@ -232,26 +234,29 @@ class QueueLane(Lane, ABC):
         body = b"" if runs.flat(kind) else op.encode(operation)
         size = len(body) or runs.weight(operation)
         if size > REQUEST_BYTES_MAX:
+            op.validate(operation)
             raise BY_CODE["INVALID"](
                 f"{op.tag(operation)}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        waiting = Waiting(operation, body, size, future, deadline, stale, min_revision)
-        if self._alarm is None or deadline < self._alarm.when():
+        waiting = Waiting(operation, body, size, future, deadline, (stale, min_revision))
+        if deadline < self._alarm_at:
             self._wake_at(deadline)
         self._waiting.append(waiting)
-        self._pump()
-        return waiting.result
+        if not self._starting:
+            self._pump()
+        return future
 
     def _wake_at(self, deadline: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        self._alarm_at = deadline
         self._alarm = asyncio.get_running_loop().call_at(deadline, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
         """Tell those whose deadline has passed, wherever they wait."""
-        self._alarm = None
+        self._alarm, self._alarm_at = None, math.inf
         now = asyncio.get_running_loop().time()
         nearest = math.inf
         for each in itertools.chain(self._waiting, *self._under_way.values()):
@@ -291,22 +296,14 @@ class QueueLane(Lane, ABC):
     def _take(self) -> list[Waiting]:
         """Everything that waits, up to a request's limits; of many half, when no call is under
         way, so that from then on one is worked on here while the other is worked on there."""
-        taken: list[Waiting] = []
-        size = 0
         count = min(len(self._waiting), BATCH_ITEMS_MAX)
         if count >= HALVED_FROM and not self._under_way:
             count = -(-count // 2)
-        while self._waiting and len(taken) < count:
-            head = self._waiting[0]
-            if taken and size + head.size > REQUEST_BYTES_MAX * 3 // 4:
-                break
-            if taken and (head.stale, head.min_revision) != (taken[0].stale, taken[0].min_revision):
-                break
-            self._waiting.popleft()
-            if not head.result.done():  # its caller may have given up
-                taken.append(head)
-                size += head.size
-        return taken
+        taken = [self._waiting.popleft() for _ in range(count)]
+        taken = [each for each in taken if not each.result.done()]  # others have given up
+        fits = fitting(taken, REQUEST_BYTES_MAX * 3 // 4)
+        self._waiting.extendleft(reversed(taken[fits:]))
+        return taken[:fits]
 
     async def _work(self) -> None:
         self._starting = False
@@ -321,7 +318,8 @@ class QueueLane(Lane, ABC):
             self._drain.begin(loop.time())
         self._under_way[number] = batch
         try:
-            await self._carry_out(batch)
+            if commands := commands_of(batch):
+                await self._carry_out(batch, commands)
         except asyncio.CancelledError:
             for each in batch:
                 fail(each, Unknown(f"{self._group}: the client was closed"))
@@ -336,8 +334,9 @@ class QueueLane(Lane, ABC):
             self._drain.answered(len(batch), loop.time())
 
     @abstractmethod
-    async def _carry_out(self, batch: list[Waiting]) -> None:
-        """Make one call for the batch and settle every operation in it."""
+    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
+        """Make one call for the batch, which says these commands, and settle every operation in
+        it."""
 
 
 class CommandLane(QueueLane):
@@ -350,8 +349,8 @@ class CommandLane(QueueLane):
         self._out: set[int] = set()
         self._registering = asyncio.Lock()
 
-    async def _carry_out(self, batch: list[Waiting]) -> None:
-        deadline = max(each.deadline for each in batch)
+    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
+        deadline = max([each.deadline for each in batch])
         while True:
             trace = Trace(command=True)
             client = self._client or await self._registered(deadline)
@@ -359,7 +358,6 @@ class CommandLane(QueueLane):
             sequence = self._sequence
             self._out.add(sequence)
             try:
-                commands: list[api.Command] = []
                 send = self._sender(client, sequence, batch, trace, commands)
                 reply = await self._attempts(send, deadline, trace)
             finally:
@@ -388,8 +386,8 @@ class CommandLane(QueueLane):
             if proposal is None:
                 # Whose deadline passed meanwhile was told that it was never sent. From here on
                 # the batch is what it is: the same sequence stands for the same commands.
-                batch[:] = live(batch, trace)
-                commands[:] = commands_of(batch)
+                if gone(batch, trace):
+                    commands[:] = commands_of(batch)
                 proposal = api.Proposal(
                     client=client,
                     sequence=sequence,
@@ -433,11 +431,10 @@ class CommandLane(QueueLane):
 class QueryLane(QueueLane):
     """Queries: nothing to remember, so a retry is a new query."""
 
-    async def _carry_out(self, batch: list[Waiting]) -> None:
-        stale, min_revision = batch[0].stale, batch[0].min_revision
+    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
+        stale, min_revision = batch[0].terms
         trace = Trace(command=False)
-        batch[:] = live(batch, trace)
-        commands = commands_of(batch)
+        gone(batch, trace)
 
         def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
             request = api.QueryRequest(
@@ -449,10 +446,10 @@ class QueryLane(QueueLane):
             )
             return self._groups.query(seat, request.SerializeToString())
 
-        deadline = max((each.deadline for each in batch), default=0.0)
+        deadline = max([each.deadline for each in batch])
         reply = await self._attempts(send, deadline, trace, any_seat=stale)
         # Together they were more than one reply may carry; the first of them never is.
-        for each in reversed(resolve(batch, commands, reply, api.QUOTA_EXCEEDED)):
+        for each in reversed(resolve(batch, commands, reply, QuotaExceeded)):
             self._waiting.appendleft(each)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from state_machines import op, runs
 from state_machines.errors import (
     BY_CODE,
+    Invalid,
     MetarayError,
     NotLeader,
     Overflow,
@@ -24,8 +25,6 @@ from state_machines.errors import (
     WrongShard,
 )
 from state_machines.wire import api_pb2 as api
-
-MISSING: Final = Unknown("its result is missing: the refusals do not fit the run")
 
 
 @dataclass(slots=True)
@@ -37,8 +36,7 @@ class Waiting:
     size: int
     result: asyncio.Future[Any]
     deadline: float
-    stale: bool
-    min_revision: int
+    terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
     trace: Trace | None = None  # None until it goes with a batch
 
 
@@ -50,28 +48,73 @@ class Trace:
     attempts: int = 0
 
 
-def live(batch: Sequence[Waiting], trace: Trace) -> list[Waiting]:
-    """Those of a batch whose callers still wait; from now on they share its trace."""
-    live = [each for each in batch if not each.result.done()]
-    for each in live:
+def fitting(batch: Sequence[Waiting], room: int) -> int:
+    """How many of the first go in one call: on the same terms, and within `room` bytes unless it is
+    the first alone."""
+    if sum([each.size for each in batch]) <= room and len({each.terms for each in batch}) <= 1:
+        return len(batch)
+    for place, each in enumerate(batch):
+        room -= each.size
+        if place and (room < 0 or each.terms != batch[0].terms):
+            return place
+    return len(batch)
+
+
+def gone(batch: list[Waiting], trace: Trace) -> bool:
+    """Whether some of a batch left it, whose callers have been told. The others share its trace
+    from now on."""
+    left = [each for each in batch if not each.result.done()]
+    for each in left:
         each.trace = trace
-    return live
+    some = len(left) < len(batch)
+    batch[:] = left
+    return some
 
 
-def commands_of(batch: Sequence[Waiting]) -> list[api.Command]:
-    """What a batch says, in order; what follows one of its class goes as a run with it."""
+def commands_of(batch: list[Waiting]) -> list[api.Command]:
+    """What a batch says, in order; what follows one of its class goes as a run with it.
+
+    Those that are not valid are told so and leave the batch.
+    """
     made: list[api.Command] = []
+    valid: list[Waiting] = []
     for kind, some in itertools.groupby(batch, _kind):
         same = list(some)
-        if len(same) > 1 and runs.flat(kind):
-            body = runs.pack([each.operation for each in same])
+        body = _run_of(kind, same)
+        if body is None and runs.swept(kind):
+            same = [each for each in same if _valid(each)]
+            body = _run_of(kind, same)
+        if body is not None:
             made.append(api.Command(tag=op.TAGS[kind], body=body, count=len(same)))
         else:
             made += [
                 api.Command(tag=op.TAGS[kind], body=each.body or op.encode(each.operation))
                 for each in same
             ]
+        valid += same
+    batch[:] = valid
     return made
+
+
+def _run_of(kind: type, same: Sequence[Waiting]) -> bytes | None:
+    """The body of their run; None if they make none, or one of them is not valid."""
+    if len(same) <= 1 or not runs.flat(kind):
+        return None
+    operations = [each.operation for each in same]
+    try:
+        return runs.sweep(operations) if runs.swept(kind) else runs.pack(operations)
+    except Invalid:
+        return None
+
+
+def _valid(waiting: Waiting) -> bool:
+    """Whether an operation that nobody has checked yet is valid. If not, its caller is told why."""
+    try:
+        op.validate(waiting.operation)
+    except Invalid as error:
+        fail(waiting, error)
+        return False
+    return True
 
 
 def _kind(waiting: Waiting) -> type:
@@ -79,7 +122,10 @@ def _kind(waiting: Waiting) -> type:
 
 
 def resolve(
-    batch: Sequence[Waiting], commands: Sequence[api.Command], reply: api.Reply, again: int = -1
+    batch: Sequence[Waiting],
+    commands: Sequence[api.Command],
+    reply: api.Reply,
+    again: type | None = None,
 ) -> list[Waiting]:
     """Give every operation its own result, or the call's refusal.
 
@@ -101,37 +147,44 @@ def resolve(
     for command, result in zip(commands, reply.results, strict=True):
         some = batch[at : at + (command.count or 1)]
         at += len(some)
-        refused = {each.place: each for each in result.refusals}
-        replies = _replies(some, command, result, len(refused))
-        for place, waiting in enumerate(some):
-            refusal = result if result.code != api.OK else refused.get(place)
-            if refusal is None:
-                answer = next(replies, MISSING)
-                if isinstance(answer, Unknown):
-                    fail(waiting, Unknown(answer.detail))
-                elif not waiting.result.done():
+        answers = _answers(some, command, result, reply)
+        for waiting, answer in zip(some, answers, strict=True):
+            if not isinstance(answer, MetarayError):
+                if not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)
-            elif refusal.code == again and waiting is not batch[0]:
+            elif type(answer) is again and waiting is not batch[0]:
                 untold.append(waiting)
             else:
-                fail(waiting, _error(refusal.code, refusal.detail, reply))
+                fail(waiting, answer)
     return untold
 
 
-def _replies(
-    some: Sequence[Waiting], command: api.Command, result: api.Result, refused: int
-) -> Iterator[Any]:
-    """The typed replies to those that were not refused; Unknown for one that cannot be read."""
+def _answers(
+    some: Sequence[Waiting], command: api.Command, result: api.Result, reply: api.Reply
+) -> list[Any]:
+    """To each of a command's operations its typed reply, or the error that came instead."""
+    count = len(some)
     if result.code != api.OK:
-        return iter(())
+        return [_error(result.code, result.detail, reply) for _ in some]
+    refused = {each.place: each for each in result.refusals}
     operation = some[0].operation
     try:
-        if not command.count:
-            return iter((op.decode_reply(operation, result.body),))
-        return iter(runs.unpack_replies(type(operation), len(some) - refused, result.body))
+        if command.count:
+            found = runs.unpack_replies(type(operation), count - len(refused), result.body)
+        else:
+            found = [op.decode_reply(operation, result.body)]
     except Rejected as unread:
-        return itertools.repeat(Unknown(f"its result cannot be read: {unread.detail}"))
+        said = f"its result cannot be read: {unread.detail}"
+        found = [Unknown(said) for _ in some]
+    if refused:
+        lost = Unknown("its result is missing: the refusals do not fit the run")
+        given = iter(found)
+        found = [
+            next(given, lost) if each is None else _error(each.code, each.detail, reply)
+            for each in map(refused.get, range(count))
+        ]
+    return found
 
 
 def fail(waiting: Waiting, error: Exception) -> None:

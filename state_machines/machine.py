@@ -241,7 +241,12 @@ class _Answers:
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
         replies: list[Any] = []
-        for place, each in enumerate(self._outcomes(run)):
+        outcomes: Iterable[Any] = self._outcomes(run)
+        if not self._reads:
+            outcomes = list(outcomes)
+            if not any(issubclass(kind, Rejected) for kind in set(map(type, outcomes))):
+                replies, outcomes = outcomes, ()
+        for place, each in enumerate(outcomes):
             if isinstance(each, Rejected):
                 self._refuse(result.refusals.add(place=place), each)
                 continue

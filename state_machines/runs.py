@@ -12,7 +12,7 @@ a `Rejected` for each, and has changed nothing for those that it rejects.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from operator import attrgetter
@@ -26,7 +26,7 @@ from state_machines.wire import api_pb2 as api
 
 SCALAR_BYTES: Final = 9  #: the most that msgpack takes for a number, or in front of a text
 
-Column = list[Any]
+Column = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Run:
 
     kind: type
     count: int
-    columns: dict[str, Column]
+    columns: Mapping[str, Column]
 
     def rows(self, *names: str) -> Iterable[tuple[Any, ...]]:
         """These fields of each operation."""
@@ -82,15 +82,47 @@ def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 # -- operations ---------------------------------------------------------------------------------
 
 
-def pack(operations: Sequence[Any]) -> bytes:
-    """The body of a run. A column that says what the field says by default is left out."""
+def of(operations: Sequence[Any]) -> Run:
+    """The run of these operations, unchecked."""
     kind: Any = type(operations[0])
     columns = zip(*map(_values(kind), operations), strict=True)
+    names = packing.field_names(kind)
+    return Run(kind, len(operations), dict(zip(names, columns, strict=True)))
+
+
+def pack(operations: Sequence[Any]) -> bytes:
+    """The body of a run of valid operations."""
+    return _body(of(operations))
+
+
+@cache
+def swept(kind: Any) -> bool:
+    """Whether operations of this class are checked many at a time, by `sweep`."""
+    return flat(kind) and hasattr(kind, "validate_run")
+
+
+def sweep(operations: Sequence[Any]) -> bytes:
+    """The body of a run of operations that nobody has checked.
+
+    Raises Invalid unless all are valid, which does not say whose fault it is.
+    """
+    run = of(operations)
+    for name, _, scalars in _fields(run.kind):
+        check_column(run.columns[name], scalars, name)
+    validate(run)
+    try:
+        return _body(run)
+    except UnicodeEncodeError:
+        raise Invalid("body: not UTF-8") from None
+
+
+def _body(run: Run) -> bytes:
+    """A column that says what the field says by default is left out."""
     return packing.pack_columns(
         {
-            name: column
-            for (name, default, _), column in zip(_fields(kind), columns, strict=True)
-            if default is MISSING or column.count(default) != len(column)
+            name: run.columns[name]
+            for name, default, _ in _fields(run.kind)
+            if default is MISSING or run.columns[name].count(default) != run.count
         }
     )
 

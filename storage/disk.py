@@ -150,7 +150,9 @@ class DiskEngine:
     def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """See `engine.Engine`."""
         handle = self._handles.get(table)
-        found = self.fetch_many(self._read(), handle, table, keys) if handle is not None else {}
+        if handle is None:
+            return [None] * len(keys)
+        found = self.fetch_many(self._read(), handle, table, keys)
         return list(map(found.get, keys))
 
     def scan(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from struct import pack
 from types import TracebackType
 from typing import Protocol, Self
 from zlib import crc32
@@ -229,6 +230,19 @@ def sealed_slice(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | Non
         if (value := rows[key]) is not None
     ]
     return Slice(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
+
+
+def unseal_many(
+    where: str, table: str, keys: Sequence[bytes], stored: Sequence[bytes]
+) -> list[bytes]:
+    """`unseal` of each."""
+    seed = _seed(table)
+    values = [each[CRC_BYTES:] for each in stored]
+    computed = [crc32(value, crc32(key, seed)) for key, value in zip(keys, values, strict=True)]
+    found = b"".join([each[:CRC_BYTES] for each in stored])
+    if found != pack(f">{len(stored)}I", *computed):
+        return [unseal(where, table, *each) for each in zip(keys, stored, strict=True)]
+    return values
 
 
 def unseal(where: str, table: str, key: bytes, stored: bytes) -> bytes:

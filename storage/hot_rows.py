@@ -32,6 +32,12 @@ KEPT_ONE_IN: Final = 8
 """Of the rows that were not here, when there is no room left."""
 
 
+AWAITED_BYTES_MAX: Final = 1 << 20
+"""Of the rows of one table that were read and have not come in yet."""
+
+NONE: Final[dict[bytes, bytes]] = {}
+
+
 class _Table:
     """The rows of one table, the one read longest ago first."""
 
@@ -53,10 +59,13 @@ class HotRows:
         #: how often a row was here, and how often it had to be read
         self.hits = self.misses = 0
         self._tables: dict[str, _Table] = {}
+        self._awaited: dict[str, dict[bytes, bytes]] = {}  # what `add_many` brought
         self._passed = 0  # rows that came when there was no room
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The row, if it is here."""
+        if table in self._awaited:
+            self._come_in(table)
         found = self._tables.get(table)
         value = None if found is None else found.rows.get(key)
         if found is None or value is None:
@@ -68,6 +77,8 @@ class HotRows:
 
     def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """What `get` finds at each key."""
+        if table in self._awaited:
+            self._come_in(table)
         held = self._tables.get(table)
         if held is None:
             self.misses += len(keys)
@@ -80,6 +91,23 @@ class HotRows:
         self.misses += missing
         self.hits += len(keys) - missing
         return found
+
+    def add_many(self, table: str, rows: dict[bytes, bytes]) -> None:
+        """These were read just now, and were not here. The dict is taken over.
+
+        They come in when something else of their table is asked for: who reads many rows mostly
+        writes them next, and then they would have to go again.
+        """
+        if sum(map(len, rows.values())) <= AWAITED_BYTES_MAX:
+            self._come_in(table)
+            self._awaited[table] = rows
+            return
+        for key, value in rows.items():
+            self.add(table, key, value)
+
+    def _come_in(self, table: str) -> None:
+        for key, value in self._awaited.pop(table, NONE).items():
+            self.add(table, key, value)
 
     def add(self, table: str, key: bytes, value: bytes) -> None:
         """This row was read just now, and was not here."""
@@ -101,6 +129,12 @@ class HotRows:
 
     def drop(self, table: str, keys: Sequence[bytes]) -> None:
         """These rows are written just now: what is here of them goes."""
+        awaited = self._awaited.get(table)
+        if awaited is not None:
+            for key in keys:
+                awaited.pop(key, None)
+            if not awaited:
+                del self._awaited[table]
         found = self._tables.get(table)
         if found is None:
             return
@@ -115,6 +149,7 @@ class HotRows:
     def clear(self) -> None:
         """The engine holds something else now."""
         self._tables.clear()
+        self._awaited.clear()
         self.size = 0
 
     def _drop_oldest(self) -> None:

@@ -31,7 +31,7 @@ from google.protobuf.message import DecodeError
 from state_machines.keyvalue import Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys, records
-from storage.engine import Engine, unseal
+from storage.engine import Engine, unseal, unseal_many
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
 from storage.hot_rows import HotRows
@@ -118,6 +118,8 @@ class State:
         """See `KeyValue`. Raises `CorruptRecord`."""
         encoded = self._encoded(keys)
         newest, older = self._layers.get(table, NOTHING).rows, self._under.get(table, NOTHING).rows
+        if not newest and not older:
+            return self._below_many(table, encoded)
         found = list(map(newest.get, encoded, repeat(ABSENT)))
         left = [place for place, value in enumerate(found) if value is ABSENT]
         if older and left:
@@ -139,14 +141,14 @@ class State:
         stored = self._engine.get_many(table, list(cold))
         if stored.count(None) == len(stored):
             return found
-        rows: dict[bytes, bytes] = {}
-        for key, value in zip(cold, stored, strict=True):
-            if value is not None:
-                rows[key] = unseal(self._engine.path, table, key, value)
-                self.hot.add(table, key, rows[key])
-        return [
+        there = [(key, value) for key, value in zip(cold, stored, strict=True) if value is not None]
+        keys, values = zip(*there, strict=True)
+        rows = dict(zip(keys, unseal_many(self._engine.path, table, keys, values), strict=True))
+        found = [
             rows.get(key) if row is None else row for key, row in zip(encoded, found, strict=True)
         ]
+        self.hot.add_many(table, rows)
+        return found
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""

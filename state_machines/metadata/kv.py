@@ -10,7 +10,7 @@ then each has its own, one more than the last, so that nobody can replace what h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -98,6 +98,13 @@ def check_key(tenant: str, key: str) -> None:
     names.name(key, "key", KEY_BYTES_MAX)
 
 
+def _check_places(columns: Mapping[str, Sequence[str]]) -> None:
+    """`check_key` of a run."""
+    for tenant in dict.fromkeys(columns["tenant"]):
+        names.name(tenant, "tenant", TENANT_BYTES_MAX)
+    names.column(columns["key"], "key", KEY_BYTES_MAX)
+
+
 def put_pair(
     db: Tables, at: Stamp, tenant: str, key: str, value: bytes, expected: int | None
 ) -> int:
@@ -118,8 +125,15 @@ def put_pairs(
     while some := tuple(itertools.islice(left, STEP_PAIRS)):
         places = tuple([(tenant, key) for tenant, key, _, _ in some])
         before = db.store.get_many(KV.name, places)
+        twice = len(set(places)) < len(places)
+        if not twice and all(row[3] is None for row in some) and _older(db, at, places, before):
+            index = at.index
+            settled = [pack((entry, (tenant, key, value, index))) for tenant, key, value, _ in some]
+            db.settle_many(KV.name, places, settled)
+            yield from itertools.repeat(at.index, len(some))
+            continue
         # What these have put themselves, if they name a key twice.
-        again: dict[tuple[str, str], bytes] | None = {} if len(set(places)) < len(places) else None
+        again: dict[tuple[str, str], bytes] | None = {} if twice else None
         done: list[tuple[Part, ...]] = []
         written: list[bytes] = []
         outcomes: list[int | Conflict] = []
@@ -138,6 +152,19 @@ def put_pairs(
                 again[place] = row
         db.settle_many(KV.name, places if len(done) == len(places) else tuple(done), written)
         yield from outcomes
+
+
+def _older(
+    db: Tables, at: Stamp, places: Sequence[tuple[str, str]], before: Sequence[bytes | None]
+) -> bool:
+    """Whether this entry's index is a new revision for all these pairs, as it mostly is."""
+    unpack = packing.unpack_values
+    found = [unpack(row)[1][_REVISION] for row in before if row is not None]
+    if len(found) < len(places):
+        new = tuple([place for place, row in zip(places, before, strict=True) if row is None])
+        if any(db.store.get_many(FLOORS.name, new)):
+            return False
+    return max(found, default=0) < at.index
 
 
 def _next_revision(
@@ -192,11 +219,10 @@ class PutKv:
     def validate_run(cls, run: Run) -> None:
         """The same of a run."""
         columns = run.columns
-        names.column(columns["tenant"], "tenant", TENANT_BYTES_MAX)
-        names.column(columns["key"], "key", KEY_BYTES_MAX)
-        for value in columns["value"]:
-            names.payload(value, "value")
-        names.positive(min(each or 0 for each in columns["expected_revision"]), "expected_revision")
+        _check_places(columns)
+        names.payload(max(columns["value"], key=len), "value")
+        expected = min(filter(None, columns["expected_revision"]), default=0)
+        names.positive(expected, "expected_revision")
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """Conflict unless the pair is at the expected revision."""
@@ -253,8 +279,7 @@ class GetKv:
     @classmethod
     def validate_run(cls, run: Run) -> None:
         """The same of a run."""
-        names.column(run.columns["tenant"], "tenant", TENANT_BYTES_MAX)
-        names.column(run.columns["key"], "key", KEY_BYTES_MAX)
+        _check_places(run.columns)
 
     @classmethod
     def read_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[KvEntry | None]:

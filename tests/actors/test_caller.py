@@ -694,6 +694,30 @@ async def test_what_is_too_large_or_malformed_is_refused_before_sending() -> Non
 
 
 @in_virtual_time
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        (put(key=""), "key"),
+        (put(key="\ud800"), "key"),
+        (put(value=b"x" * (VALUE_BYTES_MAX + 1)), "value"),
+        (PutKv(key="k", value="text"), "value"),  # type: ignore[arg-type]
+        (PutKv(key="k", value=b"", expected_revision=-1), "expected_revision"),
+        (PutKv(key="k", value=b"", expected_revision=2**63), "expected_revision"),
+        (PutKv(key="k", value=b"", tenant="t" * 65), "tenant"),
+    ],
+)
+async def test_one_that_is_not_valid_is_told_so_and_the_others_go(bad: PutKv, field: str) -> None:
+    script = Script()
+    async with calling(script) as caller:
+        some = [put("a"), bad, put("b"), bad, put("c")]
+        told = await asyncio.gather(*map(caller.call, some), return_exceptions=True)
+    assert [type(each) for each in told] == [int, Invalid, int, Invalid, int]
+    assert all(str(each).startswith(field) for each in told if isinstance(each, Invalid))
+    assert [each.key for each in script.applied["metadata-0"]] == ["a", "b", "c"]
+    assert len(script.proposals) == 1, "together, as if the others had not been there"
+
+
+@in_virtual_time
 async def test_an_operation_larger_than_a_request_is_refused_before_sending() -> None:
     script = two_groups()
     long = "x" * 250

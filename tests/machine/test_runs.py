@@ -96,6 +96,15 @@ def test_puts_as_a_run_are_puts_one_by_one(before: list[PutKv], run: list[PutKv]
         assert together.ask(GetKv(key=key)) == apart.ask(GetKv(key=key))
 
 
+def test_a_run_gives_newer_revisions_to_keys_whose_own_ran_ahead() -> None:
+    group = Group("metadata")
+    puts = [PutKv(key="k", value=b"%d" % n) for n in range(5)]
+    ahead = group.together(*puts)[-1]
+    reply = carried_out(group, [PutKv(key=key, value=b"") for key in ("k", "l", "m")])
+    assert ahead >= group.index
+    assert reply == [ahead + 1, group.index, group.index]
+
+
 OPENS = st.builds(
     OpenSession,
     client_id=st.sampled_from(["a", "b", "c"]),

@@ -136,8 +136,15 @@ CLIENTS: Final = (
         "a-write-is-sent-after-its-deadline",
         "design 3",
         "actors.shared_call",
-        "    live = [each for each in batch if not each.result.done()]\n",
-        "    live = list(batch)\n",
+        "    left = [each for each in batch if not each.result.done()]\n",
+        "    left = list(batch)\n",
+    ),
+    Mutant(
+        "one-that-is-not-valid-goes-with-the-others",
+        "law 18",
+        "actors.shared_call",
+        "            same = [each for each in same if _valid(each)]\n",
+        "",
     ),
     Mutant(
         "an-unknown-outcome-is-called-not-accepted",

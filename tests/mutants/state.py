@@ -284,6 +284,27 @@ STATE: Final = (
         "",
     ),
     Mutant(
+        "a-run-of-puts-gives-a-revision-twice",
+        "law 7",
+        "state_machines.metadata.kv",
+        "    return max(found, default=0) < at.index\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "many-rows-are-not-checked-as-they-are-read",
+        "law 16",
+        "storage.engine",
+        "    if found != pack(",
+        "    if not found and pack(",
+    ),
+    Mutant(
+        "what-was-read-together-stays-when-it-is-written",
+        "law 5",
+        "storage.hot_rows",
+        "                awaited.pop(key, None)\n",
+        "                awaited.get(key)\n",
+    ),
+    Mutant(
         "a-batch-leaves-what-it-writes-among-the-hot-rows",
         "law 5",
         LAYER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.hot_rows import KEPT_ONE_IN, ROW_OVERHEAD_BYTES, HotRows
+from storage.hot_rows import AWAITED_BYTES_MAX, KEPT_ONE_IN, ROW_OVERHEAD_BYTES, HotRows
 from storage.keys import encode
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
@@ -67,6 +67,27 @@ def test_what_is_written_goes_and_leaves_room() -> None:
     assert hot.get_many("t", (b"k1", b"k2")) == [None, bytes(10)]
     hot.add("t", b"k4", bytes(10))
     assert hot.size == 2 * ROW
+
+
+def test_rows_read_together_come_in_when_their_table_is_asked_again() -> None:
+    hot = HotRows(100 * ROW)
+    hot.add_many("t", {b"k1": bytes(10), b"k2": bytes(10), b"k3": bytes(10)})
+    assert hot.get("u", b"k1") is None
+    assert hot.size == 0
+    hot.drop("t", (b"k2", b"k9"))
+    assert hot.get_many("t", (b"k1", b"k2", b"k3")) == [bytes(10), None, bytes(10)]
+    assert hot.size == 2 * ROW
+    hot.add_many("t", {b"k4": bytes(10)})
+    hot.add_many("t", {b"k5": bytes(10)})
+    assert hot.size == 3 * ROW, "the first came in with the second"
+    hot.clear()
+    assert hot.get_many("t", (b"k1", b"k5")) == [None, None]
+
+
+def test_rows_that_are_large_come_in_at_once() -> None:
+    hot = HotRows(2 * AWAITED_BYTES_MAX)
+    hot.add_many("t", {b"k1": bytes(AWAITED_BYTES_MAX), b"k2": bytes(10)})
+    assert hot.size > AWAITED_BYTES_MAX
 
 
 KEYS = [("a", number) for number in range(5)]

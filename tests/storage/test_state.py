@@ -299,6 +299,7 @@ def test_every_flipped_bit_is_found_and_named() -> None:
     assert value is not None
     uses: list[Callable[[], object]] = [
         lambda: state.get("mqtt.session", ("acme", "client-2")),
+        lambda: state.get_many("mqtt.session", tuple([("acme", f"client-{n}") for n in range(5)])),
         lambda: list(state.scan("mqtt.session", ("acme",))),
         lambda: list(state.view().rows("mqtt.session")),
         lambda: state.view().get("mqtt.session", ("acme", "client-2")),
@@ -331,6 +332,8 @@ def test_a_value_cut_short_is_found(value: bytes) -> None:
     shelf.engine.write([("mqtt.session", keys.encode(("acme", "client-2")), value)])
     with pytest.raises(CorruptRecord):
         state.get("mqtt.session", ("acme", "client-2"))
+    with pytest.raises(CorruptRecord, match="client-2"):
+        state.get_many("mqtt.session", (("acme", "client-1"), ("acme", "client-2")))
 
 
 def test_a_damaged_or_missing_point_stops_the_opening() -> None:
