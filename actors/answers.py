@@ -127,7 +127,7 @@ class Answers:
 def _done(reads: Sequence[Read], replies: list[bytes]) -> None:
     for read, reply in zip(reads, replies, strict=True):
         if not read.reply.done():
-            read.reply.set_result(reply)
+            read.reply.set_result(reply + read.partners)
 
 
 def _reading(state: State) -> Reading | None:

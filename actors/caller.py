@@ -24,10 +24,10 @@ from actors.lanes import (
     Lane,
     QueryLane,
     QueueLane,
-    WatchLane,
 )
 from actors.shared_call import error_of
 from actors.wanted import Wanted
+from actors.watch_lane import WatchLane
 from state_machines import names, op, runs, slots
 from state_machines.errors import Invalid, NoQuorum, WrongShard
 from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX

@@ -19,8 +19,10 @@ from random import Random
 from typing import Any, Protocol
 
 from actors.admission import Drain
+from actors.partner import Partner
 from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, fitting, gone, resolve
 from actors.spread import Spread
+from actors.within import within
 from state_machines import op, runs
 from state_machines.errors import (
     BY_CODE,
@@ -187,26 +189,6 @@ class Lane:
         jitter = seconds * self._rng.randrange(50 if sooner else 100, 151) / 100
         await asyncio.sleep(max(0.0, min(jitter, left)))
         return min(seconds * 2, RETRY_SECONDS_MAX)
-
-
-async def within(work: Awaitable[bytes], seconds: float) -> bytes:
-    """What `asyncio.wait_for` gives, with one turn of the loop less. Raises TimeoutError."""
-    future = asyncio.ensure_future(work)
-    late = False
-
-    def expire() -> None:
-        nonlocal late
-        late = future.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, expire)
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if late:
-            raise TimeoutError from None
-        raise
-    finally:
-        timer.cancel()
 
 
 class QueueLane(Lane, ABC):
@@ -431,59 +413,53 @@ class CommandLane(QueueLane):
 class QueryLane(QueueLane):
     """Queries: nothing to remember, so a retry is a new query."""
 
+    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
+        super().__init__(group, groups, rng)
+        self._partner = Partner(group, rng.randrange(2))
+
     async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
         stale, min_revision = batch[0].terms
         trace = Trace(command=False)
         gone(batch, trace)
+        loop = asyncio.get_running_loop()
+        alone = stale
+        vouch: asyncio.Future[bytes] | None = None
 
         def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
+            nonlocal vouch
+            partner = ""
+            if not alone and seat == self._leader:
+                seats = self._groups.seats(self._group)
+                partner = self._partner.choose(seats, seat, loop.time())
             request = api.QueryRequest(
                 group=self._group,
                 stale=stale,
                 min_revision=min_revision,
                 timeout_ms=timeout_ms,
                 queries=commands,
+                vouched=bool(partner),
             )
-            return self._groups.query(seat, request.SerializeToString())
+            answer = self._groups.query(seat, request.SerializeToString())
+            if vouch is not None:
+                vouch.cancel()
+            vouch = None
+            if partner:
+                vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
+                vouch.add_done_callback(_looked_at)
+            return answer
 
         deadline = max([each.deadline for each in batch])
-        reply = await self._attempts(send, deadline, trace, any_seat=stale)
+        while True:
+            reply = await self._attempts(send, deadline, trace, any_seat=stale)
+            if vouch is None or await self._partner.vouches(reply, vouch):
+                break
+            alone = True
         # Together they were more than one reply may carry; the first of them never is.
         for each in reversed(resolve(batch, commands, reply, QuotaExceeded)):
             self._waiting.appendleft(each)
 
 
-class WatchLane(Lane):
-    """Long polls: each is a call of its own, and ends without news before our own deadline."""
-
-    async def poll(self, request: api.WatchRequest, timeout_ms: int) -> api.Reply:
-        """Ask the leader once, or until there is one; of a stale watch, any replica.
-
-        What a follower has let go of the leader may still have: it kept its past through a restart
-        of the follower. So only the leader's `Compacted` counts.
-        """
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        reply = await self._poll(request, deadline)
-        if reply.code == api.COMPACTED and request.stale:
-            request.stale = False
-            reply = await self._poll(request, deadline)
-        if reply.code != api.OK:
-            raise error_of(reply)
-        return reply
-
-    async def _poll(self, request: api.WatchRequest, deadline: float) -> api.Reply:
-        def send(seat: str, limit_ms: int) -> Awaitable[bytes]:
-            request.timeout_ms = max(1, limit_ms * 3 // 4)
-            return self._groups.watch(seat, request.SerializeToString())
-
-        trace = Trace(command=False)
-        task = asyncio.create_task(self._attempts(send, deadline, trace, any_seat=request.stale))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if self._closed:
-                raise NoQuorum(f"{self._group}: the client was closed") from None
-            task.cancel()
-            raise
+def _looked_at(vouch: asyncio.Future[bytes]) -> None:
+    """Who answered first may have ended the call: nobody misses what became of this."""
+    if not vouch.cancelled():
+        vouch.exception()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Self
+from typing import Any, Self
 
 from actors.admission import PROPOSALS_MAX, Admission, Charge
 from actors.config import RaftSettings
@@ -70,6 +70,7 @@ class Read:
     reply: asyncio.Future[bytes]
     ahead: bytes = b""
     ahead_at: int = 0
+    partners: bytes = b""  #: what goes with the answer: see `vouching.py`
 
     def answered(self, index: int) -> bool:
         """Answer it with what was made ahead, if that is its answer now that it is safe at `index`;
@@ -247,11 +248,11 @@ class Reads:
             raise Overloaded(f"{self.name}: the read queue is full", 50)
         self._waiting.append(read)
 
-    def queue_stale(self, read: Read) -> None:
-        """Take in a read that needs no round, only its own revision applied."""
+    def queue_safe(self, read: Read, index: int) -> None:
+        """Take in a read that needs no round, only this index applied."""
         if len(self._safe) >= READS_MAX:
             raise Overloaded(f"{self.name}: the read queue is full", 50)
-        self._safe.append((read.request.min_revision, [read]))
+        self._safe.append((index, [read]))
 
     def begin_round(self) -> tuple[int, list[Read]] | None:
         """All that waits shares one round. Its context is never used again."""
@@ -302,6 +303,12 @@ class Reads:
             for _, reads in self._safe:
                 refuse([read.reply for read in reads], error)
             self._safe.clear()
+
+
+def limit_ms(request: Any, settings: RaftSettings) -> int:
+    """How long a request may take here."""
+    limit = settings.write_timeout_ms
+    return min(request.timeout_ms or limit, limit)
 
 
 def refusal(error: MetarayError) -> api.Reply:

@@ -37,6 +37,7 @@ from actors.storage_thread import Haste, StorageThread
 from actors.ticker import Ticker
 from actors.transport import Transport
 from actors.upkeep import Upkeep
+from actors.vouching import Vouching
 from actors.watches import History
 from state_machines.errors import NotLeader, Rejected, Stopped, Unavailable
 from state_machines.machine import Machine
@@ -101,10 +102,11 @@ class Replica:
         self._configuration = self.applied.configuration  # after all that was handed to apply
         self.history = History(self.applied.index, settings, clock.monotonic())
         self.leadership = Leadership(hooks)
+        self._vouching = Vouching(core)
         self._standing = (0, 0)  # term and leader when `leadership` was last told
         self._turn_scheduled = False
         self._turning = False
-        self._was_member = self._is_member()
+        self._was_member = core.id in self.applied.configuration.members
         self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
@@ -168,7 +170,7 @@ class Replica:
 
     def propose(self, request: api.ProposeRequest) -> asyncio.Future[bytes]:
         """Put a proposal into the log; the reply is an encoded `api.Reply`."""
-        limit_ms = self._limit_ms(request)
+        limit_ms = pending.limit_ms(request, self._settings)
         try:
             self._must_lead()
             write = pending.Write(
@@ -186,17 +188,25 @@ class Replica:
         return pending.answered(write.reply, limit_ms, self.group)
 
     def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
-        """Answer queries: after a read round (linearizable), or from what is applied (stale)."""
-        read, limit_ms = pending.Read(request, self._loop.create_future()), self._limit_ms(request)
+        """Answer queries: after a read round or if somebody vouches (`vouching.py`), or (stale)
+        from what is applied."""
+        read = pending.Read(request, self._loop.create_future())
+        limit_ms = pending.limit_ms(request, self._settings)
         try:
             self._must_run()
+            if request.vouch:
+                return self._vouching.vouch(read.reply)
             if request.stale:
-                self.reads.queue_stale(read)
-                self._serve_reads()
+                self.reads.queue_safe(read, request.min_revision)
             else:
                 self._must_lead()
-                self.reads.queue(read)
-                self._wake()
+                read.partners = self._vouching.partners(request, self.applied.term)
+                if read.partners:
+                    self.reads.queue_safe(read, self.core.commit)
+                else:
+                    self.reads.queue(read)
+                    self._wake()
+            self._serve_reads()
         except Unavailable as error:
             return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.queries += 1
@@ -207,14 +217,10 @@ class Replica:
         while a leader is heard: who is cut off would say for ever that nothing happens."""
         try:
             self._must_lead(or_follow=request.stale and not request.now)
-            reply = await self.history.watch(request, self._limit_ms(request))
+            reply = await self.history.watch(request, pending.limit_ms(request, self._settings))
         except (Rejected, Unavailable) as error:
             reply = pending.refusal(error)
         return reply.SerializeToString()
-
-    def _limit_ms(self, request: Any) -> int:
-        limit: int = self._settings.write_timeout_ms
-        return min(request.timeout_ms or limit, limit)
 
     def change(self, change: Change) -> int:
         """Change the membership; returns the entry's index. NotLeader, Conflict or Invalid."""
@@ -228,10 +234,6 @@ class Replica:
         self._must_lead()
         self.core.transfer(target)
         self._wake()
-
-    async def attend(self) -> bool:
-        """Wait while this replica leads, for a while; False if it does not."""
-        return await self.leadership.attend()
 
     async def take_chunk(self, data: bytes) -> bool:
         """Take one chunk of a snapshot; once the stream is whole and verified, ask the core."""
@@ -443,13 +445,11 @@ class Replica:
 
     def _note_removal(self) -> None:
         """A replica that its group has voted out is silent from then on, and for ever."""
-        was_member, self._was_member = self._was_member, self._is_member()
+        was_member = self._was_member
+        self._was_member = self.core.id in self.applied.configuration.members
         if was_member and not self._was_member:
             self._stop("removed from its group")
             self._hooks.removed()
-
-    def _is_member(self) -> bool:
-        return self.core.id in self.applied.configuration.members
 
     def _notice_leadership(self) -> None:
         self._standing = self.core.term, self.core.leader

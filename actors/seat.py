@@ -325,7 +325,7 @@ class Seat:
         """Wait while that replica leads here."""
         if self.replica is None or self.replica.core.id != replica:
             return False
-        return await self.replica.attend()
+        return await self.replica.leadership.attend()
 
     # -- what clients call ------------------------------------------------------------------
 

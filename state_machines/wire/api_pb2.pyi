@@ -97,7 +97,7 @@ class Refusal(_message.Message):
     def __init__(self, place: _Optional[int] = ..., code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes", "positions", "next")
+    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes", "positions", "next", "term", "partners", "replica")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,9 @@ class Reply(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    PARTNERS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     code: Code
     detail: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
@@ -120,7 +123,10 @@ class Reply(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[Change]
     positions: _containers.RepeatedCompositeFieldContainer[Position]
     next: bytes
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., next: _Optional[bytes] = ...) -> None: ...
+    term: int
+    partners: _containers.RepeatedScalarFieldContainer[int]
+    replica: int
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., next: _Optional[bytes] = ..., term: _Optional[int] = ..., partners: _Optional[_Iterable[int]] = ..., replica: _Optional[int] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("group", "proposal", "timeout_ms")
@@ -133,18 +139,22 @@ class ProposeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("group", "stale", "min_revision", "timeout_ms", "queries")
+    __slots__ = ("group", "stale", "min_revision", "timeout_ms", "queries", "vouched", "vouch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
+    VOUCHED_FIELD_NUMBER: _ClassVar[int]
+    VOUCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     stale: bool
     min_revision: int
     timeout_ms: int
     queries: _containers.RepeatedCompositeFieldContainer[Command]
-    def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+    vouched: bool
+    vouch: bool
+    def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., vouched: _Optional[bool] = ..., vouch: _Optional[bool] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("group", "tables", "from_revision", "now", "limit", "timeout_ms", "every_table", "only", "stale", "progress_at")

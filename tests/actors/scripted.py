@@ -42,6 +42,9 @@ class Call:
     stale: bool = False
     min_revision: int = 0
     body: bytes = b""
+    vouched: bool = False
+    vouch: bool = False
+    queries: tuple[api.Command, ...] = ()
 
     @property
     def registers(self) -> bool:
@@ -112,6 +115,9 @@ class Script:
             timeout_ms=asked.timeout_ms,
             stale=asked.stale,
             min_revision=asked.min_revision,
+            vouched=asked.vouched,
+            vouch=asked.vouch,
+            queries=tuple(asked.queries),
         )
         return self._answer(call, lambda: self._read(asked.queries))
 

@@ -295,7 +295,7 @@ async def test_only_a_round_that_waits_for_no_other_has_begun() -> None:
 async def test_full_read_queues_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
     reads = Reads("s")
-    for queue in (reads.queue, reads.queue_stale):
+    for queue in (reads.queue, lambda read: reads.queue_safe(read, 0)):
         queue(read(5))
         queue(read(5))
         with pytest.raises(Overloaded):
@@ -308,7 +308,7 @@ async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPa
     reads = Reads("s")
     for _ in range(6):  # each wants a revision that never comes, and its deadline passes
         waiting = read(2**60)
-        reads.queue_stale(waiting)
+        reads.queue_safe(waiting, 2**60)
         assert reads.due(10) == []
         waiting.reply.cancel()
     assert reads.due(10) == []
@@ -327,7 +327,7 @@ async def test_every_reader_ends_exactly_once_on_fail() -> None:
         reads.queue(in_round)
         reads.begin_round()
         reads.queue(waiting)
-        reads.queue_stale(stale)
+        reads.queue_safe(stale, stale.request.min_revision)
         reads.fail(Stopped("over"), safe_too=safe_too)
         assert code(waiting.reply) == code(in_round.reply) == api.STOPPED
         assert safe.reply.done() is stale.reply.done() is safe_too

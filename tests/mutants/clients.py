@@ -147,6 +147,20 @@ CLIENTS: Final = (
         "",
     ),
     Mutant(
+        "a-later-term-vouches-for-a-leader",
+        "law 10",
+        "actors.partner",
+        " and said.term <= reply.term:",
+        ":",
+    ),
+    Mutant(
+        "anybody-vouches-for-a-leader",
+        "law 10",
+        "actors.partner",
+        "said.replica in reply.partners and ",
+        "",
+    ),
+    Mutant(
         "an-unknown-outcome-is-called-not-accepted",
         "design 5.11",
         LANES,

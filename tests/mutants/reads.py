@@ -20,6 +20,20 @@ READS: Final = (
         "            self._rounds = 1\n",
     ),
     Mutant(
+        "a-leader-is-vouched-for-before-it-committed-in-its-term",
+        "law 10",
+        "actors.vouching",
+        " or applied_term != core.term:",
+        ":",
+    ),
+    Mutant(
+        "two-vouch-where-they-are-no-majority",
+        "law 10",
+        "actors.vouching",
+        "if not others or not all(has_quorum(configuration, (core.id, each)) for each in others):",
+        "if not others:",
+    ),
+    Mutant(
         "a-late-answer-counts-for-a-younger-round",
         "law 10",
         "state_machines.raft.reads",
@@ -85,9 +99,9 @@ READS: Final = (
     Mutant(
         "a-stale-read-does-not-wait-for-its-revision",
         "design 3",
-        PENDING,
-        "self._safe.append((read.request.min_revision, [read]))",
-        "self._safe.append((0, [read]))",
+        "actors.replica",
+        "self.reads.queue_safe(read, request.min_revision)",
+        "self.reads.queue_safe(read, 0)",
     ),
     Mutant(
         "a-follower-answers-linearizable-reads",

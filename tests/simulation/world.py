@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from random import Random
@@ -67,6 +68,7 @@ class JudgedCalls(FromProcess):
     ) -> None:
         super().__init__(network, process, seats)
         self._monitor = monitor
+        self._beside: dict[str, Judged] = {}  # the last read of each group
 
     async def propose(self, seat: str, request: bytes) -> bytes:
         data = await super().propose(seat, request)
@@ -84,15 +86,47 @@ class JudgedCalls(FromProcess):
             self.network.seen["client forgotten"] += 1
         return data
 
-    async def query(self, seat: str, request: bytes) -> bytes:
+    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
         asked = api.QueryRequest.FromString(request)
+        if asked.vouch:  # whoever asks for it has just asked the leader
+            return self._vouched(seat, request, self._beside[asked.group])
         facts = self._monitor.facts[asked.group]
         floor = asked.min_revision if asked.stale else facts.acknowledged
+        read = self._beside[asked.group] = Judged(self._monitor, seat, floor)
+        return self._answered(seat, request, read)
+
+    async def _answered(self, seat: str, request: bytes, read: Judged) -> bytes:
         data = await super().query(seat, request)
-        reply = api.Reply.FromString(data)
-        if reply.code == api.OK and reply.revision < floor:
-            self._monitor.fail(f"stale read: {seat} answers from {reply.revision}, not {floor}")
+        read.reply = api.Reply.FromString(data)
+        read.judge()
         return data
+
+    async def _vouched(self, seat: str, request: bytes, read: Judged) -> bytes:
+        data = await super().query(seat, request)
+        read.vouch = api.Reply.FromString(data)
+        read.judge()
+        return data
+
+
+@dataclass(slots=True)
+class Judged:
+    """A read at one seat, and what a voter that was asked beside it said. Its answer holds if it
+    has no partners, or one of them has not left its term."""
+
+    monitor: Monitor
+    seat: str
+    floor: int
+    reply: api.Reply | None = None
+    vouch: api.Reply | None = None
+
+    def judge(self) -> None:
+        reply, vouch = self.reply, self.vouch or api.Reply()
+        if reply is None or reply.code != api.OK or reply.revision >= self.floor:
+            return
+        if not reply.partners or (vouch.replica in reply.partners and vouch.term <= reply.term):
+            self.monitor.fail(
+                f"stale read: {self.seat} answers from {reply.revision}, not {self.floor}"
+            )
 
 
 class World:

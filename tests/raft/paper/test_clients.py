@@ -22,8 +22,9 @@ from state_machines.metadata.node import GetNode, RegisterNode
 from state_machines.raft import Follower, HeartbeatReply, Leader, ReadState, RequestVote
 from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
+from tests.actors.alone import Alone
 from tests.actors.scripted import HANG, LOSE, NOT_LEADER, Call, Script, once
-from tests.actors.virtual_time import in_virtual_time
+from tests.actors.virtual_time import in_virtual_time, settled
 from tests.entities.group import Group
 from tests.machine.alone import wire
 from tests.raft.paper.rig import Table, applied, leader, replica, turn
@@ -403,16 +404,14 @@ def test_no_clock_stands_in_for_a_round() -> None:
 async def test_a_client_never_sees_the_state_go_back() -> None:
     """Thesis 6.4.1 ¶4: replies carry the index of their state; a client says what it has
     seen, and a server that has not come so far waits."""
-    group = Group("metadata")
-    revision = group.run(put())
-    reply = group.machine.query([wire(GetKv(key="k"))], 0)
-    assert reply.revision == revision
-    reads = Reads("metadata-0/1")
-    request = api.QueryRequest(stale=True, min_revision=reply.revision)
-    mine = Read(request, asyncio.get_running_loop().create_future())
-    reads.queue_stale(mine)
-    assert reads.due(revision - 1) == []
-    assert reads.due(revision) == [mine]
+    server = await Alone.leading()
+    seen = server.replica.core.commit + 1
+    answer = server.asks(stale=True, min_revision=seen)
+    await settled()
+    assert not answer.done()
+    server.proposes()
+    await settled()
+    assert api.Reply.FromString(answer.result()).revision == seen
 
 
 def test_reads_of_a_leadership_end_with_it() -> None:
