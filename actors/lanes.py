@@ -439,10 +439,10 @@ class QueryLane(QueueLane):
                 queries=commands,
                 vouched=bool(partner),
             )
-            answer = self._groups.query(seat, request.SerializeToString())
             if vouch is not None:
                 vouch.cancel()
             vouch = None
+            answer = self._groups.query(seat, request.SerializeToString())
             if partner:
                 vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
                 vouch.add_done_callback(_looked_at)

@@ -242,7 +242,7 @@ class _Answers:
     def _run(self, result: api.Result, run: runs.Run) -> None:
         replies: list[Any] = []
         outcomes: Iterable[Any] = self._outcomes(run)
-        if not self._reads:
+        if not self._reads:  # of reads each counts before the next is made
             outcomes = list(outcomes)
             if not any(issubclass(kind, Rejected) for kind in set(map(type, outcomes))):
                 replies, outcomes = outcomes, ()

@@ -98,7 +98,7 @@ class HotRows:
         They come in when something else of their table is asked for: who reads many rows mostly
         writes them next, and then they would have to go again.
         """
-        if sum(map(len, rows.values())) <= AWAITED_BYTES_MAX:
+        if sum(map(len, rows.values())) <= min(AWAITED_BYTES_MAX, self.limit_bytes):
             self._come_in(table)
             self._awaited[table] = rows
             return

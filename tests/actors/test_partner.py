@@ -112,6 +112,19 @@ async def test_who_did_not_vouch_is_left_alone_and_then_it_is_anothers_turn() ->
 
 
 @in_virtual_time
+async def test_calls_that_miss_it_together_turn_to_the_other_once() -> None:
+    partner, seats = Partner("metadata-0", 0), (LEADER, "metadata-0/1", "metadata-0/2")
+    loop = asyncio.get_running_loop()
+    before = partner.choose(seats, LEADER, loop.time())
+    silent = [loop.create_future() for _ in range(2)]
+    reply = api.Reply(term=4, partners=(2, 3))
+    assert await asyncio.gather(*[partner.vouches(reply, each) for each in silent]) == [False] * 2
+    assert partner.choose(seats, LEADER, loop.time()) == ""
+    after = partner.choose(seats, LEADER, loop.time() + LEFT_SECONDS)
+    assert {before, after} == {"metadata-0/1", "metadata-0/2"}
+
+
+@in_virtual_time
 async def test_a_group_that_needs_rounds_is_not_asked_each_time() -> None:
     script = group_of_three(lambda call: VOUCH, partners=())
     await reads(script, 5, apart=LEFT_SECONDS / 10)
