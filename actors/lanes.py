@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from actors.admission import Drain
 from actors.partner import Partner
-from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, fitting, gone, resolve
+from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, gone, resolve
 from actors.spread import Spread
 from actors.within import within
 from state_machines import op, runs
@@ -281,11 +281,18 @@ class QueueLane(Lane, ABC):
         count = min(len(self._waiting), BATCH_ITEMS_MAX)
         if count >= HALVED_FROM and not self._under_way:
             count = -(-count // 2)
-        taken = [self._waiting.popleft() for _ in range(count)]
-        taken = [each for each in taken if not each.result.done()]  # others have given up
-        fits = fitting(taken, REQUEST_BYTES_MAX * 3 // 4)
-        self._waiting.extendleft(reversed(taken[fits:]))
-        return taken[:fits]
+        taken: list[Waiting] = []
+        room = REQUEST_BYTES_MAX * 3 // 4
+        for _ in range(count):
+            head = self._waiting.popleft()
+            if head.result.done():  # its caller has given up
+                continue
+            room -= head.size
+            if taken and (room < 0 or head.terms != taken[0].terms):
+                self._waiting.appendleft(head)
+                break
+            taken.append(head)
+        return taken
 
     async def _work(self) -> None:
         self._starting = False
@@ -420,7 +427,6 @@ class QueryLane(QueueLane):
     async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
         stale, min_revision = batch[0].terms
         trace = Trace(command=False)
-        gone(batch, trace)
         loop = asyncio.get_running_loop()
         alone = stale
         vouch: asyncio.Future[bytes] | None = None
@@ -439,7 +445,7 @@ class QueryLane(QueueLane):
                 queries=commands,
                 vouched=bool(partner),
             )
-            if vouch is not None:
+            if vouch is not None:  # of an attempt in vain
                 vouch.cancel()
             vouch = None
             answer = self._groups.query(seat, request.SerializeToString())
@@ -449,11 +455,15 @@ class QueryLane(QueueLane):
             return answer
 
         deadline = max([each.deadline for each in batch])
-        while True:
-            reply = await self._attempts(send, deadline, trace, any_seat=stale)
-            if vouch is None or await self._partner.vouches(reply, vouch):
-                break
-            alone = True
+        try:
+            while True:
+                reply = await self._attempts(send, deadline, trace, any_seat=stale)
+                if vouch is None or await self._partner.vouches(reply, vouch):
+                    break
+                alone = True
+        finally:
+            if vouch is not None:
+                vouch.cancel()
         # Together they were more than one reply may carry; the first of them never is.
         for each in reversed(resolve(batch, commands, reply, QuotaExceeded)):
             self._waiting.appendleft(each)

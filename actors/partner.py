@@ -21,14 +21,10 @@ class Partner:
     """The partner of one lane's reads."""
 
     def __init__(self, group: str, turn: int) -> None:
-        self._request = api.QueryRequest(group=group, vouch=True).SerializeToString()
+        #: what it is asked: an encoded `api.QueryRequest`
+        self.request = api.QueryRequest(group=group, vouch=True).SerializeToString()
         self._turn = turn
         self._from = 0.0  # when there is one again
-
-    @property
-    def request(self) -> bytes:
-        """What it is asked: an encoded `api.QueryRequest`."""
-        return self._request
 
     def choose(self, seats: Sequence[str], leader: str, now: float) -> str:
         """A seat that is not the leader's; empty for none. `now` in seconds."""

@@ -48,18 +48,6 @@ class Trace:
     attempts: int = 0
 
 
-def fitting(batch: Sequence[Waiting], room: int) -> int:
-    """How many of the first go in one call: on the same terms, and within `room` bytes unless it is
-    the first alone."""
-    if sum([each.size for each in batch]) <= room and len({each.terms for each in batch}) <= 1:
-        return len(batch)
-    for place, each in enumerate(batch):
-        room -= each.size
-        if place and (room < 0 or each.terms != batch[0].terms):
-            return place
-    return len(batch)
-
-
 def gone(batch: list[Waiting], trace: Trace) -> bool:
     """Whether some of a batch left it, whose callers have been told. The others share its trace
     from now on."""

@@ -130,7 +130,7 @@ def put_pairs(
             index = at.index
             settled = [pack((entry, (tenant, key, value, index))) for tenant, key, value, _ in some]
             db.settle_many(KV.name, places, settled)
-            yield from itertools.repeat(at.index, len(some))
+            yield from itertools.repeat(index, len(some))
             continue
         # What these have put themselves, if they name a key twice.
         again: dict[tuple[str, str], bytes] | None = {} if twice else None

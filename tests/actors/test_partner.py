@@ -11,10 +11,11 @@ import pytest
 
 from actors.caller import Caller
 from actors.partner import LEFT_SECONDS, VOUCH_SECONDS, Partner
+from state_machines.errors import NoQuorum
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import HANG, Call, Script
-from tests.actors.virtual_time import in_virtual_time
+from tests.actors.virtual_time import in_virtual_time, settled
 
 LEADER = "metadata-0/0"
 VOUCH = api.Reply(term=4, replica=2)
@@ -136,6 +137,19 @@ def test_nobody_is_asked_beside_a_leader_that_is_alone_or_not_known() -> None:
     assert partner.choose((LEADER,), LEADER, 0.0) == ""
     assert partner.choose(("a", "b"), LEADER, 0.0) == ""
     assert partner.choose(("a", LEADER), LEADER, 0.0) == "a"
+
+
+@in_virtual_time
+async def test_a_read_that_gives_up_leaves_nothing_under_way() -> None:
+    script = Script(faults=[lambda call: HANG])
+    caller = Caller(script, rng=Random(3), timeout_ms=100)
+    caller._lane("metadata-0", GetKv)._leader = LEADER
+    with pytest.raises(NoQuorum):
+        await caller.call(GetKv(key="a"))
+    await settled()
+    assert sorted(kinds(script)) == ["vouch", "vouched"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await caller.close()
 
 
 @in_virtual_time

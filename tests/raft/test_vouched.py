@@ -17,13 +17,12 @@ ASKED = api.QueryRequest(vouched=True)
 
 @dataclass
 class Read:
-    """A read under way: `floor` was committed when it began."""
+    """A read under way: `floor` was committed when it began. An answer is an index and what makes
+    it good; a vouch is a replica and its term."""
 
     floor: int
-    answers: list[tuple[int, api.Reply]] = field(
-        default_factory=list
-    )  # commit index, and what it takes
-    vouches: list[tuple[int, int]] = field(default_factory=list)  # replica and term
+    answers: list[tuple[int, api.Reply]] = field(default_factory=list)
+    vouches: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Asked(Cluster):
