@@ -64,6 +64,8 @@ def commands_of(batch: list[Waiting]) -> list[api.Command]:
 
     Those that are not valid are told so and leave the batch.
     """
+    if len(batch) == 1:
+        return _alone(batch)
     made: list[api.Command] = []
     valid: list[Waiting] = []
     for kind, some in itertools.groupby(batch, _kind):
@@ -82,6 +84,17 @@ def commands_of(batch: list[Waiting]) -> list[api.Command]:
         valid += same
     batch[:] = valid
     return made
+
+
+def _alone(batch: list[Waiting]) -> list[api.Command]:
+    """The same of a batch of one: what a caller waits for who is alone."""
+    only = batch[0]
+    kind: Any = type(only.operation)
+    if runs.swept(kind) and not _valid(only):
+        batch.clear()
+        return []
+    body = only.body or op.encode(only.operation)
+    return [api.Command(tag=op.TAGS[kind], body=body)]
 
 
 def _run_of(kind: type, same: Sequence[Waiting]) -> bytes | None:
@@ -155,13 +168,13 @@ def _answers(
     count = len(some)
     if result.code != api.OK:
         return [_error(result.code, result.detail, reply) for _ in some]
-    refused = {each.place: each for each in result.refusals}
     operation = some[0].operation
+    refused: dict[int, api.Refusal] = {}
     try:
-        if command.count:
-            found = runs.unpack_replies(type(operation), count - len(refused), result.body)
-        else:
-            found = [op.decode_reply(operation, result.body)]
+        if not command.count:
+            return [op.decode_reply(operation, result.body)]
+        refused = {each.place: each for each in result.refusals}
+        found = runs.unpack_replies(type(operation), count - len(refused), result.body)
     except Rejected as unread:
         said = f"its result cannot be read: {unread.detail}"
         found = [Unknown(said) for _ in some]

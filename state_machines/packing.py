@@ -40,6 +40,8 @@ NAMES_MAX: Final = 256  #: in one map: many more than any class has fields
 TEXT_BYTES_MAX: Final = 2 * MQTT_STRING_BYTES_MAX  #: one text; up to here its field says its limit
 DATA_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
 
+FEW_BYTES: Final = 4_096  #: a body so small has neither too many parts nor too many values
+
 Decoder = Callable[[Any, str], Any]
 """Turns plain msgpack values into the annotated type, or raises Invalid naming the field."""
 
@@ -96,6 +98,13 @@ def unpack(
     return decoder(kind)(load(data, what, limit, spent), what)
 
 
+def _once(pairs: list[Any]) -> dict[str | bytes, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
 def load(
     data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX, spent: Spent | None = None
 ) -> Any:
@@ -109,28 +118,29 @@ def load(
         raise Invalid(f"{what}: {len(data)} bytes, the limit is {limit}")
     parts, values = (spent.parts, spent.values) if spent is not None else (0, 0)
     values_max = VALUES_MAX * max(1, limit // REQUEST_BYTES_MAX)
+    list_hook: Callable[[list[Any]], Any] | None = None
+    pairs_hook: Callable[[list[Any]], Any] = _once
+    if spent is not None or len(data) > FEW_BYTES:
 
-    def some(items: list[Any], count: int = 0) -> list[Any]:
-        nonlocal parts, values
-        parts += 1
-        values += count or len(items)
-        if parts > PARTS_MAX or values > values_max:
-            raise ValueError("too many lists, maps or values")
-        return items
+        def some(items: list[Any], count: int = 0) -> list[Any]:
+            nonlocal parts, values
+            parts += 1
+            values += count or len(items)
+            if parts > PARTS_MAX or values > values_max:
+                raise ValueError("too many lists, maps or values")
+            return items
 
-    def once(pairs: list[Any]) -> dict[str | bytes, Any]:
-        found = dict(some(pairs, 2 + 2 * len(pairs)))
-        if len(found) != len(pairs):
-            raise ValueError("a name comes twice")
-        return found
+        def once(pairs: list[Any]) -> dict[str | bytes, Any]:
+            return _once(some(pairs, 2 + 2 * len(pairs)))
 
+        list_hook, pairs_hook = some, once
     try:
         value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            list_hook=some,
-            object_pairs_hook=once,
+            list_hook=list_hook,
+            object_pairs_hook=pairs_hook,
             max_array_len=BATCH_ITEMS_MAX,
             max_map_len=NAMES_MAX,
             max_str_len=TEXT_BYTES_MAX,

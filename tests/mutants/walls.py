@@ -48,8 +48,8 @@ WALLS: Final = (
         "a-name-may-come-twice",
         "law 18",
         PACKING,
-        "        if len(found) != len(pairs):\n",
-        "        if len(found) > len(pairs):\n",
+        "    if len(found) != len(pairs):\n",
+        "    if len(found) > len(pairs):\n",
     ),
     Mutant(
         "a-chunk-is-decoded-however-long-it-is",
