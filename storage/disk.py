@@ -147,13 +147,10 @@ class DiskEngine:
             return None
         return self.fetch(self._read(), handle, table, key)
 
-    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    def find(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """See `engine.Engine`."""
         handle = self._handles.get(table)
-        if handle is None:
-            return [None] * len(keys)
-        found = self.fetch_many(self._read(), handle, table, keys)
-        return list(map(found.get, keys))
+        return {} if handle is None else self.fetch_many(self._read(), handle, table, keys)
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False

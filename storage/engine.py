@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
+from operator import add, itemgetter
 from pathlib import Path
-from struct import pack
+from struct import Struct
 from types import TracebackType
 from typing import Protocol, Self
 from zlib import crc32
@@ -39,6 +41,10 @@ ENGINE_VALUE_BYTES = 64 << 20
 
 CRC_BYTES = 4
 """What `seal` puts in front of a value."""
+
+_CRC = Struct(">I")
+_CHECKSUM = itemgetter(slice(CRC_BYTES))
+_VALUE = itemgetter(slice(CRC_BYTES, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +151,8 @@ class Engine(Reader, Protocol):
         """Where it lies, for messages."""
         ...
 
-    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What `get` finds at each key."""
+    def find(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """What `get` finds at these keys, of those that are there."""
         ...
 
     def write(self, changes: Iterable[Change]) -> None:
@@ -212,6 +218,11 @@ def _seed(table: str) -> int:
     return crc32(table.encode())
 
 
+def _checksums(table: str, keys: Iterable[bytes], values: Iterable[bytes]) -> Iterator[int]:
+    """The checksum of each value, as `seal` makes it, at the speed of C."""
+    return map(crc32, map(add, keys, values), repeat(_seed(table)))
+
+
 def seal(table: str, key: bytes, value: bytes) -> bytes:
     """The value as it is stored: its CRC-32, bound to table and key, and then itself."""
     return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value
@@ -223,26 +234,18 @@ def sealed_slice(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | Non
     gone = [key for key in keys if rows[key] is None]
     if gone:
         keys = [key for key in keys if rows[key] is not None]
-    seed = _seed(table)
-    values = [
-        crc32(value, crc32(key, seed)).to_bytes(CRC_BYTES, "big") + value  # as `seal` does
-        for key in keys
-        if (value := rows[key]) is not None
-    ]
+    plain = [value for key in keys if (value := rows[key]) is not None]
+    values = list(map(add, map(_CRC.pack, _checksums(table, keys, plain)), plain))
     return Slice(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
 
 
-def unseal_many(
-    where: str, table: str, keys: Sequence[bytes], stored: Sequence[bytes]
-) -> list[bytes]:
-    """`unseal` of each."""
-    seed = _seed(table)
-    values = [each[CRC_BYTES:] for each in stored]
-    computed = [crc32(value, crc32(key, seed)) for key, value in zip(keys, values, strict=True)]
-    found = b"".join([each[:CRC_BYTES] for each in stored])
-    if found != pack(f">{len(stored)}I", *computed):
-        return [unseal(where, table, *each) for each in zip(keys, stored, strict=True)]
-    return values
+def unseal_many(where: str, table: str, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """`unseal` of each, by key."""
+    values = list(map(_VALUE, stored.values()))
+    found = b"".join(map(_CHECKSUM, stored.values()))
+    if found != b"".join(map(_CRC.pack, _checksums(table, stored, values))):
+        return {key: unseal(where, table, key, each) for key, each in stored.items()}
+    return dict(zip(stored, values, strict=True))
 
 
 def unseal(where: str, table: str, key: bytes, stored: bytes) -> bytes:

@@ -75,22 +75,22 @@ class HotRows:
         self.hits += 1
         return value
 
-    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What `get` finds at each key."""
+    def find(self, table: str, keys: list[bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """What `get` finds at these keys, and those of them at which there is nothing."""
         if table in self._awaited:
             self._come_in(table)
         held = self._tables.get(table)
         if held is None:
             self.misses += len(keys)
-            return [None] * len(keys)
-        found = list(map(held.rows.get, keys))
-        for key, value in zip(keys, found, strict=True):
-            if value is not None:
-                held.rows.move_to_end(key)
-        missing = found.count(None)
-        self.misses += missing
-        self.hits += len(keys) - missing
-        return found
+            return {}, keys
+        rows = held.rows
+        left = [key for key in keys if key not in rows]
+        found = {key: rows[key] for key in keys if key in rows} if len(left) < len(keys) else {}
+        for key in found:
+            rows.move_to_end(key)
+        self.hits += len(keys) - len(left)
+        self.misses += len(left)
+        return found, left
 
     def add_many(self, table: str, rows: dict[bytes, bytes]) -> None:
         """These were read just now, and were not here. The dict is taken over.

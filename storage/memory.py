@@ -133,9 +133,9 @@ class MemoryEngine:
         found = self._tables.get(table)
         return None if found is None else found.rows.get(key)
 
-    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    def find(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """See `engine.Engine`."""
-        return [self.get(table, each) for each in keys]
+        return {key: value for key in keys if (value := self.get(table, key)) is not None}
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False

@@ -23,7 +23,6 @@ sorted only when a scan asks. Checksums are made at flush and checked at every r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -118,37 +117,28 @@ class State:
         """See `KeyValue`. Raises `CorruptRecord`."""
         encoded = self._encoded(keys)
         newest, older = self._layers.get(table, NOTHING).rows, self._under.get(table, NOTHING).rows
-        if not newest and not older:
-            return self._below_many(table, encoded)
-        found = list(map(newest.get, encoded, repeat(ABSENT)))
-        left = [place for place, value in enumerate(found) if value is ABSENT]
-        if older and left:
-            for place in left:
-                found[place] = older.get(encoded[place], ABSENT)
-            left = [place for place in left if found[place] is ABSENT]
-        if left:
-            below = self._below_many(table, [encoded[place] for place in left])
-            for place, value in zip(left, below, strict=True):
-                found[place] = value
-        return found
-
-    def _below_many(self, table: str, encoded: list[bytes]) -> list[bytes | None]:
-        """What lies below the layers: among the hot rows, or in the engine."""
-        found = self.hot.get_many(table, encoded)
-        if None not in found:
-            return found
-        cold = dict.fromkeys([key for key, row in zip(encoded, found, strict=True) if row is None])
-        stored = self._engine.get_many(table, list(cold))
-        if stored.count(None) == len(stored):
-            return found
-        there = [(key, value) for key, value in zip(cold, stored, strict=True) if value is not None]
-        keys, values = zip(*there, strict=True)
-        rows = dict(zip(keys, unseal_many(self._engine.path, table, keys, values), strict=True))
-        found = [
-            rows.get(key) if row is None else row for key, row in zip(encoded, found, strict=True)
+        left = [key for key in encoded if key not in newest] if newest else encoded
+        if not left:
+            return list(map(newest.__getitem__, encoded))
+        if older:
+            left = [key for key in left if key not in older]
+        below = self._below(table, left) if left else {}
+        if len(left) == len(encoded):
+            return list(map(below.get, encoded))
+        return [
+            newest[key] if key in newest else older[key] if key in older else below.get(key)
+            for key in encoded
         ]
+
+    def _below(self, table: str, keys: list[bytes]) -> dict[bytes, bytes]:
+        """What lies below the layers: among the hot rows, or in the engine."""
+        found, cold = self.hot.find(table, keys)
+        stored = self._engine.find(table, cold) if cold else {}
+        if not stored:
+            return found
+        rows = unseal_many(self._engine.path, table, stored)
         self.hot.add_many(table, rows)
-        return found
+        return found | rows
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """See `KeyValue`. The row is durable after the next flush."""

@@ -22,7 +22,7 @@ DISK: Final[tuple[Mutant, ...]] = (
         'return crc32(value).to_bytes(CRC_BYTES, "big") + value',
         (
             ("computed = crc32(value, crc32(key, _seed(table)))", "computed = crc32(value)"),
-            ("crc32(value, crc32(key, seed)).to_bytes", "crc32(value).to_bytes"),
+            ("map(crc32, map(add, keys, values), repeat(_seed(table)))", "map(crc32, values)"),
         ),
     ),
     Mutant(

@@ -43,13 +43,13 @@ class EngineContract:
         assert engine.tables() == ("t", "u")
 
     def test_many_keys_are_read_as_each_is(self, engine: Engine) -> None:
-        assert engine.get_many("t", [b"a", b"b"]) == [None, None]
+        assert engine.find("t", [b"a", b"b"]) == {}
         engine.write([("t", b"a", b"1"), ("t", b"b", b""), ("u", b"c", b"3")])
         asked = [b"c", b"b", b"a", b"b", b"zz"]
-        assert engine.get_many("t", asked) == [None, b"", b"1", b"", None]
-        assert engine.get_many("t", []) == []
+        assert engine.find("t", asked) == {b"a": b"1", b"b": b""}
+        assert engine.find("t", []) == {}
         engine.write([("t", b"zz", b"4"), ("t", b"a", None)])
-        assert engine.get_many("t", asked) == [None, b"", None, b"", b"4"]
+        assert engine.find("t", asked) == {b"b": b"", b"zz": b"4"}
 
     def test_values_are_plain_bytes(self, engine: Engine) -> None:
         engine.write([("t", b"a", b"1")])

@@ -64,7 +64,7 @@ def test_what_is_written_goes_and_leaves_room() -> None:
     hot.drop("t", (b"k1", b"k3"))
     hot.drop("none", (b"k1",))
     assert hot.size == ROW
-    assert hot.get_many("t", (b"k1", b"k2")) == [None, bytes(10)]
+    assert hot.find("t", [b"k1", b"k2"]) == ({b"k2": bytes(10)}, [b"k1"])
     hot.add("t", b"k4", bytes(10))
     assert hot.size == 2 * ROW
 
@@ -75,13 +75,16 @@ def test_rows_read_together_come_in_when_their_table_is_asked_again() -> None:
     assert hot.get("u", b"k1") is None
     assert hot.size == 0
     hot.drop("t", (b"k2", b"k9"))
-    assert hot.get_many("t", (b"k1", b"k2", b"k3")) == [bytes(10), None, bytes(10)]
+    assert hot.find("t", [b"k1", b"k2", b"k3"]) == (
+        {b"k1": bytes(10), b"k3": bytes(10)},
+        [b"k2"],
+    )
     assert hot.size == 2 * ROW
     hot.add_many("t", {b"k4": bytes(10)})
     hot.add_many("t", {b"k5": bytes(10)})
     assert hot.size == 3 * ROW, "the first came in with the second"
     hot.clear()
-    assert hot.get_many("t", (b"k1", b"k5")) == [None, None]
+    assert hot.find("t", [b"k1", b"k5"]) == ({}, [b"k1", b"k5"])
 
 
 def test_rows_that_are_large_come_in_at_once() -> None:
