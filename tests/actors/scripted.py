@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Final
 
+from actors.caller import Caller
 from state_machines import op, packing, runs
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.slot_map import GetSlots, KindSlots
@@ -198,3 +201,21 @@ def _body(registry: dict[str, type], command: api.Command, replies: Sequence[Any
     if command.count:
         return runs.pack_replies(registry[command.tag], replies)
     return packing.pack(replies[0])
+
+
+@asynccontextmanager
+async def calling(script: Script, **settings: Any) -> AsyncIterator[Caller]:
+    """A client's engine over it."""
+    made = Caller(script, rng=Random(3), **settings)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def put(key: str = "k", value: bytes = b"v") -> PutKv:
+    return PutKv(key=key, value=value)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()

@@ -9,8 +9,7 @@ import pytest
 
 from actors import lanes
 from state_machines.errors import NoQuorum, Unknown
-from tests.actors.scripted import HANG, LOSE, Script, once
-from tests.actors.test_caller import calling, put
+from tests.actors.scripted import HANG, LOSE, Script, calling, once, put
 from tests.actors.virtual_time import in_virtual_time
 
 

@@ -1,0 +1,140 @@
+"""Each caller's own deadline, wherever it waits, and what it is told then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors import lanes
+from state_machines.errors import (
+    NoQuorum,
+    Unknown,
+)
+from state_machines.metadata.kv import GetKv
+from state_machines.wire import api_pb2 as api
+from tests.actors.scripted import HANG, Script, calling, now, once, put
+from tests.actors.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_never_sent_is_no_quorum() -> None:
+    script = Script(faults=[lambda call: HANG])  # not even registered
+    async with calling(script, timeout_ms=700) as caller:
+        begun = now()
+        with pytest.raises(NoQuorum):
+            await caller.call(put())
+        assert now() - begun == pytest.approx(0.7, abs=0.05)
+
+
+@in_virtual_time
+async def test_sent_without_an_answer_is_unknown() -> None:
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script, timeout_ms=700) as caller:
+        begun = now()
+        with pytest.raises(Unknown):
+            await caller.call(put())
+        assert now() - begun == pytest.approx(0.7, abs=0.05)
+
+
+@in_virtual_time
+async def test_an_unanswered_query_is_no_quorum() -> None:
+    script = Script(faults=[lambda call: HANG])
+    async with calling(script, timeout_ms=700) as caller:
+        with pytest.raises(NoQuorum):
+            await caller.call(GetKv(key="k"))
+
+
+@in_virtual_time
+async def test_callers_of_one_batch_keep_their_own_deadlines() -> None:
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    ended: dict[int, float] = {}
+
+    async def one(timeout_ms: int) -> None:
+        with pytest.raises(Unknown):
+            await caller.call(put(), timeout_ms=timeout_ms)
+        ended[timeout_ms] = now() - begun
+
+    async with calling(script) as caller:
+        begun = now()
+        await asyncio.gather(*(one(ms) for ms in (9_000, 300, 2_000, 300)))
+    assert len({call.sequence for call in script.proposals}) == 1
+    assert ended == {ms: pytest.approx(ms / 1000, abs=0.05) for ms in (300, 2_000, 9_000)}
+
+
+@in_virtual_time
+async def test_callers_keep_their_own_deadlines_while_nobody_registers_them() -> None:
+    script = Script(faults=[lambda call: HANG])
+    ended: dict[int, float] = {}
+
+    async def one(timeout_ms: int) -> None:
+        with pytest.raises(NoQuorum):
+            await caller.call(put(), timeout_ms=timeout_ms)
+        ended[timeout_ms] = now() - begun
+
+    async with calling(script) as caller:
+        begun = now()
+        first = [asyncio.create_task(one(ms)) for ms in (9_000, 300)]
+        await settled()
+        await asyncio.gather(*first, one(600))
+    assert ended == {ms: pytest.approx(ms / 1000, abs=0.05) for ms in (300, 600, 9_000)}
+
+
+@in_virtual_time
+async def test_a_caller_behind_a_full_pipeline_keeps_its_deadline() -> None:
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script, timeout_ms=30_000) as caller:
+        held = []
+        for number in range(lanes.IN_FLIGHT_MAX):
+            held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
+            await settled()
+        begun = now()
+        with pytest.raises(NoQuorum):
+            await caller.call(put("short"), timeout_ms=500)
+        assert now() - begun == pytest.approx(0.5, abs=0.05)
+        await asyncio.gather(*held, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_each_attempt_has_a_deadline_of_its_own() -> None:
+    script = Script(faults=[once(HANG)])
+    async with calling(script) as caller:
+        begun = now()
+        await caller.call(put())
+        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
+    assert script.proposals[0].timeout_ms <= lanes.ATTEMPT_SECONDS * 1000 + 1
+    assert script.proposals[0].sequence == script.proposals[1].sequence
+
+
+@in_virtual_time
+@pytest.mark.parametrize("seat", ["metadata-0/0", "metadata-0/1", "metadata-0/2"])
+async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(seat: str) -> None:
+    """Each call that failed used to turn to the next seat: several together turned back to it."""
+    hint = api.Reply(code=api.NOT_LEADER, leader=seat)
+    script = Script(faults=[lambda call: hint if call.seat != seat else None])
+    async with calling(script) as caller:
+        await caller.call(put())
+        script.faults[:] = [lambda call: HANG if call.seat == seat else None]
+        begun, waiting = now(), []
+        for _ in range(lanes.IN_FLIGHT_MAX):
+            waiting.append(asyncio.create_task(caller.call(put())))
+            await settled()
+        await asyncio.gather(*waiting)
+        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
+    assert [call.seat for call in script.proposals].count(seat) == 1 + lanes.IN_FLIGHT_MAX
+
+
+@in_virtual_time
+async def test_a_caller_that_gave_up_is_not_proposed() -> None:
+    script = Script(faults=[lambda call: HANG])
+    async with calling(script) as caller:
+        held = []
+        for number in range(lanes.IN_FLIGHT_MAX):
+            held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
+            await settled()
+        gone = asyncio.create_task(caller.call(put("gone")))
+        await settled()
+        gone.cancel()
+        script.faults.clear()
+        await asyncio.gather(*held)
+    assert "gone" not in [each.key for each in script.applied["metadata-0"]]

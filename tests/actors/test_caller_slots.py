@@ -1,0 +1,104 @@
+"""Operations that go where the slot map says, also when that changes under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.caller import SHARD_MOVES_MAX
+from state_machines.errors import (
+    WrongShard,
+)
+from state_machines.metadata.slot_map import KindSlots
+from state_machines.offset.offset import CommitOffsets, CommitReply
+from state_machines.slots import SLOTS, SlotRange, slot_of
+from state_machines.wire import api_pb2 as api
+from tests.actors.scripted import Call, Script, calling, once
+from tests.actors.virtual_time import in_virtual_time
+
+GROUPS = [f"g{number}" for number in range(20)]
+HALF = SLOTS // 2
+SPLIT = KindSlots(
+    "offset", 7, (SlotRange(0, HALF - 1, "offset-0"), SlotRange(HALF, SLOTS - 1, "offset-1"))
+)
+
+
+def commits() -> CommitOffsets:
+    size = len(GROUPS)
+    return CommitOffsets(
+        groups=tuple(GROUPS), topics=("t",) * size, partitions=(0,) * size, offsets=(1,) * size
+    )
+
+
+def two_groups(**settings: Any) -> Script:
+    return Script(
+        names={
+            "metadata-0": ("metadata-0/0",),
+            "offset-0": ("offset-0/0",),
+            "offset-1": ("offset-1/0",),
+        },
+        slot_maps=(SPLIT,),
+        **settings,
+    )
+
+
+def wrong_shard(items: int = 1) -> api.Reply:
+    reply = api.Reply(slot_version=7)
+    for _ in range(items):
+        reply.results.add(code=api.WRONG_SHARD, detail="elsewhere")
+    return reply
+
+
+@in_virtual_time
+async def test_a_moved_slot_is_followed_and_the_operation_split() -> None:
+    script = two_groups(faults=[once(wrong_shard())])
+    async with calling(script) as caller:
+        reply = await caller.call(commits())
+        assert reply == CommitReply(len(GROUPS), 5)
+        await caller.call(commits())
+    assert [call.tags for call in script.calls].count(("metadata.slots.get",)) == 1
+    for group, lower in (("offset-0", True), ("offset-1", False)):
+        for applied in script.applied[group]:
+            assert all((slot_of(("default", g)) < HALF) is lower for g in applied.groups)
+    assert sum(len(a.groups) for group in script.applied.values() for a in group) == 2 * len(GROUPS)
+
+
+@in_virtual_time
+async def test_a_refusal_of_the_whole_call_is_followed_too() -> None:
+    script = two_groups(faults=[once(api.Reply(code=api.WRONG_SHARD, slot_version=7))])
+    async with calling(script) as caller:
+        assert (await caller.call(commits())).committed == len(GROUPS)
+
+
+@in_virtual_time
+async def test_the_part_that_was_done_is_not_done_again() -> None:
+    script = two_groups(faults=[once(wrong_shard(), seat="offset-0/0")])
+    async with calling(script) as caller:
+        await caller.call(commits())
+        script.faults = [once(wrong_shard(), seat="offset-1/0")]
+        script.applied.clear()
+        script.slot_maps = (KindSlots("offset", 8, SPLIT.ranges),)
+        reply = await caller.call(commits())
+    assert reply.committed == len(GROUPS)
+    assert sum(len(a.groups) for group in script.applied.values() for a in group) == len(GROUPS)
+
+
+@in_virtual_time
+async def test_a_map_that_goes_on_moving_is_followed_only_so_often() -> None:
+    def always(call: Call) -> Any:
+        return wrong_shard() if call.tags == ("offset.commit",) else None
+
+    script = two_groups(faults=[always])
+    async with calling(script) as caller:
+        with pytest.raises(WrongShard):
+            await caller.call(commits())
+    assert len(script.proposals) <= 2 * SHARD_MOVES_MAX
+
+
+@in_virtual_time
+async def test_a_named_group_overrides_the_map() -> None:
+    script = two_groups()
+    async with calling(script) as caller:
+        await caller.call(commits(), group="offset-1")
+    assert set(script.applied) == {"offset-1"}
