@@ -39,7 +39,6 @@ from state_machines.limits import (
 NAMES_MAX: Final = 256  #: in one map: many more than any class has fields
 TEXT_BYTES_MAX: Final = 2 * MQTT_STRING_BYTES_MAX  #: one text; up to here its field says its limit
 DATA_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
-
 FEW_BYTES: Final = 4_096  #: a body so small has neither too many parts nor too many values
 
 Decoder = Callable[[Any, str], Any]

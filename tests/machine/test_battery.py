@@ -17,7 +17,7 @@ import pytest
 
 from state_machines import op, packing
 from state_machines.errors import Invalid
-from state_machines.limits import DEPTH_MAX, PARTS_MAX
+from state_machines.limits import DEPTH_MAX, PARTS_MAX, VALUES_MAX
 from state_machines.machine import Machine
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
@@ -173,3 +173,12 @@ def test_a_body_of_nothing_but_lists_is_refused_while_it_is_small() -> None:
     packing.load(lists(PARTS_MAX - 1_000))
     with pytest.raises(Invalid, match="65536 lists and maps"):
         packing.load(lists(PARTS_MAX + 1_000))
+
+
+def test_a_body_that_is_not_counted_cannot_be_too_much() -> None:
+    maps = packing.FEW_BYTES - 3
+    densest = b"\xdc" + maps.to_bytes(2, "big") + b"\x80" * maps
+    spent = packing.Spent()
+    assert packing.load(densest, spent=spent) == packing.load(densest) == [{}] * maps
+    assert spent.parts == maps + 1 < PARTS_MAX
+    assert spent.values == 3 * maps < VALUES_MAX
