@@ -77,10 +77,7 @@ def commands_of(batch: list[Waiting]) -> list[api.Command]:
         if body is not None:
             made.append(api.Command(tag=op.TAGS[kind], body=body, count=len(same)))
         else:
-            made += [
-                api.Command(tag=op.TAGS[kind], body=each.body or op.encode(each.operation))
-                for each in same
-            ]
+            made += map(_said, same)
         valid += same
     batch[:] = valid
     return made
@@ -88,13 +85,16 @@ def commands_of(batch: list[Waiting]) -> list[api.Command]:
 
 def _alone(batch: list[Waiting]) -> list[api.Command]:
     """The same of a batch of one: what a caller waits for who is alone."""
-    only = batch[0]
-    kind: Any = type(only.operation)
-    if runs.swept(kind) and not _valid(only):
+    kind: Any = _kind(batch[0])
+    if runs.swept(kind) and not _valid(batch[0]):
         batch.clear()
-        return []
-    body = only.body or op.encode(only.operation)
-    return [api.Command(tag=op.TAGS[kind], body=body)]
+    return [_said(each) for each in batch]
+
+
+def _said(waiting: Waiting) -> api.Command:
+    """What it says by itself."""
+    operation = waiting.operation
+    return api.Command(tag=op.tag(operation), body=waiting.body or op.encode(operation))
 
 
 def _run_of(kind: type, same: Sequence[Waiting]) -> bytes | None:

@@ -26,6 +26,7 @@ from state_machines.errors import (
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.kept import GROUP, Kept, keeping
+from tests.actors.scripted import now
 from tests.actors.virtual_time import in_virtual_time, settled
 
 SEEDS = 30
@@ -33,10 +34,6 @@ SEEDS = 30
 
 def put(key: str, value: bytes = b"v", tenant: str = "t") -> PutKv:
     return PutKv(tenant=tenant, key=key, value=value)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @in_virtual_time

@@ -7,13 +7,10 @@ The session paragraphs are about the machine that all replicas share (`state_mac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 
-from actors.caller import Caller
 from actors.pending import Read, Reads
 from state_machines import clients
 from state_machines.errors import Conflict, NotLeader
@@ -23,7 +20,7 @@ from state_machines.raft import Follower, HeartbeatReply, Leader, ReadState, Req
 from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
 from tests.actors.alone import Alone
-from tests.actors.scripted import HANG, LOSE, NOT_LEADER, Call, Script, once
+from tests.actors.scripted import HANG, LOSE, NOT_LEADER, Call, Script, calling, once, put
 from tests.actors.virtual_time import in_virtual_time, settled
 from tests.entities.group import Group
 from tests.machine.alone import wire
@@ -42,25 +39,12 @@ UNTESTED = {
 JOIN = RegisterNode(node_id="b1")  # not idempotent: every time it raises the epoch
 
 
-@asynccontextmanager
-async def calling(script: Script) -> AsyncIterator[Caller]:
-    made = Caller(script, timeout_ms=20_000, rng=Random(3))
-    try:
-        yield made
-    finally:
-        await made.close()
-
-
 class Directory(Script):
     """Seats that are known when somebody has looked: five, of which one is there."""
 
     async def refresh(self) -> None:
         await super().refresh()
         self.names["metadata-0"] = tuple(f"metadata-0/{number}" for number in range(5))
-
-
-def put(key: str = "k", value: bytes = b"v") -> PutKv:
-    return PutKv(key=key, value=value)
 
 
 def proposal(group: Group, sequence: int, *commands: object, acked: int = 0) -> api.Proposal:
