@@ -195,7 +195,7 @@ class Replica:
         try:
             self._must_run()
             if request.vouch:
-                return self._vouching.vouch(read.reply)
+                return self._vouching.vouch(request, read.reply)
             if request.stale:
                 self.reads.queue_safe(read, request.min_revision)
             else:
@@ -207,7 +207,7 @@ class Replica:
                     self.reads.queue(read)
                     self._wake()
             self._serve_reads()
-        except Unavailable as error:
+        except (Rejected, Unavailable) as error:
             return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.queries += 1
         return pending.answered(read.reply, limit_ms, self.group)

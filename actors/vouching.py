@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 
+from state_machines.errors import Invalid
 from state_machines.raft import Raft
 from state_machines.raft.messages import Configuration
 from state_machines.raft.quorum import has_quorum
@@ -43,8 +44,14 @@ class Vouching:
             self._said, self._partners = said, _partners(core)
         return self._partners
 
-    def vouch(self, reply: asyncio.Future[bytes]) -> asyncio.Future[bytes]:
-        """Say who this is, and its term: at once, whatever the disk does."""
+    def vouch(
+        self, request: api.QueryRequest, reply: asyncio.Future[bytes]
+    ) -> asyncio.Future[bytes]:
+        """Say who this is, and its term: at once, whatever the disk does. Invalid if anything else
+        is asked with it, which nobody would answer."""
+        if request.queries:
+            count = len(request.queries)
+            raise Invalid(f"queries: {count} with a vouch, which goes without queries")
         said = api.Reply(term=self._core.term, replica=self._core.id)
         reply.set_result(said.SerializeToString())
         return reply

@@ -134,6 +134,20 @@ async def test_a_voter_says_its_term_whatever_its_disk_does() -> None:
 
 
 @in_virtual_time
+async def test_a_vouch_goes_without_queries() -> None:
+    follower = Alone((1, 2, 3))
+    await follower.hear(Heartbeat(2, 1, 1, 0, 0))
+    asked = api.QueryRequest.FromString(get_request("k"))
+    asked.vouch = True
+    reply = reply_of(follower.replica.query(asked))
+    assert (reply.code, reply.detail) == (
+        api.INVALID,
+        "queries: 1 with a vouch, which goes without queries",
+    )
+    assert not reply.term, "it has not vouched"
+
+
+@in_virtual_time
 async def test_who_does_not_lead_answers_no_vouched_read() -> None:
     follower = Alone((1, 2, 3))
     await follower.hear(Heartbeat(2, 1, 1, 0, 0))
