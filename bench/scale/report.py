@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,21 @@ MB = 1e6
 
 
 def tables(result: dict[str, Any]) -> Iterable[Table]:
-    """Sessions, a line a size, and topics."""
-    shown = Table(
-        *("sessions", "private MB", "with page cache", "disk MB", "us a change", "x fewest"),
-        *("serving s", "of it opening", "all looked at s"),
+    """Sessions, a column a size, and topics."""
+    found = result["sessions"].values()
+    shown = Table("sessions", *(f"{int(rows):,}" for rows in result["sessions"]))
+    lines: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+        ("private memory, MB", lambda each: f"{_private(each) / MB:,.0f}"),
+        ("the same with page cache, MB", lambda each: f"{_with_pages(each) / MB:,.0f}"),
+        ("on disk, MB", lambda each: f"{each['disk_bytes'] / MB:,.0f}"),
+        ("a change, us", lambda each: f"{each['change']['median']['many']['us']:.1f}"),
+        ("a change, times that of the fewest", lambda each: f"{each['change']['ratio']:.2f}"),
+        ("killed, started again, serving, s", lambda each: f"{each['restart']['total_s']:.1f}"),
+        ("of it opening, s", lambda each: f"{each['restart']['open_s']:.2f}"),
+        ("all rows looked at after, s", lambda each: f"{each['restart']['looked_s']:.1f}"),
     )
-    for rows, each in result["sessions"].items():
-        restart, change = each["restart"], each["change"]
-        shown.add_row(
-            f"{int(rows):,}",
-            f"{_private(each) / MB:,.0f}",
-            f"{max(memory['uss_bytes'] for memory in each['memory'].values()) / MB:,.0f}",
-            f"{each['disk_bytes'] / MB:,.0f}",
-            f"{change['median']['many']['us']:.1f}",
-            f"{change['ratio']:.2f}",
-            f"{restart['total_s']:.1f}",
-            f"{restart['open_s']:.2f}",
-            f"{restart['looked_s']:.1f}",
-        )
+    for says, figure in lines:
+        shown.add_row(says, *map(figure, found))
     yield shown
     if result["topics"]:
         topics = result["topics"]
@@ -43,6 +40,10 @@ def tables(result: dict[str, Any]) -> Iterable[Table]:
 
 def _private(each: dict[str, Any]) -> int:
     return max(int(memory["private_bytes"]) for memory in each["memory"].values())
+
+
+def _with_pages(each: dict[str, Any]) -> int:
+    return max(int(memory["uss_bytes"]) for memory in each["memory"].values())
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
