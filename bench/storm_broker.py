@@ -110,6 +110,7 @@ async def broker(
         back = Returned(client, tenant, node_id)
         gc.collect()
         gc.freeze()
+        gc.disable()  # by itself Python would look at all that wait, and heartbeats would wait too
         say({"ready": True})
         await asyncio.to_thread(sys.stdin.readline)
         begun = time.monotonic()
@@ -118,8 +119,12 @@ async def broker(
             opening.append(asyncio.create_task(back.open(each, begun)))
             if len(opening) % ACCEPTED == 0:
                 await asyncio.sleep(0)
-        failed = await asyncio.gather(*opening, return_exceptions=True)
-        told = [each for each in failed if each is not None]
+        told = []
+        for task in opening:  # `gather` would hold the loop for seconds before the first is back
+            try:
+                await task
+            except MetarayError as error:
+                told.append(error)
         await beats.end()
         say(
             {
