@@ -54,6 +54,7 @@ class Caller:
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
+        self._loop = asyncio.get_running_loop()
         self._queues: dict[tuple[str, type[QueueLane], bool], QueueLane] = {}
         self._ways: dict[type, _Way] = {}
         self._watches: dict[str, WatchLane] = {}
@@ -84,7 +85,7 @@ class Caller:
             raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
         if group != "":
             _check_group(group)
-        deadline = asyncio.get_running_loop().time() + (timeout_ms or self._timeout_ms) / 1000
+        deadline = self._loop.time() + (timeout_ms or self._timeout_ms) / 1000
         terms = (deadline, stale, min_revision)
         lane = self._lane(group, type(operation)) if group else way.lane
         if lane is None:

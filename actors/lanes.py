@@ -80,6 +80,8 @@ class Lane:
         self._group = group
         self._groups = groups
         self._rng = rng
+        # Kept, for asking which one runs is a call of the system (`getpid`, before Python 3.12).
+        self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they began
         self._leader = ""
         self._turn = 0
@@ -110,9 +112,8 @@ class Lane:
         any_seat: bool = False,
     ) -> api.Reply:
         """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline."""
-        loop = asyncio.get_running_loop()
         wait, hinted = RETRY_SECONDS_MIN, False
-        while (left := deadline - loop.time()) > NO_TIME_SECONDS:
+        while (left := deadline - self._loop.time()) > NO_TIME_SECONDS:
             limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
             try:
                 seat = await self._choose(any_seat, limit)
@@ -170,7 +171,7 @@ class Lane:
         if not seats:
             return ""
         if any_seat:
-            return self._spread.choose(seats, asyncio.get_running_loop().time())
+            return self._spread.choose(seats, self._loop.time())
         return self._leader if self._leader in seats else seats[self._turn % len(seats)]
 
     def _next_seat(self, failed: str) -> None:
@@ -185,7 +186,7 @@ class Lane:
 
     async def _pause(self, seconds: float, deadline: float, *, sooner: bool = True) -> float:
         """Wait with jitter, so that clients do not come back in step. Returns the next wait."""
-        left = deadline - asyncio.get_running_loop().time()
+        left = deadline - self._loop.time()
         jitter = seconds * self._rng.randrange(50 if sooner else 100, 151) / 100
         await asyncio.sleep(max(0.0, min(jitter, left)))
         return min(seconds * 2, RETRY_SECONDS_MAX)
@@ -220,8 +221,7 @@ class QueueLane(Lane, ABC):
             raise BY_CODE["INVALID"](
                 f"{op.tag(operation)}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        future = self._loop.create_future()
         waiting = Waiting(operation, body, size, future, deadline, (stale, min_revision))
         if deadline < self._alarm_at:
             self._wake_at(deadline)
@@ -234,12 +234,12 @@ class QueueLane(Lane, ABC):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = deadline
-        self._alarm = asyncio.get_running_loop().call_at(deadline, self._look_at_deadlines)
+        self._alarm = self._loop.call_at(deadline, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
         """Tell those whose deadline has passed, wherever they wait."""
         self._alarm, self._alarm_at = None, math.inf
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         nearest = math.inf
         for each in itertools.chain(self._waiting, *self._under_way.values()):
             if each.result.done():
@@ -255,7 +255,7 @@ class QueueLane(Lane, ABC):
         room = len(self._tasks) < IN_FLIGHT_MAX and not self._closed
         if self._waiting and room and not self._starting:
             self._starting = True  # what else comes in this turn of the loop goes with it
-            task = asyncio.get_running_loop().create_task(self._work())
+            task = self._loop.create_task(self._work())
             self._tasks[task] = None
             task.add_done_callback(self._ended)
 
@@ -302,9 +302,8 @@ class QueueLane(Lane, ABC):
             return
         self._calls += 1
         number = self._calls
-        loop = asyncio.get_running_loop()
         if not self._under_way:
-            self._drain.begin(loop.time())
+            self._drain.begin(self._loop.time())
         self._under_way[number] = batch
         try:
             if commands := commands_of(batch):
@@ -320,7 +319,7 @@ class QueueLane(Lane, ABC):
                 raise
         finally:
             del self._under_way[number]
-            self._drain.answered(len(batch), loop.time())
+            self._drain.answered(len(batch), self._loop.time())
 
     @abstractmethod
     async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
@@ -427,7 +426,6 @@ class QueryLane(QueueLane):
     async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
         stale, min_revision = batch[0].terms
         trace = Trace(command=False)
-        loop = asyncio.get_running_loop()
         alone = stale
         vouch: asyncio.Future[bytes] | None = None
 
@@ -436,7 +434,7 @@ class QueryLane(QueueLane):
             partner = ""
             if not alone and seat == self._leader:
                 seats = self._groups.seats(self._group)
-                partner = self._partner.choose(seats, seat, loop.time())
+                partner = self._partner.choose(seats, seat, self._loop.time())
             request = api.QueryRequest(
                 group=self._group,
                 stale=stale,

@@ -340,7 +340,7 @@ def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio
             said = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
             reply.set_result(said.SerializeToString())
 
-    timer = asyncio.get_running_loop().call_later(limit_ms / 1000, late)
+    timer = reply.get_loop().call_later(limit_ms / 1000, late)
     reply.add_done_callback(lambda _: timer.cancel())
     return reply
 

@@ -15,7 +15,7 @@ async def within(work: Awaitable[bytes], seconds: float) -> bytes:
         nonlocal late
         late = future.cancel()
 
-    timer = asyncio.get_running_loop().call_later(seconds, expire)
+    timer = future.get_loop().call_later(seconds, expire)
     try:
         return await future
     except asyncio.CancelledError:

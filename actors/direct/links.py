@@ -55,7 +55,8 @@ class Link(asyncio.Protocol):
 
     def __init__(self, endpoint: Endpoint, lost: Callable[[Link], None]) -> None:
         self.endpoint = endpoint
-        self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.up: asyncio.Future[None] = self._loop.create_future()
         self._lost = lost
         self._reader = FrameReader()
         self._nonce = secret.nonce()
@@ -74,7 +75,7 @@ class Link(asyncio.Protocol):
 
     def call(self, method: str, body: bytes) -> asyncio.Future[bytes]:
         """Call a method. The future fails with Fault, LinkLost or ProcessEnded."""
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytes] = self._loop.create_future()
         if self.closed or self._full():
             why = "the connection ended" if self.closed else "it does not read what it is sent"
             future.set_exception(LinkLost(f"{self.endpoint.seat}: {why}"))
