@@ -24,7 +24,7 @@ help:
 	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
 	@echo "make bench-peers  the same beside etcd and ZooKeeper, in turns (apt-get line if not installed)"
 	@echo "make bench-scale  one replica as its rows grow; build/scale.json, build/scale.png (minutes;"
-	@echo "              with ARGS='--sizes 10000,1000000,10000000' an hour)"
+	@echo "              with ARGS='--sizes 10000,1000000,10000000' up to an hour)"
 	@echo "make bench-jobs   the Spark jobs over 1 000 000 and 10 000 000 rows; build/jobs.json"
 	@echo "              (with ARGS='--rows 100000' some minutes)"
 	@echo "make verify   what must hold before a change is taken; writes nothing"

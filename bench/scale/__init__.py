@@ -1,7 +1,7 @@
 """How a replica fares as its rows grow: memory, write cost, one change among many, restart.
 
     make bench-scale                                       # to a million sessions, some minutes
-    make bench-scale ARGS="--sizes 10000,1000000,10000000" # to ten million, an hour
+    make bench-scale ARGS="--sizes 10000,1000000,10000000" # to ten million, up to an hour
 
 What is measured is one replica in a process of its own (`seat`): the seat, the core, the log that
 is synced at every save, the machine, the state in LMDB and the flushes are those of a cluster, with
