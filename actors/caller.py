@@ -13,7 +13,7 @@ when a group answers `WrongShard`; until then the trivial map holds: one group a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -44,6 +44,7 @@ class _Way:
 
     swept: bool  #: their lane checks them, many at once
     lane: QueueLane | None  #: of the one group that all of them belong to
+    now: Callable[[], float]  #: the clock of the loop; kept, as in `lanes.py`
 
 
 class Caller:
@@ -54,7 +55,6 @@ class Caller:
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
-        self._loop = asyncio.get_running_loop()
         self._queues: dict[tuple[str, type[QueueLane], bool], QueueLane] = {}
         self._ways: dict[type, _Way] = {}
         self._watches: dict[str, WatchLane] = {}
@@ -85,7 +85,7 @@ class Caller:
             raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
         if group != "":
             _check_group(group)
-        deadline = self._loop.time() + (timeout_ms or self._timeout_ms) / 1000
+        deadline = way.now() + (timeout_ms or self._timeout_ms) / 1000
         terms = (deadline, stale, min_revision)
         lane = self._lane(group, type(operation)) if group else way.lane
         if lane is None:
@@ -195,7 +195,8 @@ class Caller:
         if not op.is_operation(kind):
             raise TypeError(f"{kind.__name__} is neither a command nor a query")
         owner = self._map.only_group(kind)
-        way = _Way(runs.swept(kind), self._lane(owner, kind) if owner else None)
+        lane = self._lane(owner, kind) if owner else None
+        way = _Way(runs.swept(kind), lane, asyncio.get_running_loop().time)
         self._ways[kind] = way
         return way
 
