@@ -5,6 +5,9 @@ answered call, so a slow receiver slows the sender and nothing else. The receive
 beside the state in force and, once the stream is whole and verified, asks the core: only if the
 core wants it does the next save switch to it (law 6). A stream that breaks anywhere is thrown away
 and begun anew; there is at most one a peer, and one being received.
+
+A chunk travels as the CRC-32 of its message (4 bytes, highest first) and the message: who sends it,
+in which term, is believed as little as the data, whatever carries it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
@@ -27,7 +31,8 @@ from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
 from storage.state_view import StateView
 
-CHUNK_MESSAGE_BYTES_MAX = 128 * 1024  #: a whole encoded chunk; refused before it is decoded
+CHUNK_MESSAGE_BYTES_MAX = 128 * 1024  #: a whole sealed chunk; refused before it is decoded
+SEAL_BYTES = 4
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +103,7 @@ class SnapshotSender:
                     digest=chunk.digest,
                 )
                 # failpoint: snapshot.before_chunk
-                if not await self._transport.chunk(peer, message.SerializeToString()):
+                if not await self._transport.chunk(peer, sealed(message)):
                     return False
             # failpoint: snapshot.sent
             return True
@@ -110,6 +115,12 @@ class SnapshotSender:
         """Give up every stream."""
         for task in self._tasks.values():
             task.cancel()
+
+
+def sealed(message: raft_pb2.SnapshotChunk) -> bytes:
+    """A chunk as it travels."""
+    data = message.SerializeToString()
+    return crc32(data).to_bytes(SEAL_BYTES, "big") + data
 
 
 def _next(chunks: Iterator[Chunk]) -> Chunk | None:
@@ -137,7 +148,7 @@ class SnapshotReceiver:
         self._lock = asyncio.Lock()
 
     async def take(self, data: bytes, term: int) -> tuple[bool, InstallSnapshot | None]:
-        """Take one encoded chunk. Whether it was taken, and the question for the core at the end.
+        """Take one sealed chunk. Whether it was taken, and the question for the core at the end.
 
         Raises Invalid for what is not a chunk for this replica.
         """
@@ -214,8 +225,10 @@ class SnapshotReceiver:
             raise Invalid(f"chunk: bytes are wanted, not {type(data).__name__}")
         if len(data) > CHUNK_MESSAGE_BYTES_MAX:
             raise Invalid(f"chunk: {len(data)} bytes, the limit is {CHUNK_MESSAGE_BYTES_MAX}")
+        if crc32(data[SEAL_BYTES:]) != int.from_bytes(data[:SEAL_BYTES], "big"):
+            raise Invalid("chunk: fails its checksum")
         try:
-            message = raft_pb2.SnapshotChunk.FromString(data)
+            message = raft_pb2.SnapshotChunk.FromString(data[SEAL_BYTES:])
         except DecodeError:
             raise Invalid("chunk: not an encoded SnapshotChunk") from None
         if message.sender == self._replica or not 0 < message.sender <= codec.ID_MAX:

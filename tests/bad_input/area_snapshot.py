@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar, cast
 from zlib import crc32
 
-from actors.snapshots import CHUNK_MESSAGE_BYTES_MAX, SnapshotReceiver
+from actors.snapshots import CHUNK_MESSAGE_BYTES_MAX, SEAL_BYTES, SnapshotReceiver, sealed
 from actors.storage_thread import StorageThread
 from state_machines.errors import Invalid
 from state_machines.raft.messages import Configuration, InstallSnapshot, SnapshotMeta
@@ -152,7 +152,7 @@ def content(state: State) -> list[tuple[str, bytes, bytes]]:
 
 
 def stream(data: bytes, size: int, rows: int, *, disk: bool = False) -> Outcome:
-    return deliver([each.SerializeToString() for each in chunks(data, size, rows)], disk=disk)
+    return deliver([sealed(each) for each in chunks(data, size, rows)], disk=disk)
 
 
 def deliver(messages: Sequence[bytes], *, disk: bool = False) -> Outcome:
@@ -226,9 +226,12 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._nonsense = _nonsense()
-        self._chunk = chunks(WHOLE, CHUNK_BYTES, len(ROWS))[0].SerializeToString()
-        # The stream cut at every offset and each bit flipped, in small chunks; then a whole chunk.
-        self.listed = 2 * len(self._nonsense) + 9 * len(WHOLE) + 9 * len(self._chunk)
+        self._chunk = sealed(chunks(WHOLE, CHUNK_BYTES, len(ROWS))[0])
+        self._message = self._chunk[SEAL_BYTES:]
+        # The stream cut at every offset and each bit flipped, in small chunks; then a whole chunk,
+        # and its message, sealed again.
+        frames = (WHOLE, self._chunk, self._message)
+        self.listed = 2 * len(self._nonsense) + 9 * sum(map(len, frames))
 
     def case(self, number: int) -> Case:
         if number < 2 * len(self._nonsense):
@@ -244,6 +247,10 @@ class Snapshot:
         if number < 9 * len(self._chunk):
             what, data = _damaged(self._chunk, number)
             return Case(f"chunk {what}", partial(deliver, [data]))
+        number -= 9 * len(self._chunk)
+        if number < 9 * len(self._message):
+            what, data = _damaged(self._message, number)
+            return Case(f"sealed {what}", partial(deliver, [_seal(data)]))
         return self._drawn(Random(f"snapshot {number}"))
 
     @staticmethod
@@ -260,20 +267,24 @@ class Snapshot:
                 )
             case 2:
                 data = values.noise(rng)
-                return Case("noise", partial(deliver, [data]), size=len(data))
+                return Case("noise", partial(deliver, [_seal(data)]), size=len(data))
             case 3:
                 made = chunks(WHOLE, 64, len(ROWS))
                 fields = [assigned(rng.choice(made), rng) for _ in range(rng.choice((1, 1, 2)))]
-                messages = [each.SerializeToString() for each in made]
+                messages = [sealed(each) for each in made]
                 size = sum(map(len, messages))
                 return Case(f"odd {fields}", partial(deliver, messages), size=size, wide=True)
             case _:
-                messages = [each.SerializeToString() for each in chunks(WHOLE, 32, len(ROWS))]
+                messages = [sealed(each) for each in chunks(WHOLE, 32, len(ROWS))]
                 for _ in range(rng.randrange(1, 5)):
                     at, other = rng.randrange(len(messages)), rng.randrange(len(messages))
                     messages[at : at + rng.randrange(2)] = [messages[other]] * rng.randrange(3)
                     messages = messages or [b""]
                 return Case("out of order", partial(deliver, messages))
+
+
+def _seal(message: bytes) -> bytes:
+    return crc32(message).to_bytes(SEAL_BYTES, "big") + message
 
 
 def _damaged(frame: bytes, place: int) -> tuple[str, bytes]:

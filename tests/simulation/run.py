@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from actors.caller import Caller
 from state_machines import clients
@@ -104,32 +105,53 @@ def _phases(world: World, workload: Workload, result: Result) -> None:
 def _liveness(world: World, workload: Workload, nemesis: Nemesis, result: Result) -> None:
     """Only a quorum of each group is healed: it must serve."""
     rng = world.rng("liveness")
-    core = {name for group in world.plan.groups for name in world.quorum(group, rng)}
+    core = _quorums(world, rng)
     nemesis.heal()
     world.network.weather.cut.clear()
     for name in list(world.seats):
         world.homes[name].condition.kill_at = world.homes[name].condition.fail_at = 0
         if name in core:
-            if name not in world.processes or _stopped(world, name):
-                world.kill(name)
-                world.start_seat(name)
+            _start(world, name)
         else:
             world.kill(name)
+    world.event("healed", "quorum", sorted(core))
+    while failure := _failure(world, result):
+        # A change that was on its way to a frozen leader may have come into force since.
+        more = _quorums(world, rng) - core
+        assert more, failure
+        core |= more
+        for name in sorted(more):
+            _start(world, name)
+        world.event("healed", "more", sorted(more))
+
+
+def _quorums(world: World, rng: Random) -> set[str]:
+    return {name for group in world.plan.groups for name in world.quorum(group, rng)}
+
+
+def _start(world: World, name: str) -> None:
+    if name not in world.processes or _stopped(world, name):
+        world.kill(name)
+        world.start_seat(name)
+
+
+def _failure(world: World, result: Result) -> str:
+    """What keeps the healed from serving, nothing if they do."""
     healed = world.loop.now
     timeout = world.plan.settings.election_timeout_max_ms / 1_000
-    world.event("healed", "quorum", sorted(core))
 
     def all_led() -> bool:
         return all(_serves(world, group) for group in world.plan.groups)
 
-    found = world.loop.run(all_led, healed + TIMEOUTS * timeout)
-    assert found, f"liveness: no leader within {TIMEOUTS} election timeouts: {describe(world)}"
+    if not world.loop.run(all_led, healed + TIMEOUTS * timeout):
+        return f"liveness: no leader within {TIMEOUTS} election timeouts: {describe(world)}"
     result.leader_timeouts = (world.loop.now - healed) / timeout
     process, caller = world.client("liveness")
     task = world.loop.start(process, _write(caller, world.plan.groups))
-    written = world.loop.run(task.done, world.loop.now + WRITES_SECONDS)
-    assert written, f"liveness: {WRITES} writes were not taken: {describe(world)}"
-    task.result()
+    if not world.loop.run(task.done, world.loop.now + WRITES_SECONDS):
+        return f"liveness: {WRITES} writes were not taken: {describe(world)}"
+    error = task.exception()
+    return f"liveness: a write was not taken: {error!r}: {describe(world)}" if error else ""
 
 
 def _stopped(world: World, name: str) -> bool:
@@ -159,9 +181,7 @@ async def _write(caller: Caller, groups: Sequence[str]) -> None:
 def _agreement(world: World, workload: Workload) -> None:
     """Everybody is healed: all replicas come to the same state, byte for byte."""
     for name in list(world.seats):
-        if name not in world.processes or _stopped(world, name):
-            world.kill(name)
-            world.start_seat(name)
+        _start(world, name)
     workload.load.ended = True
     deadline = world.loop.now + AGREE_SECONDS
 

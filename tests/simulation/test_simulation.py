@@ -125,6 +125,11 @@ def test_a_bad_disk_excuses_whoever_has_to_stop_over_it(
     assert not run(replace(draw(seed), faults=faults)).failure
 
 
+def test_a_change_that_was_on_its_way_when_a_quorum_was_healed_needs_more_of_them() -> None:
+    """False alarm of seed 4651: it waited for a frozen leader, and made a joint configuration."""
+    assert not run(draw(4651)).failure
+
+
 def test_faults_can_be_picked_by_their_place() -> None:
     plan = _with("crash leader")
     assert struck(plan, [0, 2]).faults == (plan.faults[0], plan.faults[2])
