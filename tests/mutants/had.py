@@ -64,6 +64,13 @@ HAD: Final = (
         "if meta is not None and meta.term < 0:",
     ),
     Mutant(
+        "a-chunk-is-believed-who-sends-it",
+        "law 6",
+        "actors.snapshots",
+        'if crc32(data[SEAL_BYTES:]) != int.from_bytes(data[:SEAL_BYTES], "big"):',
+        "if len(data) < 0:",
+    ),
+    Mutant(
         "an-envelope-may-ask-for-an-install",
         "law 6",
         "actors.transport",
