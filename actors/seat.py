@@ -36,6 +36,7 @@ from actors.replica import Replica
 from actors.requests import decoded
 from actors.seat_names import group_of, is_learner, learners_among
 from actors.storage_thread import StorageThread
+from actors.to_its_end import to_its_end
 from actors.transport import ActorTransport, Calls
 from state_machines.errors import Conflict, Invalid, Stopped
 from state_machines.machine import Machine
@@ -138,6 +139,7 @@ class Seat:
             log.info("%s: %s", self.spec.seat, error)
             return None
 
+    @to_its_end
     async def reserve(self, cluster: str) -> int:
         """Make a directory with a new replica id here, or tell the id of one that waits already."""
         async with self._changing:
@@ -149,6 +151,7 @@ class Seat:
                 )
         return self._directory.identity.replica
 
+    @to_its_end
     async def found(self, configuration: Configuration) -> None:
         """Write down the founding configuration. Raises Conflict when the replica is active."""
         directory = self._must_have_directory()
@@ -161,6 +164,7 @@ class Seat:
         # failpoint: member.before_founding
         await asyncio.to_thread(directory.update, founding=configuration)
 
+    @to_its_end
     async def activate(self) -> None:
         """Let the replica take part. Harmless when it does already."""
         async with self._changing:
@@ -270,6 +274,7 @@ class Seat:
         if self._directory is not None:
             self._directory.close()
 
+    @to_its_end
     async def retire(self) -> None:
         """Let go for ever of a learner that its group has removed; the seat is vacant then.
 

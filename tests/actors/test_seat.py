@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.node import GetNode, RegisterNode
 from state_machines.wire import api_pb2 as api
 from storage import identity
+from storage.stores import Stores
 from tests.actors.wires import Group, eventually, in_loop, running
 
 
@@ -48,6 +52,40 @@ async def test_a_restart_goes_on_after_what_is_flushed(tmp_path: Path) -> None:
         await eventually(lambda: replica.applied.index > before or replica.stopped_because)
         assert replica.stopped_because == ""
         assert (await caller.call(GetNode(node_id="b"))).epoch == 5
+
+
+@in_loop
+async def test_what_a_seat_has_begun_to_open_is_not_opened_again_by_the_next_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills of chain 1000008: a controller that was fenced let go of its `activate` while the
+    storage thread opened the stores, the next controller's opened them once more."""
+    group = Group(tmp_path, replicas=1)
+    seat = await group.sit("metadata-0/0")
+    await seat.reserve("test")
+    opening, go_on, opened = threading.Event(), threading.Event(), []
+    home = seat._home
+    stores = home.stores
+
+    def slowly(*args: Any, **more: Any) -> Stores:
+        opening.set()
+        assert go_on.wait(10)
+        opened.append(stores(*args, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(home, "stores", slowly)
+    asked = asyncio.create_task(seat.activate())
+    assert await asyncio.to_thread(opening.wait, 10)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    again = asyncio.create_task(seat.activate())
+    await asyncio.sleep(0)
+    go_on.set()
+    await again
+    assert len(opened) == 1
+    assert seat.status_word == "active"
+    await seat.close()
 
 
 @in_loop
