@@ -51,12 +51,13 @@ class Flush:
         self._layers = layers
         self._sealing = self._sealed()
         self._slices: list[Slice] = []
+        self._whole = False  # all of it is sealed
         self._lock = threading.Lock()  # held while it is written
         self._over = False  # written, or given up
 
     def seal(self) -> bool:
         """Make the checksums of one more slice; False once there is none left."""
-        if self._over:
+        if self._over or self._whole:
             return False
         size = 0
         for part in self._sealing:
@@ -64,7 +65,9 @@ class Flush:
             size += part.size + ROW_OVERHEAD_BYTES * part.rows
             if size >= SLICE_BYTES:
                 return True
-        # Here, because moving the map is for the thread that reads from it.
+        # Here, because moving the map is for the thread that reads from it; and once, because from
+        # here on another thread may be writing.
+        self._whole = True
         self._engine.make_room(
             sum(part.rows for part in self._slices), sum(part.size for part in self._slices)
         )

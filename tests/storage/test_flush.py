@@ -242,6 +242,22 @@ def test_room_is_made_before_and_not_beside(tmp_path: Path) -> None:
         engine.make_room(1, 1)
 
 
+def test_room_is_made_once_for_another_thread_may_be_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills of chain 1000034: the layer after it was full while it was written, and who finished it
+    moved the map under the transaction."""
+    state = State(DiskShelf(tmp_path / "state", tmp_path / "staging"))
+    put(state, 1, a="a1")
+    flush = sealed(state)
+    made: list[int] = []
+    monkeypatch.setattr(state._engine, "make_room", lambda rows, size: made.append(rows))
+    state.finish(flush)
+    assert flush.written
+    assert made == []
+    state.close()
+
+
 def test_a_disk_that_is_full_gives_the_frozen_rows_back_under_the_newer(disk: Disk) -> None:
     state = State(MemoryShelf(limit_bytes=3000))
     put(state, 1, a="a1")
