@@ -220,7 +220,7 @@ class Restore(Batch):
             check_row(known, self._decoded(row))
 
     def _decoded(self, row: bytes) -> Any:
-        return packing.unpack(TABLES[self.table].row, row, self.table)
+        return packing.unpack(TABLES[self.table].row, row, f"rows of {self.table}")
 
     def slot_key_of(self, item: bytes) -> tuple[str, ...] | None:
         """That of the row, as its table says."""

@@ -215,7 +215,7 @@ class Client:
             return self._placed(tag, spot, value)
         rng = Random(f"client {number}")
         tag, spot = rng.choice(self._spots)
-        at_edge = bodies.edges(spot.hint)
+        at_edge = bodies.edges(spot)
         if not at_edge or rng.random() < 0.2:
             return self._placed(tag, spot, rng.choice(OBJECTS), sent=rng.random() < 0.2)
         _, value = rng.choice(at_edge)

@@ -48,6 +48,7 @@ UNSAID: Final = (
     "one of",
     "twice",
     "JSON",
+    "is wanted",
 )
 """Words of refusals that need no number: the limit is in the word."""
 
@@ -78,9 +79,12 @@ def past(kind: str) -> Watched:
     return store
 
 
+@cache
 def kind_of(tag: str) -> str:
-    """The kind of group to try an operation on."""
-    return (tag in ALL and op.kind(ALL[tag])) or "metadata"
+    """The kind of group to try an operation on: that of a valid body, which may decide it."""
+    if tag not in ALL:
+        return "metadata"
+    return op.home(op.decode(ALL, tag, bodies.packed(bodies.base(tag)))) or "metadata"
 
 
 def error_of(code: int, detail: str) -> MetarayError:
@@ -188,7 +192,7 @@ def _field_cases(tag: str) -> list[Made]:
                 ["body"] if text else names,
                 True,
             )
-        for what, value in bodies.edges(spot.hint):
+        for what, value in bodies.edges(spot):
             sized = not what.startswith(("text", "emoji"))
             says = ["body"] if what in BEYOND else names if sized else ()
             add(f"{spot.path} {what}", partial(place, value), says, False, sized)
@@ -398,7 +402,7 @@ def odd_body(rng: Random, tag: str) -> dict[str, Any]:
     found = bodies.spots(tag)
     for _ in range(rng.choice((1, 1, 2, 3)) if found else 0):
         spot = rng.choice(found)
-        at_edge = bodies.edges(spot.hint)
+        at_edge = bodies.edges(spot)
         if at_edge and rng.random() < 0.7:
             value = rng.choice(at_edge)[1]
         else:

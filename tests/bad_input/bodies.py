@@ -76,6 +76,7 @@ class Spot:
     hint: Any
     name: str
     default: bool
+    valid: Any  #: what a valid body has there; None where it leaves the default
 
 
 def _optional(hint: Any) -> Any:
@@ -116,10 +117,11 @@ def _spots(kind: Any, path: tuple[str | int, ...], at: Any) -> Iterator[Spot]:
     hints = typing.get_type_hints(kind)
     for each in dataclasses.fields(kind):
         hint, here = hints[each.name], (*path, each.name)
-        yield Spot(here, hint, each.name, each.default is not dataclasses.MISSING)
+        default = each.default is not dataclasses.MISSING
+        yield Spot(here, hint, each.name, default, at.get(each.name))
         if typing.get_origin(hint) is tuple and at[each.name]:
             (item, _) = typing.get_args(hint)
-            yield Spot((*here, 0), item, each.name, True)
+            yield Spot((*here, 0), item, each.name, True, at[each.name][0])
             if dataclasses.is_dataclass(item):
                 yield from _spots(item, (*here, 0), at[each.name][0])
 
@@ -174,10 +176,18 @@ def wrong_types(hint: Any) -> list[Any]:
     return [*WRONG[kind], *([] if some is not hint else [None])]
 
 
+def edges(spot: Spot) -> list[tuple[str, Any]]:
+    """Values of its type, at and beyond every limit there might be: what they are, and they."""
+    some = _optional(spot.hint)
+    if typing.get_origin(some) is tuple:
+        one = spot.valid[0] if spot.valid else plain(typing.get_args(some)[0])
+        counts = (0, 2, 33, BATCH_ITEMS_MAX, BATCH_ITEMS_MAX + 1)
+        return [(f"items {count}", [one] * count) for count in counts]
+    return _edges(some)
+
+
 @cache
-def edges(hint: Any) -> list[tuple[str, Any]]:
-    """Values of this type, at and beyond every limit there might be: what they are, and they."""
-    some = _optional(hint)
+def _edges(some: Any) -> list[tuple[str, Any]]:
     if some is int:
         return [(f"number {each}", each) for each in values.NUMBERS]
     if some is str:
@@ -188,8 +198,4 @@ def edges(hint: Any) -> list[tuple[str, Any]]:
     if some is bytes:
         sizes_of_data = (0, 1, VALUE_BYTES_MAX, VALUE_BYTES_MAX + 1, 2 * VALUE_BYTES_MAX)
         return [(f"size {size}", bytes(size)) for size in sizes_of_data]
-    if typing.get_origin(some) is tuple:
-        one = plain(typing.get_args(some)[0])
-        counts = (0, 2, 33, BATCH_ITEMS_MAX, BATCH_ITEMS_MAX + 1)
-        return [(f"items {count}", [one] * count) for count in counts]
     return []

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from state_machines import op
 from state_machines.errors import Invalid
+from state_machines.machine import Machine
+from state_machines.wire import api_pb2 as api
+from storage.memory import MemoryKeyValue
 from tests.bad_input import battery, bodies
+from tests.bad_input.area_requests import kind_of
 from tests.bad_input.areas import AREAS, MEASURED_EVERY, sample
 from tests.bad_input.battery import Case, Outcome, Tally, Wrong, judge, refused
 
@@ -41,7 +44,16 @@ def test_no_input_does_what_no_input_may(name: str) -> None:
 
 @pytest.mark.parametrize("tag", sorted(bodies.ALL))
 def test_every_operation_has_a_valid_body_to_begin_from(tag: str) -> None:
-    op.decode(bodies.ALL, tag, bodies.packed(bodies.base(tag)))
+    """And it belongs to the group that is asked, or every field of it would be refused alike."""
+    kind = kind_of(tag)
+    machine = Machine(kind, f"{kind}-0", MemoryKeyValue())
+    machine.decode(bodies.ALL, api.Command(tag=tag, body=bodies.packed(bodies.base(tag))))
+
+
+def test_a_longer_list_has_more_of_what_a_valid_body_has_there() -> None:
+    spots = {spot.path: spot for spot in bodies.spots("metadata.topic.create")}
+    one = bodies.base("metadata.topic.create")["items"][0]
+    assert dict(bodies.edges(spots["items",]))["items 2"] == [one, one]
 
 
 @dataclass

@@ -18,6 +18,7 @@ from state_machines import op, packing
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.metadata.restore import RestoreMetadata
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
 from state_machines.raft import TERM_MAX
@@ -244,3 +245,9 @@ def test_a_frame_is_bytes(value: Any) -> None:
     with pytest.raises(Invalid, match="bytes are wanted"):
         codec.decode_envelope(value)
     assert area_snapshot.deliver([value]) is Outcome.REFUSED
+
+
+def test_a_row_that_cannot_be_read_is_named_with_its_field() -> None:
+    """Only its table was."""
+    with pytest.raises(Invalid, match=r"^rows of metadata\.kv: "):
+        op.validate(RestoreMetadata(table="metadata.kv", rows=(b"",), replace=False))
