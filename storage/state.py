@@ -350,6 +350,8 @@ class State:
     def verify(self) -> int:
         """Look at every durable row, here and now, and say how many there are (`storage.walk`).
         Raises `CorruptRecord`."""
+        if self._flush is not None and self._flush.written:
+            self.finish(self._flush)  # until then nobody sees the tables that it has made
         with self._engine.view() as view:
             rows = walk(view, self._engine.path)
         self.verified = True

@@ -295,6 +295,8 @@ class StoredStateInMemory(Placed):
         """Every durable row is there, and none too many; the state's own records are one or two."""
         durable = self.durable()
         own = self.state.verify() - len(durable[1])
+        if self.frozen is durable:
+            self.kept, self.frozen = durable, None
         assert own in ((0, 1, 2) if durable == (0, {}) else (1, 2))
 
     @invariant()

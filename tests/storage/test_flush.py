@@ -156,6 +156,15 @@ def test_a_flush_that_is_durable_unheard_is_noticed(disk: Disk) -> None:
     assert state.flushed == point(2)
 
 
+def test_a_durable_flush_that_was_not_heard_of_is_looked_at(disk: Disk) -> None:
+    """Tables that it had made were passed over (properties, StoredStateOnDisk 2238006624)."""
+    state = State(disk.shelf())
+    put(state, 1, a="a1")
+    beside(sealed(state).write)
+    assert state.verify() == 1 + 1
+    assert state.flushed == point(1)
+
+
 def test_a_flush_is_written_once_whoever_comes_first(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
