@@ -39,7 +39,7 @@ _PHASES: Final = {
     "controller.before_repair": ("wipe", "wipe"),
     "controller.after_repair": ("wipe", "wipe"),
     "controller.before_change": ("wipe", "wipe"),
-    "controller.before_expiry": ("crash", "cut") * 4,
+    "controller.before_expiry": ("silence", "crash", "silence"),
     "controller.fenced": ("transfer", "crash", "cut"),
     "disk.before_growing": ("bulk",),
     "disk.after_growing": ("bulk",),
@@ -54,7 +54,7 @@ _OFTEN: Final = frozenset(
 _FEW: Final = frozenset({"log.before_load", "log.after_load", "log.before_purge_of_snapshot"})
 _ONCE: Final = frozenset({"file.before_removal", "member.before_retirement"})
 _METADATA: Final = frozenset({"controller.before_expiry", "controller.fenced"})
-"""Passed when metadata has three replicas: without a leader nobody is heard, and so is expired."""
+"""Passed when metadata has three replicas: another leader there has another controller."""
 _TROUBLED: Final = frozenset({"apply.duplicate"})  #: passed only when replies get lost
 RECONCILE: Final = frozenset({"log.before_reconcile", "log.after_reconcile"})
 """Passed at the opening after a life that ended at `BETWEEN`."""

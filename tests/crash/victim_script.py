@@ -349,11 +349,18 @@ async def _bulk(fleet: Fleet, clients: Clients) -> None:
     await clients.bulk()
 
 
+async def _silence(fleet: Fleet, clients: Clients) -> None:
+    await clients.silence()
+
+
 def _of(phase: Callable[[Fleet], Awaitable[None]]) -> Callable[[Fleet, Clients], Awaitable[None]]:
     return lambda fleet, _: phase(fleet)
 
 
-PHASES: Final[dict[str, Callable[[Fleet, Clients], Awaitable[None]]]] = {"bulk": _bulk} | {
+PHASES: Final[dict[str, Callable[[Fleet, Clients], Awaitable[None]]]] = {
+    "bulk": _bulk,
+    "silence": _silence,
+} | {
     each.__name__: _of(each)
     for each in (Fleet.away, Fleet.wipe, Fleet.remove, Fleet.cut, Fleet.crash, Fleet.transfer)
 }

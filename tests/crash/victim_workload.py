@@ -5,6 +5,7 @@
     commit     an offset commit: each time raises the row's count
     will       open a session, set a will, lose the connection: fires one outbox row with its id
     bulk       large values at once, on demand: the maps grow, the layer is full before its time
+    silence    nothing from the brokers, on demand, until the controller has marked one offline
 
 Every operation has an id that says in which life it was made, and the id is in its command, so it
 can be found in the log. Clients know nothing of the lives before but what they read.
@@ -24,10 +25,11 @@ from typing import Any, Final
 from actors.caller import Caller
 from state_machines.errors import MetarayError
 from state_machines.metadata.kv import GetKv, PutKv
-from state_machines.metadata.node import Address, RegisterNode
+from state_machines.metadata.node import Address, ListNodes, RegisterNode
 from state_machines.mqtt.session import CloseSession, OpenSession
 from state_machines.mqtt.will import SetWill
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from tests.actors.wires import eventually
 from tests.crash.victim_journal import Journal
 
 BULK: Final = 14  #: values written at once,
@@ -38,6 +40,7 @@ LIST_IDS: Final = 40  #: ids in one list; then the writer begins another key
 PADDING: Final = b"." * 1_500  #: so that maps grow, layers fill and snapshots take several chunks
 WRITERS: Final = 2  #: of each kind
 PAUSE_SECONDS: Final = 0.02  #: at most, between two operations of one writer
+SILENCE_SECONDS: Final = 60.0  #: until a silent broker is offline; its time is 100 ms here
 WILL_DELAY_S: Final = 2  #: at most; in a victim's time that is 100 ms
 
 
@@ -57,6 +60,8 @@ class Clients:
         self._numbers = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._brokers_speak = asyncio.Event()
+        self._brokers_speak.set()
         self.acked: Counter[str] = Counter()  #: acknowledged operations of this life, by kind
 
     def start(self) -> None:
@@ -85,6 +90,24 @@ class Clients:
             )
         )
 
+    async def silence(self) -> None:
+        """Keep the brokers silent, once one was heard, until one of them is offline."""
+        await eventually(lambda: self.acked["register"], SILENCE_SECONDS)
+        self._brokers_speak.clear()
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                while not await self._offline():  # noqa: ASYNC110 - the service is what is asked
+                    await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            self._brokers_speak.set()
+
+    async def _offline(self) -> bool:
+        try:
+            page = await self._caller.call(ListNodes())
+        except MetarayError:  # as every operation here may be refused
+            return False
+        return any(not each.online for each in page.nodes)
+
     async def _append(self, number: int) -> None:
         for list_number in itertools.count():
             key = f"list/{number}/{self._life}/{list_number}" if list_number else f"list/{number}"
@@ -101,6 +124,7 @@ class Clients:
     async def _register(self, number: int) -> None:
         node = f"broker-{number}"
         while not self._stopping:
+            await self._brokers_speak.wait()
             await self._do(
                 "metadata-0",
                 "register",
