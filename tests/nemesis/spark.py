@@ -13,12 +13,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import psutil
 import ray
+from ray._private import state  # the public look at actors needs the dashboard
 
 from metaray.local.processes import marked
 from metaray.where import ADDRESS_VARIABLE
@@ -37,6 +39,16 @@ def spark_actors() -> list[str]:
     return [
         each for each in ray.util.list_named_actors() if each == MASTER or each.startswith(EXECUTOR)
     ]
+
+
+def spark_processes() -> dict[str, psutil.Process]:
+    """The same, by name, that have a process: a name is given before there is one."""
+    found = {}
+    for actor in state.actors(actor_state_name="ALIVE").values():
+        if actor["Name"] == MASTER or actor["Name"].startswith(EXECUTOR):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found[actor["Name"]] = psutil.Process(actor["Pid"])
+    return found
 
 
 def java_processes(world: World) -> list[psutil.Process]:
@@ -127,14 +139,14 @@ class HurtSpark(Beside):
         assert not spark_actors(), "a Spark of an earlier fault is still there"
         self.begin(str(self.world.cluster.data / "report"))
 
-    def hurt(self, actors: list[str]) -> str:
+    def hurt(self, actors: Mapping[str, psutil.Process]) -> str:
         """Do it; the evidence. Here nothing: the node that goes is hurt elsewhere."""
         return f"{len(actors)} actors of Spark"
 
-    def _at_work(self) -> list[str]:
+    def _at_work(self) -> Mapping[str, psutil.Process]:
         assert self.running.poll() is None, f"the report ended:\n{self.said()[-3_000:]}"
-        found = spark_actors()
-        return found if MASTER in found and any(map(_is_executor, found)) else []
+        found = spark_processes()
+        return found if MASTER in found and any(map(_is_executor, found)) else {}
 
     def seen(self) -> str:
         try:
@@ -153,16 +165,11 @@ def _is_executor(name: str) -> bool:
     return name.startswith(EXECUTOR)
 
 
-def _killed(world: World, name: str) -> str:
+def _killed(name: str, process: psutil.Process) -> str:
     """Kill an actor's process; the evidence. Ray may start it again."""
-    before = {each.pid: each for each in java_processes(world)}
     ray.kill(ray.get_actor(name), no_restart=False)
-    ended = wait_for(
-        lambda: [pid for pid, each in before.items() if gone(each)],
-        f"a Java process of {name} is gone",
-        RETURN_SECONDS,
-    )
-    return f"{name}: process {ended[0]} is gone"
+    wait_for(lambda: gone(process), f"the process of {name} is gone", RETURN_SECONDS)
+    return f"{name}: process {process.pid} is gone"
 
 
 @dataclass
@@ -171,8 +178,9 @@ class KillExecutor(HurtSpark):
 
     name: ClassVar[str] = "death of a Spark executor"
 
-    def hurt(self, actors: list[str]) -> str:
-        return _killed(self.world, next(filter(_is_executor, actors)))
+    def hurt(self, actors: Mapping[str, psutil.Process]) -> str:
+        name = next(filter(_is_executor, actors))
+        return _killed(name, actors[name])
 
 
 @dataclass
@@ -181,8 +189,8 @@ class KillAppMaster(HurtSpark):
 
     name: ClassVar[str] = "death of Spark's application master"
 
-    def hurt(self, actors: list[str]) -> str:
-        return _killed(self.world, MASTER)
+    def hurt(self, actors: Mapping[str, psutil.Process]) -> str:
+        return _killed(MASTER, actors[MASTER])
 
 
 @dataclass
