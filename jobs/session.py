@@ -51,7 +51,7 @@ from jobs.errors import (
     SparkTimeout,
     SparkUnavailable,
 )
-from jobs.watchdog import watched
+from jobs.watchdog import MISSED_EXECUTORS, Look, watched
 from state_machines.errors import Invalid
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ TASKS_MIN = 2
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 APP_MASTER = "RAY_APP_MASTER"
+EXECUTOR = "raydp-executor-"
 MASTER_SUFFIX = "_SPARK_MASTER"
 """The name RayDP gives its application master in the driver's namespace: one Spark at a time."""
 
@@ -179,7 +180,7 @@ def spark(
                 session.spark = stack.enter_context(_raydp(address, settings, app, configs))
                 session.engine = "raydp"
                 lost = partial(setattr, session, "lost")
-                stack.enter_context(watched(session.spark, _has_master, lost))
+                stack.enter_context(watched(session.spark, _LOOKS, lost))
             except SparkUnavailable as e:
                 if not fallback:
                     raise
@@ -375,12 +376,22 @@ def _actors() -> list[str]:
     return [
         name
         for name in ray.util.list_named_actors()
-        if name == APP_MASTER or name.startswith("raydp-executor-") or name.endswith(MASTER_SUFFIX)
+        if name == APP_MASTER or name.startswith(EXECUTOR) or name.endswith(MASTER_SUFFIX)
     ]
 
 
 def _has_master() -> bool:
     return APP_MASTER in _actors()
+
+
+def _has_executor() -> bool:
+    return any(name.startswith(EXECUTOR) for name in _actors())
+
+
+_LOOKS = (
+    Look("its application master is", _has_master),
+    Look("its executors are", _has_executor, MISSED_EXECUTORS),
+)
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -1,8 +1,9 @@
-"""Nobody waits for a Spark whose master is gone."""
+"""Nobody waits for a Spark whose master is gone, or all of whose executors are."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JError
@@ -10,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
 from jobs.session import Session
-from jobs.watchdog import MISSED, watched
+from jobs.watchdog import MISSED, Look, watched
 
 SLOW = 1 << 40  #: rows that nobody counts in the time of a test
 
@@ -20,11 +21,11 @@ def test_what_runs_is_cancelled_once_the_master_is_gone(session: Session) -> Non
     said: list[str] = []
     slow = session.spark.range(SLOW).select(fn.sum(fn.sha2(fn.col("id").cast("string"), 256)))
     with (
-        watched(session.spark, lambda: False, said.append, seconds=0.1),
+        watched(session.spark, [Look("its master is", lambda: False)], said.append, seconds=0.1),
         pytest.raises((PySparkException, Py4JError), match="cancel"),
     ):
         slow.collect()
-    assert said == ["its application master is gone"]
+    assert said == ["its master is gone"]
     assert session.spark.range(3).count() == 3, "it watches no more"
 
 
@@ -43,7 +44,28 @@ def test_a_look_that_fails_or_misses_once_cancels_nothing(session: Session) -> N
         return looks % MISSED == 0  # never missed so often in a row
 
     said: list[str] = []
-    with watched(session.spark, there, said.append, seconds=0.02):
+    with watched(session.spark, [Look("its master is", there)], said.append, seconds=0.02):
         assert enough.wait(30)
         assert session.spark.range(3).count() == 3
     assert said == []
+
+
+def test_each_look_has_its_own_patience_and_the_first_that_is_over_is_told() -> None:
+    seen: list[str] = []
+    cancelled = threading.Event()
+
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set))
+
+    def absent(name: str) -> bool:
+        seen.append(name)
+        return False
+
+    said: list[str] = []
+    looks = [
+        Look("its master is", lambda: True),
+        Look("its executors are", lambda: absent("executors"), missed=7),
+    ]
+    with watched(spark, looks, said.append, seconds=0.01):
+        assert cancelled.wait(30)
+    assert len(seen) >= 7
+    assert said == ["its executors are gone"]
