@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +18,13 @@ from metaray.history.actor import HistoryActor
 from metaray.history.exporter import Exporter, extents
 from metaray.history.source import Source
 from metaray.history.store import Store
-from state_machines.errors import NotFound
+from state_machines.errors import NotFound, Stopped
 
 SHOW_SECONDS: Final = 0.5  #: how often progress is told
 CALL_SECONDS: Final = 10.0  #: our own deadline for a question to the exporter's actor
 STOP_SECONDS: Final = 60.0  #: and for its end, with all that it has gathered on the disk
+GONE_SECONDS: Final = 30.0  #: and for Ray to take its name back
+POLL_SECONDS: Final = 0.05  #: between two looks at something only polling can see
 
 Lines = list[dict[str, Any]]
 
@@ -104,9 +107,20 @@ def start(path: str, settings: RaftSettings) -> None:
 
 
 def stop() -> bool:
-    """End the service's own exporter; whether there was one."""
+    """End the service's own exporter; whether there was one.
+
+    Its name is free afterwards: Ray ends an actor some time after it is told to, and whoever makes
+    the next one before that would be handed the dying one. Raises Stopped if it stays.
+    """
     if remote.HISTORY not in calls.named_actors():
         return False
     calls.each_call([remote.HISTORY], "stop", seconds=STOP_SECONDS)
-    remote.kill(remote.HISTORY)
+    deadline = time.monotonic() + GONE_SECONDS
+    while remote.HISTORY in calls.named_actors():
+        if time.monotonic() > deadline:
+            raise Stopped(
+                f"history: the exporter is still there {GONE_SECONDS:.0f} s after its end"
+            )
+        remote.kill(remote.HISTORY)
+        time.sleep(POLL_SECONDS)
     return True
