@@ -98,6 +98,9 @@ class RaftSettings:
     flush_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes")
     """Applied rows reach the disk once they fill this much memory."""
 
+    journal_bytes: int = _setting(4 << 20, 4 << 10, 1 << 30, "bytes")
+    """What was saved is carried from the journal into LMDB once it has reached this size."""
+
     hot_bytes: int = _setting(16 << 20, 0, 1 << 40, "bytes")
     """Rows that were read lately are kept in this much memory, of each replica. 0: none are."""
 

@@ -190,7 +190,10 @@ class Seat:
             try:
                 self._stores = await self._storage.run(
                     lambda: self._home.stores(
-                        directory, flush_bytes=settings.flush_bytes, map_bytes=settings.map_bytes
+                        directory,
+                        flush_bytes=settings.flush_bytes,
+                        journal_bytes=settings.journal_bytes,
+                        map_bytes=settings.map_bytes,
                     )
                 )
             except StorageError as error:  # this process does not try it again (law 17)

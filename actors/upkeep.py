@@ -1,10 +1,12 @@
-"""Flushes and compaction: applied rows become durable, and the log lets go of what they cover. And
-the look at what was there at the start, if nobody has waited for it (`inspection`).
+"""Flushes, checkpoints and compaction: applied rows become durable, what was saved comes from the
+journal into the log's own environment, and the log lets go of what the rows cover. And the look at
+what was there at the start, if nobody has waited for it (`inspection`).
 
 A flush is a chain of short jobs (`storage.flush` says why): the storage thread freezes the layer
 and seals it slice by slice, with saves and applies in between; the flush thread writes it; the
 storage thread says that it is durable. Whoever needs a view of the state waits for the end of such
-a chain, so that nobody is held up by a flush done at once.
+a chain, so that nobody is held up by a flush done at once. A checkpoint (`storage.journaled`) is
+begun, written and finished in the same way, and saves go on meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from actors.storage_thread import On, StorageThread
 from state_machines.raft import Raft
 from storage.errors import ViewLost
 from storage.flush import Flush
+from storage.journaled import Checkpoint
 from storage.state import State
 from storage.state_view import StateView
 from storage.stores import Stores
@@ -50,6 +53,7 @@ class Upkeep:
         self._failed = failed
         self._flushed_at = clock.monotonic()
         self._flushing = False
+        self._carrying = False  # a checkpoint is under way
         self._viewers: list[Viewer] = []
         self._closed: Exception | None = None
         self.holds = Holds(core, settings, clock)
@@ -63,6 +67,8 @@ class Upkeep:
             self._flushed_at = now
         if due or self._stores.state.wants_flush:
             self._begin()
+        if self._stores.journaled.wants_checkpoint:
+            self._checkpoint()
         if not self._stores.state.verified:
             self._inspection.start()
 
@@ -138,6 +144,31 @@ class Upkeep:
         self._compact()
         if self._viewers:
             self._begin()  # they came after this flush had begun
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        if not self._carrying and self._closed is None:
+            self._carrying = True
+            begin = self._stores.journaled.begin
+            self._storage.hand(begin, self._carry, self._failed, of_state=False)
+
+    def _carry(self, checkpoint: Checkpoint) -> None:
+        if self._closed is None:
+            carried = partial(self._end_checkpoint, checkpoint)
+            self._storage.hand(
+                checkpoint.write, lambda _: carried(), self._failed, of_state=False, on=On.FLUSH
+            )
+
+    def _end_checkpoint(self, checkpoint: Checkpoint) -> None:
+        def done(_: None) -> None:
+            self._carrying = False
+
+        if self._closed is None:
+            finish = partial(self._stores.journaled.finish, checkpoint)
+            self._storage.hand(finish, done, self._failed, of_state=False)
+
+    # -- compaction -------------------------------------------------------------------------
 
     def _compact(self) -> None:
         if self._closed is not None:

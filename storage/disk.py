@@ -38,7 +38,7 @@ import lmdb
 
 from storage import filesystem, meta_pages
 from storage.disk_view import DATA, DiskView, Pages
-from storage.engine import Change, EngineStats, Slice, checked, seal, unseal
+from storage.engine import Change, EngineStats, Slice, checked, seal, slice_of, unseal
 from storage.errors import (
     BadKey,
     Closed,
@@ -161,7 +161,7 @@ class DiskEngine:
 
     def write(self, changes: Iterable[Change]) -> None:
         """See `engine.Engine`."""
-        slices = [_slice(table, rows) for table, rows in checked(changes).items()]
+        slices = [slice_of(table, rows) for table, rows in checked(changes).items()]
         self._check_writable()
         self._drop_reader()
         try:
@@ -429,21 +429,6 @@ class DiskEngine:
             views = tuple(self._views)
         for view in views:
             view.close()
-
-
-def _slice(table: str, rows: dict[bytes, bytes | None]) -> Slice:
-    """Changes of one table in order."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    gone: list[bytes] = []
-    for key in sorted(rows):
-        value = rows[key]
-        if value is None:
-            gone.append(key)
-        else:
-            keys.append(key)
-            values.append(value)
-    return Slice(table, keys, values, gone, sum(map(len, rows)) + sum(map(len, values)))
 
 
 def _need(rows: int, size: int) -> int:

@@ -143,21 +143,29 @@ class View(Reader, Protocol):
     ) -> None: ...
 
 
-class Engine(Reader, Protocol):
-    """One environment."""
+class Store(Reader, Protocol):
+    """What can be read and written: all that the log needs."""
 
     @property
     def path(self) -> str:
         """Where it lies, for messages."""
         ...
 
-    def find(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """What `get` finds at these keys, of those that are there."""
-        ...
-
     def write(self, changes: Iterable[Change]) -> None:
         """All of `changes`, or, if it raises, none of them, in one transaction that is durable
         on return. Raises `MapFull` (nothing happened) or `StorageFailed` (exit)."""
+        ...
+
+    def close(self) -> None:
+        """Close it; views that are still open are lost. Closing twice is fine."""
+        ...
+
+
+class Engine(Store, Protocol):
+    """One environment."""
+
+    def find(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """What `get` finds at these keys, of those that are there."""
         ...
 
     def make_room(self, rows: int, size: int) -> None:
@@ -192,10 +200,6 @@ class Engine(Reader, Protocol):
         """How full it is."""
         ...
 
-    def close(self) -> None:
-        """Close it; views that are still open are lost. Closing twice is fine."""
-        ...
-
 
 def checked(changes: Iterable[Change]) -> dict[str, dict[bytes, bytes | None]]:
     """Changes by table, the last one of each key, refused if an engine could not hold one."""
@@ -226,6 +230,21 @@ def _checksums(table: str, keys: Iterable[bytes], values: Iterable[bytes]) -> It
 def seal(table: str, key: bytes, value: bytes) -> bytes:
     """The value as it is stored: its CRC-32, bound to table and key, and then itself."""
     return crc32(value, crc32(key, _seed(table))).to_bytes(CRC_BYTES, "big") + value
+
+
+def slice_of(table: str, rows: Mapping[bytes, bytes | None]) -> Slice:
+    """Changes of one table in order; None is a key that goes."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    gone: list[bytes] = []
+    for key in sorted(rows):
+        value = rows[key]
+        if value is None:
+            gone.append(key)
+        else:
+            keys.append(key)
+            values.append(value)
+    return Slice(table, keys, values, gone, sum(map(len, rows)) + sum(map(len, values)))
 
 
 def sealed_slice(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | None]) -> Slice:

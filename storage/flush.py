@@ -12,20 +12,19 @@ on a thread of their own beside the storage thread, which goes on saving, applyi
 log is another environment; of this one, whoever reads sees the frozen rows in memory first.
 
 Whoever cannot wait for that thread (a clean stop, the layer after this one that is full, too) does
-what is left of it on the storage thread: `write` is done once, by whoever comes first.
+what is left of it on the storage thread (`slow_write`).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from state_machines.raft.messages import SnapshotMeta
 from storage import records
-from storage.engine import Change, Engine, Slice, sealed_slice
-from storage.errors import MapFull
+from storage.engine import Engine, Slice, sealed_slice
 from storage.layer import ROW_OVERHEAD_BYTES, Layer
+from storage.slow_write import SlowWrite
 from storage.snapshot import APPLIED, STATE
 
 SLICE_BYTES = 256 << 10
@@ -35,25 +34,20 @@ STEP_ROWS = 16
 """So many rows are measured at once: a slice of the largest values has 16 MB."""
 
 
-class Flush:
+class Flush(SlowWrite):
     """A frozen layer and its point. All on the storage thread but `write`."""
 
     def __init__(
         self, engine: Engine, layers: Mapping[str, Layer], point: SnapshotMeta, size: int
     ) -> None:
+        super().__init__(engine)
         #: what is durable once this is written
         self.point = point
         #: about how many bytes the layer holds
         self.size = size
-        #: whether it is durable
-        self.written = False
-        self._engine = engine
         self._layers = layers
         self._sealing = self._sealed()
-        self._slices: list[Slice] = []
         self._whole = False  # all of it is sealed
-        self._lock = threading.Lock()  # held while it is written
-        self._over = False  # written, or given up
 
     def seal(self) -> bool:
         """Make the checksums of one more slice; False once there is none left."""
@@ -73,41 +67,11 @@ class Flush:
         )
         return False
 
-    def write(self) -> None:
-        """Make rows and point durable in one synced transaction, unless that was done or given up.
-
-        If the map is too small nothing happens: only the storage thread may move it, and
-        `State.finish` writes it there. Raises `StorageFailed` (exit).
-        """
-        with self._lock:
-            if self._over:
-                return
-            # failpoint: flush.before_write
-            try:
-                self._engine.write_slices(self._slices)
-            except MapFull:
-                return
-            self._end(written=True)
-
     def write_here(self) -> None:
-        """The same on the storage thread, which may move the map. Raises `MapFull`, too."""
+        """See `SlowWrite`. What is not sealed yet is sealed first."""
         while self.seal():
             continue
-        self.write()
-        with self._lock:
-            if not self._over:
-                self._engine.write(self._changes())
-                self._end(written=True)
-
-    def give_up(self) -> None:
-        """It is not to be written any more. If it is just being written, wait for that."""
-        with self._lock:
-            if not self._over:
-                self._end(written=False)
-
-    def _end(self, *, written: bool) -> None:
-        self.written, self._over = written, True
-        self._slices = []  # as large as the layer itself
+        super().write_here()
 
     def _sealed(self) -> Iterator[Slice]:
         """The layer in sealed slices, and last its point."""
@@ -126,7 +90,3 @@ class Flush:
             if keys:
                 yield sealed_slice(table, keys, rows)
         yield sealed_slice(STATE, [APPLIED], {APPLIED: records.meta_to(self.point)})
-
-    def _changes(self) -> Iterator[Change]:
-        for part in self._slices:
-            yield from part.changes()

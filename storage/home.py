@@ -54,7 +54,7 @@ class Home(Protocol):
         """A new directory with a new replica id, status founding."""
         ...
 
-    def stores(self, held: Held, *, flush_bytes: int, map_bytes: int) -> Stores:
+    def stores(self, held: Held, *, flush_bytes: int, journal_bytes: int, map_bytes: int) -> Stores:
         """What the directory holds, checked, the rows perhaps not yet (`stores.open_stores`)."""
         ...
 
@@ -77,9 +77,13 @@ class DiskHome:
         """See `Home`."""
         return Directory.create(self._root, cluster, group, status="founding")
 
-    def stores(self, held: Held, *, flush_bytes: int, map_bytes: int) -> Stores:
+    def stores(self, held: Held, *, flush_bytes: int, journal_bytes: int, map_bytes: int) -> Stores:
         """See `Home`."""
         assert isinstance(held, Directory), "this home made it"
         return open_stores(
-            held, flush_bytes=flush_bytes, map_bytes=map_bytes, verify_rows=VERIFY_ROWS
+            held,
+            flush_bytes=flush_bytes,
+            journal_bytes=journal_bytes,
+            map_bytes=map_bytes,
+            verify_rows=VERIFY_ROWS,
         )

@@ -16,6 +16,7 @@ from state_machines.raft.messages import SnapshotMeta
 from storage.errors import MapFull, StorageFailed, ViewLost
 from storage.shelf import MemoryShelf
 from storage.state import State
+from storage.stores import MemoryDisk, memory_log_engine
 from tests.actors.alone import Disk
 from tests.actors.virtual_time import VirtualClock, in_virtual_time, settled
 from tests.storage.faults import MEMBERS
@@ -26,13 +27,14 @@ class Kept:
 
     def __init__(self, flush_bytes: int = 1 << 20) -> None:
         self.disk, self.shelf = Disk(), MemoryShelf()
+        self.log = memory_log_engine(MemoryDisk(), journal_bytes=2_000)
         self.state = State(self.shelf, flush_bytes=flush_bytes)
         self.state.verify()
         self.failures: list[BaseException] = []
         core = SimpleNamespace(applied_handed=0, first_index=1, behind=lambda last, most: 0)
         self.upkeep = Upkeep(
             core=cast(Any, core),
-            stores=cast(Any, SimpleNamespace(state=self.state)),
+            stores=cast(Any, SimpleNamespace(state=self.state, journaled=self.log)),
             storage=cast(StorageThread, self.disk),
             settings=RaftSettings(flush_interval_ms=1_000),
             clock=VirtualClock(),
@@ -157,3 +159,46 @@ async def test_when_the_replica_has_stopped_nothing_begins_and_nobody_waits() ->
     await settled()
     assert kept.state.flushed.index == 0
     assert kept.disk.queued == 0
+
+
+@in_virtual_time
+async def test_a_journal_that_is_full_is_carried_over_while_saves_go_on() -> None:
+    kept = Kept()
+    below = kept.log.engine
+    kept.log.write([("t", b"a", bytes(1_000))])
+    kept.upkeep.tick()
+    await settled()
+    assert below.get("t", b"a") is None
+    kept.log.write([("t", b"b", bytes(1_000))])
+    kept.disk.stuck = True
+    kept.upkeep.tick()
+    kept.disk.step()()  # begun
+    kept.log.write([("t", b"a", b"later")])
+    kept.upkeep.tick()  # one at a time
+    kept.disk.release()
+    await settled()
+    assert [below.get("t", key) for key in (b"a", b"b")] == [bytes(1_000)] * 2
+    assert kept.log.get("t", b"a") == b"later"
+    assert not kept.log.wants_checkpoint
+    assert not kept.failures
+
+
+@in_virtual_time
+async def test_a_checkpoint_that_a_process_before_had_begun_is_ended() -> None:
+    kept = Kept()
+    kept.log.write([("t", b"a", bytes(2_000))])
+    kept.log.begin()
+    kept.upkeep.tick()
+    await settled()
+    assert kept.log.engine.get("t", b"a") == bytes(2_000)
+    assert not kept.log.wants_checkpoint
+
+
+@in_virtual_time
+async def test_no_checkpoint_begins_once_the_replica_has_stopped() -> None:
+    kept = Kept()
+    kept.log.write([("t", b"a", bytes(2_000))])
+    kept.upkeep.close(Stopped("over"))
+    kept.upkeep.tick()
+    await settled()
+    assert kept.log.engine.get("t", b"a") is None

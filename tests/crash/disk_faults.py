@@ -39,7 +39,7 @@ SEED = 3  #: of the plan: one with snapshots
 GROUP = "metadata-0"
 SEAT_FOLDER = "metadata-0-0"
 COMMITS = frozenset({"pwrite", "writev", "meta", "fdatasync", "msync"})
-"""Calls that LMDB's commits are made of: once one has failed, nothing is promised any more."""
+"""What commits and the journal are made of: once one has failed, nothing is promised any more."""
 END_IMAGES = 6
 
 AS_BROKEN = """
@@ -187,7 +187,8 @@ def _ended_badly(fault: str, code: int, events: list[Event], stderr: str) -> str
     if not failed or fault.partition(":")[0] not in COMMITS:
         return ""
     made = {event.inode: event.data for event in events[: failed[0]] if event.kind == "C"}
-    if b"/data.mdb" not in made.get(events[failed[0]].inode, b""):
+    name = made.get(events[failed[0]].inode, b"")
+    if b"/data.mdb" not in name and b"/journal-" not in name:
         return ""  # a small file: no commit
     said = [event.data.decode() for event in events[failed[0] :] if event.kind == "M"]
     promised = [each for each in said if each.split()[0] in ("acked", "done")]

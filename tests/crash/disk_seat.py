@@ -33,7 +33,9 @@ from tests.crash.images_work import REFUSED
 
 KEYS = 1000
 TIMEOUT_MS = 30_000
-SETTINGS = replace(QUICK, map_bytes=1 << 20, flush_interval_ms=30, log_keep_entries=4)
+SETTINGS = replace(
+    QUICK, map_bytes=1 << 20, flush_interval_ms=30, log_keep_entries=4, journal_bytes=8 << 10
+)
 
 
 def key_of(number: int) -> str:

@@ -32,6 +32,8 @@ _PHASES: Final = {
     "file": ("wipe", "away", "remove"),
     "vote.won": ("crash", "transfer", "cut"),
     "vote.lost": ("transfer", "cut", "crash"),
+    "journal.before_read": ("crash", "cut"),
+    "journal.after_read": ("crash", "cut"),
     "log.before_load": ("crash", "cut"),
     "log.after_load": ("crash", "cut"),
     "log.before_purge_of_snapshot": ("away", "wipe"),
@@ -47,11 +49,16 @@ _PHASES: Final = {
 }
 _OFTEN: Final = frozenset(
     {
-        *("apply", "client", "compact", "disk", "flush", "log", "message", "read"),
+        *("apply", "client", "compact", "disk", "flush", "journal", "log", "message", "read"),
         *("vote.before_promise", "vote.before_save"),
     }
 )
-_FEW: Final = frozenset({"log.before_load", "log.after_load", "log.before_purge_of_snapshot"})
+_FEW: Final = frozenset(
+    {
+        *("journal.before_read", "journal.after_read", "log.before_load", "log.after_load"),
+        "log.before_purge_of_snapshot",
+    }
+)
 _ONCE: Final = frozenset({"file.before_removal", "member.before_retirement"})
 _METADATA: Final = frozenset({"controller.before_expiry", "controller.fenced"})
 """Passed when metadata has three replicas: another leader there has another controller."""
@@ -62,6 +69,7 @@ BETWEEN: Final = "install.before_log"
 
 RECOVERY: Final = (
     "apply.before_point",
+    "checkpoint.begun",
     "disk.before_commit",
     "file.after_rename",
     "file.before_rename",
@@ -69,6 +77,8 @@ RECOVERY: Final = (
     "identity.before_boot",
     "install.before_log",
     "install.switched",
+    "journal.after_append",
+    "journal.after_read",
     "log.after_load",
     "log.after_save",
     "log.before_load",

@@ -7,6 +7,7 @@ nobody said so. What seems harmless is written to, and read again: a page that i
 be found out then, or not. Each flip comes from a number, so one that is silent can be looked at.
 
     log       data.mdb of the raft log: the meta pages, and everything else
+    journal   the two files of its journal, with what is on its way there and what came later
     state     data.mdb of the state
     stream    a snapshot on its way: chunks as they are received
     identity  identity.json
@@ -37,6 +38,7 @@ from storage.identity import Directory
 from storage.shelf import CURRENT, MemoryShelf
 from storage.snapshot import Chunk, write_stream
 from storage.state import State
+from storage.stores import JOURNAL_FILES
 from tests.crash import images_plan as plans
 from tests.crash import recorder
 from tests.crash.images_worker import scratch
@@ -49,7 +51,15 @@ CHUNK_BYTES = 2_000
 SILENCE_SECONDS = 60
 SEED = 5
 
-WEIGHTS = {"log": 8, "state": 8, "stream": 4, "identity": 1, "current": 1}
+WEIGHTS = {
+    "log": 8,
+    "journal-0": 4,
+    "journal-1": 4,
+    "state": 8,
+    "stream": 4,
+    "identity": 1,
+    "current": 1,
+}
 META_SHARE = 0.4
 """How many of the flips of an environment are in its two meta pages, which are a small part of it
 and have no checksum of LMDB's."""
@@ -79,6 +89,8 @@ def make(root: Path) -> None:
         for first in range(0, ENTRIES, 5):
             term = entries[first + 4].term
             stores.log.save(None, entries[first : first + 5], HardState(term, 2, first))
+            if first == FLUSHED:
+                stores.journaled.begin()  # nobody ends it
             if first < FLUSHED:
                 plans.apply(machine, stores.state, plan.history, first + 5)
                 stores.state.flush()
@@ -165,6 +177,7 @@ class _Trials:
         home = identity.find(folder, None, plans.GROUP)[0].path.relative_to(folder)
         self._files = {
             "log": home / "log" / "data.mdb",
+            **{name: home / "log" / name for name in JOURNAL_FILES},
             "state": home / "state" / "1" / "data.mdb",
             "identity": home / "identity.json",
             "current": home / "state" / CURRENT,

@@ -51,6 +51,24 @@ BROKEN = {
             (_DISK, 'assert not flags["writemap"]', 'assert flags["writemap"]'),
         ),
     ),
+    "journal not synced": Broken(
+        "a save is durable whenever the kernel likes",
+        (
+            (
+                "storage.journal",
+                "os.O_CREAT | os.O_DSYNC | os.O_CLOEXEC",
+                "os.O_CREAT | os.O_CLOEXEC",
+            ),
+        ),
+    ),
+    "journal without its first file": Broken(
+        "what a checkpoint was about to carry over is forgotten with its process",
+        (("storage.journaled", "        if older:\n", "        if not older:\n"),),
+    ),
+    "carried over too early": Broken(
+        "the journal is written over while the environment does not have it yet",
+        (("storage.slow_write", "self._engine.write_slices(self._slices)\n", "pass\n"),),
+    ),
     "log before state": Broken(
         "an installed snapshot is in the log before it is in the state",
         (
@@ -84,7 +102,13 @@ BROKEN = {
     ),
     "compact before flush": Broken(
         "the log lets go of entries that the state has only in memory",
-        (("storage.flush", "self._engine.write_slices(self._slices)\n", "pass\n"),),
+        (
+            (
+                "storage.flush",
+                "        super().write_here()\n",
+                "        self._end(written=True)\n",
+            ),
+        ),
     ),
     "vote not saved": Broken(
         "a term is saved without the vote given in it",
@@ -121,6 +145,15 @@ UNSTOPPED = {
                 "            raise\n        except lmdb.Error as error:\n"
                 "            raise self._fail(error) from error",
                 "            raise\n        except lmdb.Error:\n            pass",
+            ),
+            (
+                "storage.journaled",
+                "            self._journal.append(msgpack.packb(tables))\n"
+                "        except OSError as error:\n"
+                "            raise self._fail(error) from error\n",
+                "            self._journal.append(msgpack.packb(tables))\n"
+                "        except OSError:\n"
+                "            pass\n",
             ),
         ),
     ),

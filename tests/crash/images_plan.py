@@ -33,6 +33,7 @@ from storage.stores import Stores, open_stores
 CLUSTER, GROUP, REPLICA = "c", "metadata-0", 0xA11CE
 FOUNDING = Configuration((1, 2, REPLICA))
 FLUSH_BYTES = 6_000
+JOURNAL_BYTES = 6_000
 MAP_BYTES = 1 << 20
 CHUNK_BYTES = 3_000
 KEYS = 40
@@ -131,8 +132,10 @@ def digest(state: State) -> bytes:
 
 
 def open_small(directory: Directory) -> Stores:
-    """The stores as the plan's replica has them: flushed often, in a small map."""
-    return open_stores(directory, flush_bytes=FLUSH_BYTES, map_bytes=MAP_BYTES)
+    """The stores as the plan's replica has them: flushed often, in a small map and journal."""
+    return open_stores(
+        directory, flush_bytes=FLUSH_BYTES, journal_bytes=JOURNAL_BYTES, map_bytes=MAP_BYTES
+    )
 
 
 class Plan:

@@ -19,10 +19,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from tests import rewriting
 from tests.crash import recorder
 from tests.crash.images_broken import BROKEN
+
+if TYPE_CHECKING:
+    from storage.stores import Stores
 
 REFUSED = 71
 
@@ -34,7 +38,6 @@ def live(root: Path, seed: int, length: int) -> None:
     from state_machines.machine import Machine
     from state_machines.raft.messages import Ready
     from storage.identity import Directory
-    from storage.stores import Stores
     from tests.crash import images_plan as plans
 
     plan = plans.Plan(seed, length)
@@ -63,6 +66,7 @@ def live(root: Path, seed: int, length: int) -> None:
             case "save":
                 ready = Ready(entries=step.entries, hard_state=step.hard_state)
                 storage_jobs.save(stores, ready, None)
+                carry_over(stores, number)
             case "apply":
                 plans.apply(machine, stores.state, history, step.index)
             case "flush":
@@ -92,6 +96,17 @@ def live(root: Path, seed: int, length: int) -> None:
     stores.close()
     directory.close()
     sys.stdout.write("done\n")
+
+
+def carry_over(stores: Stores, number: int) -> None:
+    """A checkpoint begins in one step and ends in a later one, as it does beside saves."""
+    journaled = stores.journaled
+    if journaled.wants_checkpoint:
+        checkpoint = journaled.begin()
+        if number % 3 == 0:
+            journaled.finish(checkpoint)
+        elif number % 3 == 1:
+            checkpoint.write()
 
 
 def resume(root: Path) -> None:

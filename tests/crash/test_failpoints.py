@@ -21,6 +21,8 @@ GOLDEN = Path(__file__).parent / "failpoints.golden"
 PLACE = ROOT / "build" / f"crash-test-{os.getpid()}"
 LEAST = {
     "log": 7,
+    "journal": 4,
+    "checkpoint": 2,
     "disk": 5,
     "vote": 4,
     "apply": 8,
@@ -45,8 +47,10 @@ KILLS = (
     "compact.after_base-2",
     "controller.after_repair-1",
     "flush.after_write-4",
+    "checkpoint.written-2",
     "identity.after_directory-1",
     "install.moved-1",
+    "journal.after_append-30",
     "log.after_reconcile-1",
     "log.before_save-30",
     "receive.after_chunk-1",

@@ -18,7 +18,7 @@ from tests.actors.wires import QUICK, Group, running
 from tests.crash import disk_faults, recorder
 from tests.crash.images_broken import UNSTOPPED
 
-SEAT = ("fdatasync:14:EIO", "meta:18:ENOSPC", "pwrite:15:short")
+SEAT = ("meta:20:EIO", "meta:21:short", "meta:18:ENOSPC", "fdatasync:10:EIO")
 STORES = (
     *("fdatasync:20:EIO", "meta:30:short", "writev:12:EIO", "fsyncdir:25:EIO", "fsync:6:EIO"),
     *("rename:9:ENOSPC", "ftruncate:4:ENOSPC"),

@@ -45,6 +45,7 @@ SETTINGS: Final = RaftSettings(
     tick_ms=10,
     flush_interval_ms=50,
     flush_bytes=64 << 10,
+    journal_bytes=16 << 10,
     log_keep_entries=10,
     map_bytes=1 << 20,
     heartbeat_timeout_ms=2_000,

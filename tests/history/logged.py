@@ -26,9 +26,9 @@ from state_machines.machine import Machine
 from state_machines.raft.messages import Entry, EntryKind
 from state_machines.tables import Table
 from state_machines.wire import api_pb2 as api
-from storage.disk import DiskEngine
 from storage.log import RaftLog
 from storage.memory import MemoryKeyValue
+from storage.stores import open_log_engine
 from tests.history.operation import Operation
 from tests.history.watch import Event, event
 
@@ -71,7 +71,7 @@ def read_log(directory: Path) -> Log:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "log"
         shutil.copytree(directory / "log", copy)
-        log = RaftLog(DiskEngine(copy))
+        log = RaftLog(open_log_engine(copy))
         try:
             loaded = log.load()
         finally:

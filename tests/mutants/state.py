@@ -9,12 +9,13 @@ from tests.mutants.mutant import Mutant
 MACHINE: Final = "state_machines.machine"
 LAYER: Final = "storage.state"
 FLUSH: Final = "storage.flush"
+SLOW_WRITE: Final = "storage.slow_write"
 
 STATE: Final = (
     Mutant(
         "rows-and-applied-index-are-committed-apart",
         "law 5",
-        FLUSH,
+        SLOW_WRITE,
         "                self._engine.write_slices(self._slices)\n",
         "                self._engine.write_slices(self._slices[:-1])\n"
         "                self._engine.write_slices(self._slices[-1:])\n",

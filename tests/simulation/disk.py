@@ -1,14 +1,16 @@
 """The disk of one simulated node: memory that outlives its processes, slow, full, failing, torn.
 
 A write of an engine is one synced transaction, so a crash leaves all of it or nothing; what it can
-tear apart is a job of several transactions (an install, a compaction), and that is done here by
-killing the process before or after its k-th write. What was never written, the layer above the
-state, is lost with the process anyway.
+tear apart is a record of the log's journal, sector by sector, and a job of several writes (an
+install, a compaction): the process is killed at its k-th write, or after it. What was never
+written, the layer above the state, is lost with the process anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,7 @@ from storage.engine import Change
 from storage.errors import DirectoryInUse, MapFull, StorageFailed
 from storage.home import Held
 from storage.identity import Found, Identity, Status
+from storage.journal import SECTOR_BYTES, MemoryFile
 from storage.memory import MemoryEngine
 from storage.shelf import MemoryShelf
 from storage.stores import MemoryDisk, Stores, memory_stores
@@ -89,6 +92,51 @@ class FaultyEngine(MemoryEngine):
         value[rng.randrange(len(value))] ^= 1 << rng.randrange(8)
         rows[key] = bytes(value)
         return True
+
+
+class FaultyFile(MemoryFile):
+    """A file of a journal on a disk in some condition. Its writes are torn by a crash."""
+
+    def __init__(self, condition: Condition) -> None:
+        super().__init__()
+        self._condition = condition
+
+    def write(self, at: int, data: bytes) -> None:
+        """See `File`."""
+        condition = self._condition
+        if condition.full:
+            condition.seen["disk full"] += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if condition.fail_at:
+            condition.fail_at -= 1
+            if not condition.fail_at:
+                condition.seen["sync error"] += 1
+                self._tear(at, data)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if condition.kill_at:
+            condition.kill_at -= 1
+            if not condition.kill_at:
+                condition.seen["crash in a job"] += 1
+                if condition.kill_after:
+                    super().write(at, data)
+                else:
+                    self._tear(at, data)
+                raise Killed
+        super().write(at, data)
+
+    def _tear(self, at: int, data: bytes) -> None:
+        """Some of the sectors, or all, or none."""
+        share = self._condition.rng.choice((0.0, 0.5, 1.0))
+        for begin in range(0, len(data), SECTOR_BYTES):
+            if self._condition.rng.random() < share:
+                super().write(at + begin, data[begin : begin + SECTOR_BYTES])
+
+    def flip(self, rng: Random) -> bool:
+        """Flip one bit of what was written. Whether there was anything."""
+        there = len(self.content.rstrip(b"\0"))
+        if there:
+            self.content[rng.randrange(there)] ^= 1 << rng.randrange(8)
+        return bool(there)
 
 
 class FaultyShelf(MemoryShelf):
@@ -163,11 +211,12 @@ class MemoryHome:
     def create(self, cluster: str, group: str) -> MemoryDirectory:
         replica = self.rng.randrange(1, 1 << 62)
         who = Identity(cluster, group, replica, "founding", Configuration(), boot=1)
-        disk = MemoryDisk(FaultyEngine(self.condition), FaultyShelf(self.condition))
+        files = FaultyFile(self.condition), FaultyFile(self.condition)
+        disk = MemoryDisk(FaultyEngine(self.condition), FaultyShelf(self.condition), files)
         self.rooms[replica] = Room(who, disk)
         return MemoryDirectory(self.rooms[replica])
 
-    def stores(self, held: Held, *, flush_bytes: int, map_bytes: int) -> Stores:
+    def stores(self, held: Held, *, flush_bytes: int, journal_bytes: int, map_bytes: int) -> Stores:
         assert isinstance(held, MemoryDirectory), "this home made it"
         founding = held.identity.founding
         # Half of them look at their rows before they take part, half do so meanwhile.
@@ -175,6 +224,7 @@ class MemoryHome:
             held.room.disk,
             founding=founding,
             flush_bytes=flush_bytes,
+            journal_bytes=journal_bytes,
             verify=held.identity.replica % 2 == 0,
         )
         self.opened(held.room, stores)

@@ -415,8 +415,8 @@ class Nemesis:
         if not rooms:
             return False
         disk: Any = rng.choice(rooms).disk
-        engine = rng.choice((disk.log, disk.shelf.engine))
-        if not engine.flip(rng):
+        part = rng.choice((disk.log, disk.shelf.engine, *disk.journal))
+        if not part.flip(rng):
             return False
         self._damage(name)
         self.world.at(rng.random() * fault.seconds, lambda: self._restart(name))

@@ -124,6 +124,7 @@ def draw(seed: int) -> Plan:
             heartbeat_check_ms=3_000,
             timer_check_ms=2_000,
             repair_check_ms=1_500,
+            journal_bytes=rng.choice((4, 16, 256)) << 10,
         ),
         faults=tuple(faults),
     )

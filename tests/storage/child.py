@@ -22,7 +22,7 @@ from storage.log import RaftLog
 from storage.shelf import DiskShelf
 from storage.snapshot import write_stream
 from storage.state import State
-from storage.stores import open_stores
+from storage.stores import open_log_engine, open_stores
 from tests.storage.faults import entry, flip, point
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def install(path: Path, step: str) -> None:
 
     source = State(DiskShelf(path / "source", path / "source-staging"))
     shelf = DiskShelf(path / "state", path / "staging", step=die_at)
-    state, log = State(shelf), RaftLog(DiskEngine(path / "log"))
+    state, log = State(shelf), RaftLog(open_log_engine(path / "log"))
     log.load(state.flushed, installed=state.installed)
     staging = state.stage()
     with source.view() as view:

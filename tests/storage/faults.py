@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from state_machines.raft.messages import Configuration, Entry, EntryKind, SnapshotMeta
-from storage.disk import DiskEngine
-from storage.engine import Change, Engine, Slice
-from storage.memory import MemoryEngine
+from storage.engine import Change, Slice, Store
+from storage.journaled import JournaledEngine
 from storage.shelf import DiskShelf, MemoryShelf, Shelf
+from storage.stores import MemoryDisk, memory_log_engine, open_log_engine
 
 MEMBERS = Configuration((1, 2, 3))
+JOURNAL_BYTES = 4 << 10  #: checkpoints come soon
 
 
 class Crashed(BaseException):
@@ -22,7 +23,7 @@ class Crashed(BaseException):
 class CrashingEngine:
     """An engine whose process ends before its n-th write from now on."""
 
-    def __init__(self, engine: Engine, writes: int) -> None:
+    def __init__(self, engine: Store, writes: int) -> None:
         self._engine = engine
         self.left = writes
 
@@ -39,7 +40,7 @@ class CrashingEngine:
         if self.left == 0:
             raise Crashed
         self.left -= 1
-        self._engine.write_slices(slices)
+        self._engine.write_slices(slices)  # type: ignore[attr-defined]
 
 
 class Disk:
@@ -47,17 +48,20 @@ class Disk:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._log: Engine | None = None
+        self._memory = MemoryDisk()
+        self._log: JournaledEngine | None = None
         self._shelf: Shelf | None = None
 
-    def log(self) -> Engine:
+    def log(self) -> JournaledEngine:
         """The log's engine, opened anew."""
         if self.path is None:
-            self._log = self._log or MemoryEngine()
+            self._log = memory_log_engine(self._memory, journal_bytes=JOURNAL_BYTES)
         else:
             if self._log is not None:
                 self._log.close()
-            self._log = DiskEngine(self.path / "log", map_bytes=4 << 20)
+            self._log = open_log_engine(
+                self.path / "log", journal_bytes=JOURNAL_BYTES, map_bytes=4 << 20
+            )
         return self._log
 
     def shelf(self) -> Shelf:

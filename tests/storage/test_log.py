@@ -11,6 +11,11 @@ from storage.memory import MemoryEngine
 from tests.storage.faults import MEMBERS, Crashed, CrashingEngine, Disk, entry, flip, point
 
 
+def stored(log: RaftLog) -> int:
+    """How many records there are."""
+    return sum(1 for table in (ENTRIES, META) for _ in log.engine.scan(table))
+
+
 def opened(disk: Disk) -> tuple[RaftLog, LoadedLog]:
     log = RaftLog(disk.log())
     return log, log.load()
@@ -93,7 +98,7 @@ def test_compaction_takes_what_the_state_holds(disk: Disk) -> None:
     log.save(None, [entry(i) for i in range(1, 31)], HardState(1, 0, 0))
     for upto in (10, 10, 4, 25):
         log.compact(point(upto))
-    assert log.engine.stats().records == 5 + 3  # five entries; base, hard state and tail
+    assert stored(log) == 5 + 3  # five entries; base, hard state and tail
     log, loaded = opened(disk)
     assert loaded.snapshot == point(25)
     assert loaded.entries == tuple(entry(i) for i in range(26, 31))
@@ -142,7 +147,7 @@ def test_a_snapshot_begins_the_log_anew(disk: Disk) -> None:
     log.save(point(20, 3), (), HardState(3, 0, 20))
     log, loaded = opened(disk)
     assert loaded == LoadedLog(point(20, 3), (), HardState(3, 0, 20))
-    assert log.engine.stats().records == 3  # entries on both sides of the point are gone
+    assert stored(log) == 3  # entries on both sides of the point are gone
     log.save(point(50, 3), [entry(51, 3), entry(52, 3)], None)
     _, loaded = opened(disk)
     assert (loaded.snapshot, loaded.entries) == (point(50, 3), (entry(51, 3), entry(52, 3)))

@@ -77,7 +77,7 @@ def test_a_state_that_was_lost_is_not_papered_over() -> None:
     stores.state.flush()
     stores.log.compact(point(8))
     with pytest.raises(CorruptLog, match="begins after index 8"):
-        memory_stores(MemoryDisk(log=disk.log))
+        memory_stores(MemoryDisk(log=disk.log, journal=disk.journal))
 
 
 def test_a_row_that_is_hidden_or_damaged_stops_the_opening(tmp_path: Path) -> None:
@@ -109,8 +109,18 @@ def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path) -> N
         DiskEngine(directory.log_path).close()  # it would be refused if it were still open
 
 
-@pytest.mark.parametrize("lost", ["log", "log/data.mdb"])
-def test_a_replica_that_took_part_and_lost_its_log_is_refused(tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        ("log", "blank"),
+        ("log/data.mdb", "it has a journal, but does not know of it"),
+        ("log/journal-0", "journal-0 is missing"),
+        ("log/journal-1", "journal-1 is missing"),
+    ],
+)
+def test_a_replica_that_took_part_and_lost_its_log_is_refused(
+    tmp_path: Path, lost: str, why: str
+) -> None:
     """An interrupted `rm -rf` may leave the identity: without its votes nobody may speak as it."""
     with Directory.create(tmp_path, "c", "metadata-0") as directory:
         open_stores(directory).close()
@@ -119,7 +129,7 @@ def test_a_replica_that_took_part_and_lost_its_log_is_refused(tmp_path: Path, lo
         gone = directory.path / lost
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         for _ in range(2):
-            with pytest.raises(CorruptLog, match="blank"):
+            with pytest.raises(CorruptLog, match=why):
                 open_stores(directory)
 
 
