@@ -137,11 +137,11 @@ async def test_what_goes_wrong_in_haste_is_told_like_any_failure() -> None:
     storage.close()
 
 
-def test_a_leader_does_not_wait_with_messages_on_their_way() -> None:
+def test_small_saves_are_waited_for_a_leaders_too() -> None:
     def ready(size: int, *messages: Heartbeat) -> Ready:
         entry = Entry(1, 1, b"x" * size)
         return Ready(messages, None, (entry,), HardState(1, 1, 0), (), (), (), ())
 
     assert haste_of_save(ready(10)) is Haste.SAVE
-    assert haste_of_save(ready(10, Heartbeat(1, 2, 1, 0))) is Haste.NONE
+    assert haste_of_save(ready(10, Heartbeat(1, 2, 1, 0))) is Haste.SAVE
     assert haste_of_save(ready(SMALL_SAVE_BYTES + 1)) is Haste.NONE

@@ -204,10 +204,15 @@ async def test_the_log_keeps_what_only_the_log_has(
     state = SimpleNamespace(
         flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False, verified=True
     )
+    stores = SimpleNamespace(
+        state=state,
+        log=SimpleNamespace(compact=len),
+        journaled=SimpleNamespace(wants_checkpoint=False),
+    )
     jobs: list[Any] = []
     upkeep = Upkeep(
         core=cast(Any, core),
-        stores=cast(Any, SimpleNamespace(state=state, log=SimpleNamespace(compact=len))),
+        stores=cast(Any, stores),
         storage=cast(Any, SimpleNamespace(hand=lambda *job: jobs.append(job))),
         settings=RaftSettings(
             log_keep_entries=keep_entries,
