@@ -8,10 +8,31 @@ over LMDB; `storage.memory.MemoryKeyValue` is its twin over a dict.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 Part = str | int | bytes
 """One part of a key. Integers are 64-bit and signed; booleans are refused."""
+
+
+class KeptKeys(tuple[tuple[Part, ...], ...]):
+    """Keys of one table that will be named again, as this very object.
+
+    A store may keep with them what it makes of them, and of nothing else: other stores find it.
+    """
+
+    form: Any
+    """What a store made of them; None before."""
+
+    distinct: bool
+    """Whether no key is there twice."""
+
+    @classmethod
+    def of(cls, keys: Sequence[tuple[Part, ...]]) -> Self:
+        """These."""
+        made = cls(keys)
+        made.form = None
+        made.distinct = len(set(made)) == len(made)
+        return made
 
 
 class KeyValue(Protocol):

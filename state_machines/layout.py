@@ -18,10 +18,12 @@ other values.
 from __future__ import annotations
 
 import dataclasses
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from functools import lru_cache
+from operator import add, itemgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from state_machines import packing
 MARK: Final = 0xC1
 WORD_BYTES: Final = 8
 FIRST: Final = 2  #: the place of the first number, after mark and revision
+CUTS_KEPT: Final = 16  #: of so many sizes of a batch it is known how its rows are cut
 
 
 class Layout:
@@ -103,38 +106,63 @@ class Layout:
 
     def set_column(self, words: array[int], name: str, values: Sequence[int]) -> None:
         """Set a number of each row."""
-        words[self.place[name] :: self.words] = array("q", values)
+        column = array("q")
+        column.frombytes(struct.pack(f"={len(values)}q", *values))
+        words[self.place[name] :: self.words] = column
+
+    def fill(self, words: array[int], name: str, value: int) -> None:
+        """Set a number to the same in every row."""
+        self._fill(words, self.place[name], value)
+
+    def count_up(self, words: array[int], name: str) -> None:
+        """Add one to a number of each row, which is not negative.
+
+        As one long number: none of them carries into the next, and no object is made of each.
+        """
+        column = self.column(words, name)
+        ones = array("q", (1,)) * len(column)
+        more = int.from_bytes(column.tobytes(), sys.byteorder)
+        more += int.from_bytes(ones.tobytes(), sys.byteorder)
+        counted = array("q")
+        counted.frombytes(more.to_bytes(WORD_BYTES * len(column), sys.byteorder))
+        words[self.place[name] :: self.words] = counted
+
+    def tails(self, rows: Sequence[bytes | None], marks: array[int]) -> list[bytes]:
+        """What follows the words of each row, without its text. `marks`: as `heads` found them.
+
+        Whatever comes where it found none is of no use.
+        """
+        length = self.bytes
+        if marks.count(MARK) == len(marks):
+            return [row[length:] for row in rows if row is not None]
+        there = [row or b"" for row in rows]
+        there = [row[: len(row) - (mark >> 8)] for row, mark in zip(there, marks, strict=True)]
+        return [row[length:] for row in there]
 
     def joined(
-        self,
-        words: array[int],
-        revision: int,
-        rows: Sequence[bytes | None],
-        texts: Sequence[str] = (),
+        self, words: array[int], revision: int, tails: Sequence[bytes], texts: Sequence[str] = ()
     ) -> list[bytes]:
-        """The rows with these words, this revision, and these texts instead of their own.
-
-        No texts: all are empty. Whatever comes where `heads` found none is of no use; so are the
-        words afterwards.
-        """
-        length, step = self.bytes, self.words
-        marks = self.marks(words)
+        """The rows with these words, this revision, these tails, and these texts: none, if there
+        are no texts. The words are those of the rows afterwards."""
         notes: list[bytes] = list(map(str.encode, texts))
-        words[::step] = (
-            array("q", [MARK | len(note) << 8 for note in notes])
-            if notes
-            else array("q", [MARK]) * len(rows)
-        )
-        words[1::step] = array("q", [revision]) * len(rows)
+        if notes:
+            words[:: self.words] = array("q", [MARK | len(note) << 8 for note in notes])
+        else:
+            self._fill(words, 0, MARK)
+        self._fill(words, 1, revision)
+        little = words
         if sys.byteorder == "big":
-            words.byteswap()
-        heads = words.tobytes()
-        begins = range(0, len(heads), length)
-        there = [row or b"" for row in rows]
-        if marks.count(MARK) != len(marks):
-            there = [row[: len(row) - (mark >> 8)] for row, mark in zip(there, marks, strict=True)]
-        made = [
-            heads[begin : begin + length] + row[length:]
-            for begin, row in zip(begins, there, strict=True)
-        ]
-        return [row + note for row, note in zip(made, notes, strict=True)] if notes else made
+            little = words[:]
+            little.byteswap()
+        heads = _cuts(self.bytes, len(tails)).unpack(little.tobytes())
+        made: list[bytes] = list(map(add, heads, tails))
+        return list(map(add, made, notes)) if notes else made
+
+    def _fill(self, words: array[int], place: int, value: int) -> None:
+        words[place :: self.words] = array("q", (value,)) * (len(words) // self.words)
+
+
+@lru_cache(maxsize=CUTS_KEPT)
+def _cuts(size: int, count: int) -> Struct:
+    """Takes bytes apart into so many pieces of this size."""
+    return Struct(f"{size}s" * count)

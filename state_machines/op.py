@@ -17,8 +17,9 @@ is what the group is chosen by (`slots.py`); one that carries many items has `sl
 `every_group`; a query that reads no more than the row that its fields name says `single_row`; a
 command that many items make long names their field as `many`; one that says `urgent` keeps the
 fleet alive (a broker's heartbeat, what the controller decides): it is small, rare, and enters the
-log before the rest. What it may do for many of its class at once is in `runs.py`. Without any of
-these it is cluster-wide and belongs to the kind's first group.
+log before the rest; one that reads its own body says `unpack(body)`, which comes to the same as
+reading it in the usual way. What it may do for many of its class at once is in `runs.py`. Without
+any of these it is cluster-wide and belongs to the kind's first group.
 
 One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
 slot keys of all it touches, None for what is cluster-wide. It is done whole, in one group. If it
@@ -144,6 +145,8 @@ def decode(
     cls = registry.get(tag)
     if cls is None:
         raise Invalid(f"tag: {tag[:80]!r} is not known")
+    if spent is None and hasattr(cls, "unpack"):
+        return cls.unpack(body)
     operation = packing.unpack(cls, body, spent=spent)
     _check_limits(operation)
     return operation

@@ -27,7 +27,7 @@ from operator import add
 from struct import Struct
 from typing import Any
 
-from state_machines.keyvalue import Part
+from state_machines.keyvalue import KeptKeys, Part
 from storage.errors import BadKey
 
 KEY_BYTES = 480
@@ -85,6 +85,16 @@ def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:
     if longest > LEAD_BYTES or raw is None or longest + max(map(len, raw)) >= KEY_BYTES:
         return [encode(each) for each in keys]
     return list(map(add, leads, raw))
+
+
+def encoded(keys: tuple[tuple[Part, ...], ...]) -> list[bytes]:
+    """`encode_many`, once for keys that are kept."""
+    if type(keys) is not KeptKeys:
+        return encode_many(keys)
+    if keys.form is None:
+        keys.form = encode_many(keys)
+    form: list[bytes] = keys.form
+    return form
 
 
 def _uncut(last: Any) -> list[bytes] | None:

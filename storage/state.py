@@ -27,14 +27,14 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from state_machines.keyvalue import Part
+from state_machines.keyvalue import KeptKeys, Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys, records
 from storage.engine import Engine, unseal, unseal_many
 from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, SnapshotRefused
 from storage.flush import Flush
 from storage.hot_rows import HotRows
-from storage.keys import encode_many
+from storage.keys import encoded as encode_kept
 from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
 from storage.reading import Reading
 from storage.shelf import Shelf
@@ -116,10 +116,18 @@ class State:
     def get_many(self, table: str, keys: tuple[tuple[Part, ...], ...]) -> list[bytes | None]:
         """See `KeyValue`. Raises `CorruptRecord`."""
         encoded = self._encoded(keys)
-        newest, older = self._layers.get(table, NOTHING).rows, self._under.get(table, NOTHING).rows
-        left = [key for key in encoded if key not in newest] if newest else encoded
-        if not left:
+        newest = self._layers.get(table, NOTHING).rows
+        try:
             return list(map(newest.__getitem__, encoded))
+        except KeyError:
+            return self._found(table, encoded, newest)
+
+    def _found(
+        self, table: str, encoded: list[bytes], newest: dict[bytes, bytes | None]
+    ) -> list[bytes | None]:
+        """What is at each key, if not all are in the newest layer."""
+        older = self._under.get(table, NOTHING).rows
+        left = [key for key in encoded if key not in newest] if newest else encoded
         if older:
             left = [key for key in left if key not in older]
         below = self._below(table, left) if left else {}
@@ -164,11 +172,22 @@ class State:
         """See `KeyValue`."""
         if not keys:
             return
-        rows = dict(zip(self._encoded(keys), values, strict=True))
+        encoded = self._encoded(keys)
         layer = self._layers.get(table)
         if layer is None or layer.shared:
             layer = self._begin(table)
         before = layer.rows
+        self._loose = True
+        if type(keys) is KeptKeys and keys.distinct:
+            try:
+                size = sum(map(len, filter(None, map(before.__getitem__, encoded))))
+            except KeyError:
+                pass  # some are new
+            else:
+                self._bytes += sum(map(len, values)) - size
+                before.update(zip(encoded, values, strict=True))
+                return
+        rows = dict(zip(encoded, values, strict=True))
         self._bytes += sum(map(len, rows.values()))
         self._bytes -= sum(map(len, filter(None, map(before.get, rows))))
         fresh = [key for key in rows if key not in before]
@@ -176,13 +195,12 @@ class State:
         self.hot.drop(table, fresh)
         self._bytes += ROW_OVERHEAD_BYTES * len(fresh) + sum(map(len, fresh))
         before.update(rows)
-        self._loose = True
 
     def _encoded(self, keys: tuple[tuple[Part, ...], ...]) -> list[bytes]:
         """The bytes of many keys, which who reads rows and then writes them names twice."""
         asked, encoded = self._asked_many
         if asked is not keys:
-            encoded = encode_many(keys)
+            encoded = encode_kept(keys)
             self._asked_many = keys, encoded
         return encoded
 

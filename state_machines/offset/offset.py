@@ -10,17 +10,19 @@ names those that were refused, and only those.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress, repeat
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from state_machines import names, packing, quota
 from state_machines.errors import BY_CODE, Invalid
+from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.offset import activity, rows
 from state_machines.offset.one_by_one import ABSENT, REFUSED, Guard, OneByOne
+from state_machines.offset.recurring import BEGINNINGS, Named, Recurring, replaced
 from state_machines.offset.rows import (
-    LAYOUT,
     LEADER_EPOCH_MAX,
     METADATA_BYTES_MAX,
     NO_GENERATION,
@@ -176,7 +178,7 @@ def _pick(column: tuple[Any, ...], indexes: Sequence[int]) -> tuple[Any, ...]:
 
 
 @command("offset.commit")
-class CommitOffsets:
+class CommitOffsets(Recurring):
     """Commit offsets: columns of the same length, one place a commit.
 
     `metadata` may be left out, and so may `more`.
@@ -206,6 +208,38 @@ class CommitOffsets:
             more=MoreColumns.of(*more),
         )
 
+    @classmethod
+    def unpack(cls, body: bytes) -> Self:
+        """What a body says, validated; what it names is known if it has come before."""
+        look = BEGINNINGS.look(body)
+        if look.known is not None:
+            with suppress(Invalid):  # read as a whole it says why
+                return cls._unpack_rest(look.known.said, BEGINNINGS.rest(body, look.known))
+        made: Self = packing.unpack(cls, body)
+        made.validate()
+        if look.again:
+            named = Named.by(made)
+            made.know(named)
+            BEGINNINGS.keep(body, look, named, len(made.groups))
+        return made
+
+    @classmethod
+    def _unpack_rest(cls, named: Named, rest: dict[Any, Any]) -> Self:
+        """The batch that names these, and says this besides. Raises Invalid."""
+        if not rest.keys() <= _REST.keys():
+            raise Invalid("body: a field that is not known, or comes twice")
+        made = cls(
+            tenant=named.tenant,
+            groups=named.groups,
+            topics=named.topics,
+            partitions=named.partitions,
+            **{field: _REST[field](value, field) for field, value in rest.items()},
+        )
+        made.know(named)
+        made._check_lengths()
+        made._check_rest()
+        return made
+
     def validate(self) -> None:
         """Columns of one length, names and numbers within their limits."""
         names.tenant(self.tenant)
@@ -213,19 +247,27 @@ class CommitOffsets:
         length = len(self.groups)
         _check_length(self.topics, "topics", length)
         _check_length(self.partitions, "partitions", length)
-        _check_length(self.offsets, "offsets", length)
-        if self.metadata:
-            _check_length(self.metadata, "metadata", length)
+        self._check_lengths()
         _check_names(self.groups, "groups")
         _check_names(self.topics, "topics")
         if min(self.partitions) < 0 or max(self.partitions) > PARTITION_MAX:
             raise Invalid(f"partitions: the range is 0 to {PARTITION_MAX}")
+        self._check_rest()
+
+    def _check_lengths(self) -> None:
+        """The lengths of what comes after the names."""
+        _check_length(self.offsets, "offsets", len(self.groups))
+        if self.metadata:
+            _check_length(self.metadata, "metadata", len(self.groups))
+
+    def _check_rest(self) -> None:
+        """The limits of what comes after the names."""
         if min(self.offsets) < 0:
             raise Invalid("offsets: one is negative")
         for each in self.metadata:
             names.name(each, "metadata", METADATA_BYTES_MAX, empty=True)
         if self.more is not None:
-            self.more.check(length)
+            self.more.check(len(self.groups))
 
     def slot_keys(self) -> list[tuple[str, ...]]:
         """Offsets of one consumer group stay together."""
@@ -278,11 +320,11 @@ class CommitOffsets:
         if limits is not None:
             quota.take(db, at, limits, quota.OFFSET_COMMITS, len(self.groups))
         count = len(self.groups)
-        keys = tuple(zip(repeat(tenant), self.groups, self.topics, self.partitions, strict=False))
+        keys, distinct = self._keys()
         before = db.store.get_many(OFFSETS.name, keys)
         guard = self._guard(db, self.more or _NOTHING_MORE)
-        if guard is None and len(set(keys)) == count:
-            written, left = self._replaced(before, db.revision, now_ms)
+        if guard is None and distinct:
+            written, left = replaced(self, before, db.revision, now_ms)
         else:
             written, left = [REFUSED] * count, range(count)
         rest = OneByOne(self, db, now_ms, guard)
@@ -301,28 +343,14 @@ class CommitOffsets:
         refused = RefusedCommits(*zip(*guard.refused, strict=True)) if guard.refused else None
         return CommitReply(guard.accepted, now_ms, refused)
 
-    def _replaced(
-        self, before: Sequence[bytes | None], revision: int, now_ms: int
-    ) -> tuple[list[bytes], Sequence[int]]:
-        """The rows after commits that replace an offset and do nothing else; and the places where
-        more is to be done, because there is none yet or what is replaced goes into the history."""
-        count = len(before)
-        words = LAYOUT.heads(before)
-        marks, keeps = LAYOUT.marks(words), LAYOUT.column(words, "keep_ms")
-        left: Sequence[int] = ()
-        if 0 in marks or min(keeps) <= now_ms:
-            left = [
-                place
-                for place, (mark, keep_ms) in enumerate(zip(marks, keeps, strict=True))
-                if not mark or keep_ms <= now_ms
-            ]
-        commits = LAYOUT.column(words, "commits")
-        epochs = self.more.leader_epochs if self.more is not None else ()
-        LAYOUT.set_column(words, "offset", self.offsets)
-        LAYOUT.set_column(words, "commits", [each + 1 for each in commits])
-        LAYOUT.set_column(words, "commit_ms", (now_ms,) * count)
-        LAYOUT.set_column(words, "leader_epoch", epochs or (NO_LEADER_EPOCH,) * count)
-        return LAYOUT.joined(words, revision, before, self.metadata), left
+    def _keys(self) -> tuple[tuple[tuple[Part, ...], ...], bool]:
+        """The keys of the rows, and whether no partition is named twice."""
+        if self.named is not None:
+            return self.named.keys, self.named.keys.distinct
+        keys = tuple(
+            zip(repeat(self.tenant), self.groups, self.topics, self.partitions, strict=False)
+        )
+        return keys, len(set(keys)) == len(keys)
 
     def _guard(self, db: Tables, more: MoreColumns) -> Guard | None:
         """None if every commit happens: no group is fenced and nothing is expected."""
@@ -333,6 +361,14 @@ class CommitOffsets:
                 if group is not None and group.fenced:
                     fenced[name] = group
         return Guard(more, fenced) if fenced or more.expected or more.generations else None
+
+
+_REST: Final[dict[Any, packing.Decoder]] = {
+    "offsets": packing.decoder(tuple[int, ...]),
+    "metadata": packing.decoder(tuple[str, ...]),
+    "more": packing.decoder(MoreColumns | None),
+}
+"""What may follow the names in a body."""
 
 
 @query("offset.fetch")

@@ -88,7 +88,8 @@ def test_many_are_changed_as_one_is(asked: list[tuple[Row, str, int, str]], note
     highs = LAYOUT.column(words, "high")
     LAYOUT.set_column(words, "low", [low for _, _, low, _ in asked])
     texts = [text for *_, text in asked] if noted else []
-    made = LAYOUT.joined(words, 9, rows, texts)
+    tails = LAYOUT.tails(rows, LAYOUT.marks(words))
+    made = LAYOUT.joined(words, 9, tails, texts)
     for (row, form, low, text), high, data in zip(asked, highs, made, strict=True):
         if form == "new":
             assert high == row.high
@@ -99,7 +100,30 @@ def test_many_are_changed_as_one_is(asked: list[tuple[Row, str, int, str]], note
 def test_texts_that_are_said_nowhere_are_empty() -> None:
     rows = [stored(Row("a", 1, "long gone", 2)), stored(Row("b", 1, "", 2))]
     words = LAYOUT.heads(rows)
-    assert LAYOUT.joined(words, 5, rows) == [
+    assert LAYOUT.joined(words, 5, LAYOUT.tails(rows, LAYOUT.marks(words))) == [
         stored(Row("a", 1, "", 2)),
         stored(Row("b", 1, "", 2)),
+    ]
+
+
+@given(st.lists(st.tuples(ROWS, TEXTS), min_size=1))
+def test_rows_that_were_joined_need_not_be_taken_apart(asked: list[tuple[Row, str]]) -> None:
+    rows: list[bytes | None] = [stored(row) for row, _ in asked]
+    words = LAYOUT.heads(rows)
+    tails = LAYOUT.tails(rows, LAYOUT.marks(words))
+    made: list[bytes | None] = [*LAYOUT.joined(words, 9, tails, [text for _, text in asked])]
+    assert LAYOUT.heads(made) == words
+    assert LAYOUT.tails(made, LAYOUT.marks(words)) == tails
+
+
+@given(st.lists(st.tuples(ROWS, st.integers(0, INT_MAX - 1)), min_size=1), NUMBERS)
+def test_a_number_is_counted_up_in_every_row(asked: list[tuple[Row, int]], other: int) -> None:
+    rows = [dataclasses.replace(row, low=low, note="") for row, low in asked]
+    before: list[bytes | None] = [stored(row) for row in rows]
+    words = LAYOUT.heads(before)
+    LAYOUT.count_up(words, "low")
+    LAYOUT.fill(words, "high", other)
+    tails = LAYOUT.tails(before, LAYOUT.marks(words))
+    assert LAYOUT.joined(words, 9, tails) == [
+        stored(dataclasses.replace(row, low=row.low + 1, high=other), 9) for row in rows
     ]

@@ -10,6 +10,8 @@ MACHINE: Final = "state_machines.machine"
 LAYER: Final = "storage.state"
 FLUSH: Final = "storage.flush"
 SLOW_WRITE: Final = "storage.slow_write"
+BEGINNINGS: Final = "state_machines.beginnings"
+RECURRING: Final = "state_machines.offset.recurring"
 
 STATE: Final = (
     Mutant(
@@ -231,9 +233,58 @@ STATE: Final = (
     Mutant(
         "what-a-commit-replaces-is-not-kept-when-it-comes-with-others",
         "A11",
+        RECURRING,
+        'keep_ms = min(LAYOUT.column(words, "keep_ms"))',
+        'keep_ms = max(LAYOUT.column(words, "keep_ms"))',
+    ),
+    Mutant(
+        "a-batch-that-comes-again-finds-its-rows-as-it-left-them",
+        "law 9",
+        RECURRING,
+        "if apart is not None and apart.rows == before:",
+        "if apart is not None and None not in before:",
+    ),
+    Mutant(
+        "a-batch-that-comes-again-changes-what-is-known-of-it",
+        "law 7",
+        RECURRING,
+        "apart.words[:], apart.tails",
+        "apart.words, apart.tails",
+    ),
+    Mutant(
+        "a-name-ends-what-a-body-begins-with",
+        "law 18",
+        BEGINNINGS,
+        "fields if reader.tell() == end else 0",
+        "fields",
+    ),
+    Mutant(
+        "a-known-beginning-leaves-its-values-uncounted",
+        "law 18",
+        BEGINNINGS,
+        "packing.Spent(self._columns, known.spent)",
+        "packing.Spent()",
+    ),
+    Mutant(
+        "two-bodies-with-one-checksum-name-the-same",
+        "law 7",
+        BEGINNINGS,
+        "known is not None and body.startswith(known.data)",
+        "known is not None",
+    ),
+    Mutant(
+        "what-follows-a-known-beginning-is-not-checked",
+        "law 18",
         "state_machines.offset.offset",
-        "        if 0 in marks or min(keeps) <= now_ms:\n",
-        "        if 0 in marks or max(keeps) <= now_ms:\n",
+        "        made._check_lengths()\n        made._check_rest()\n",
+        "        made._check_lengths()\n",
+    ),
+    Mutant(
+        "what-is-known-of-bodies-has-no-bound",
+        "law 18",
+        BEGINNINGS,
+        "self._old, self._new, self._size = self._new, {}, 0",
+        "self._old, self._new, self._size = self._old | self._new, {}, 0",
     ),
     Mutant(
         "a-row-keeps-the-text-that-a-batch-replaces",

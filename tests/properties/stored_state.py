@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from state_machines.keyvalue import KeyValue, Part
+from state_machines.keyvalue import KeptKeys, KeyValue, Part
 from storage import keys
 from storage.errors import SnapshotRefused
 from storage.memory import MemoryKeyValue
@@ -77,6 +77,7 @@ class StoredStateInMemory(Placed):
         self.loose = False
         self.kept: tuple[int, Rows] = (0, {})
         self.frozen: tuple[int, Rows] | None = None
+        self.batches: dict[tuple[Key, ...], KeptKeys] = {}  # that may come again
         self.touched: dict[Key, None] = {}  # rows there are or have been, in this order
         self.changes = 0  # since the last snapshot
         self.twin = MemoryKeyValue()
@@ -129,15 +130,17 @@ class StoredStateInMemory(Placed):
             else:
                 self.rows[key] = value
 
-    @rule(changes=st.lists(st.tuples(KEYS, VALUES), max_size=6))
-    def put_many(self, changes: list[tuple[Key, bytes]]) -> None:
+    @rule(changes=st.lists(st.tuples(KEYS, VALUES), max_size=6), kept=st.booleans())
+    def put_many(self, changes: list[tuple[Key, bytes]], kept: bool) -> None:
         """As a batch does: all are read, then all are written, the same key perhaps twice."""
-        asked = tuple([key for key, _ in changes])
+        named = tuple([key for key, _ in changes])
+        asked: tuple[tuple[Part, ...], ...]
+        asked = self.batches.setdefault(named, KeptKeys.of(named)) if kept else named
         for store in (self.state, self.twin):
-            assert store.get_many("t", asked) == [self.rows.get(key) for key in asked]
+            assert store.get_many("t", asked) == [self.rows.get(key) for key in named]
             store.put_many("t", asked, [value for _, value in changes])
         self.rows.update(changes)
-        self.touched.update(dict.fromkeys(asked))
+        self.touched.update(dict.fromkeys(named))
         self.changes += len(changes)
         self.loose = self.loose or bool(changes)
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from state_machines.keyvalue import KeyValue, Part
+from state_machines.keyvalue import KeptKeys, KeyValue, Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys
 from storage.errors import BadKey, CorruptRecord, MapFull, ViewLost
@@ -141,6 +141,21 @@ def test_there_are_two_layers_at_most(disk: Disk) -> None:
     assert not state.wants_flush
     assert state.dirty_bytes == 0
     assert len(names(state)) == 100
+
+
+@pytest.mark.parametrize("names", ["abc", "aba"])
+def test_keys_that_are_kept_are_counted_as_others_are(names: str) -> None:
+    keys = tuple([("acme", name) for name in names])
+    states = [State(MemoryShelf()), State(MemoryShelf())]
+    kept = KeptKeys.of(keys)
+    for size in (3, 90, 4, 0, 7):
+        for state, some in zip(states, (keys, kept), strict=True):
+            state.put_many("t", some, [b"x" * (size + place) for place in range(3)])
+            if size == 4:
+                state.delete("t", keys[1])
+        assert states[0].dirty_bytes == states[1].dirty_bytes
+    for state in states:
+        assert state.get_many("t", kept) == state.get_many("t", keys)
 
 
 def test_dirty_bytes_count_what_is_held() -> None:
