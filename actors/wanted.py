@@ -149,11 +149,10 @@ def of_kind(groups: Iterable[str], kind: str) -> list[str]:
 
 def places_of(changes: Changes) -> tuple[Place, ...]:
     """Where these are looked up by, in the order in which they touched it."""
-    touched = {
-        (table, tenant): None
-        for table, keys, _ in changes.runs
-        for tenant in (dict.fromkeys(map(_FIRST, keys)) if has_tenant(table) else ("",))
-    }
+    touched: dict[Place, None] = {}
+    for table, keys, _ in changes.runs:
+        for tenant in dict.fromkeys(map(_FIRST, keys)) if has_tenant(table) else ("",):
+            touched[table, tenant] = None
     if len(touched) == 1:
         return _places(*next(iter(touched)))
     return tuple(dict.fromkeys([place for each in touched for place in _places(*each)]))

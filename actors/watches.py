@@ -54,11 +54,12 @@ _revision = attrgetter("revision")
 class _Log:
     """Entries by revision. They come at the end and go at the front."""
 
-    __slots__ = ("_entries", "_gone")
+    __slots__ = ("_entries", "_gone", "append")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._gone = 0  # of them, at the front
+        self.append = self._entries.append  #: the newest
 
     def __bool__(self) -> bool:
         return self._gone < len(self._entries)
@@ -67,10 +68,6 @@ class _Log:
     def first(self) -> Entry:
         """The oldest."""
         return self._entries[self._gone]
-
-    def append(self, entry: Entry) -> None:
-        """The newest."""
-        self._entries.append(entry)
 
     def drop(self) -> None:
         """Let the oldest go."""
@@ -132,7 +129,8 @@ class History:
                 self._touched.setdefault(place, revision)
         self.changes += len(changes)
         self.bytes += size
-        self._shrink()
+        if self.changes > self._changes_max or self.bytes > self._bytes_max:
+            self._shrink()  # of what is too old only ticks know
 
     def applied(self, revision: int) -> None:
         """All entries up to here are applied: whoever waits for what was touched may look."""

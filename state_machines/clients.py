@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 from zlib import crc32
 
+from state_machines import packing
 from state_machines.errors import Invalid, QuotaExceeded, SessionExpired
 from state_machines.limits import CLIENTS_MAX, INT_MAX, WINDOW_MAX
 from state_machines.op import REGISTER_TAG, Stamp, command
@@ -123,10 +124,12 @@ def of(db: Tables, proposal: api.Proposal) -> Client:
     numbers that no client can have."""
     check(proposal)
     client = proposal.client
-    row = db.get(CLIENTS, client)
-    if row is None:
+    stored = db.store.get(CLIENTS.name, (client,))
+    if stored is None:
         raise SessionExpired(f"client: {client} is not registered in this group, or was forgotten")
-    return row
+    # As plain values: each proposal comes by here.
+    _, seen, acked, kept = packing.unpack_values(stored)[1]
+    return Client(client, seen, acked, tuple(kept))
 
 
 def kept_reply(db: Tables, row: Client, proposal: api.Proposal) -> bytes | None:
@@ -144,8 +147,10 @@ def kept_reply(db: Tables, row: Client, proposal: api.Proposal) -> bytes | None:
         return kept[CRC_BYTES:]
     if sequence <= row.acked:
         raise Invalid(f"sequence: {sequence} was acknowledged already (up to {row.acked})")
-    if sum(each > _acked(row, proposal) for each in row.kept) >= WINDOW_MAX:
-        raise QuotaExceeded(f"acked: {WINDOW_MAX} replies are not acknowledged, the limit")
+    if len(row.kept) >= WINDOW_MAX:
+        acked = _acked(row, proposal)
+        if sum([each > acked for each in row.kept]) >= WINDOW_MAX:
+            raise QuotaExceeded(f"acked: {WINDOW_MAX} replies are not acknowledged, the limit")
     return None
 
 
@@ -153,22 +158,25 @@ def keep(db: Tables, row: Client, proposal: api.Proposal, reply: bytes) -> None:
     """Remember the reply, drop those that the client says it has, and note when it was seen.
 
     `row` is the client's as it was before the commands, which have no way to change it. Nothing of
-    this is ever taken back.
+    this is ever taken back, and no watch hears of it, so it goes past the journal.
     """
     client, sequence, index = proposal.client, proposal.sequence, db.revision
-    acked = _acked(row, proposal)
+    store, acked = db.store, _acked(row, proposal)
+    kept: list[int] = []
     for each in row.kept:
-        if each <= acked:
-            db.settle(REPLIES, (client, each), None)
+        if each > acked:
+            kept.append(each)
+        else:
+            store.delete(REPLIES, (client, each))
+    kept.append(sequence)
     seen = row.seen_index
     if index - seen >= TOUCH_ENTRIES:
         db.delete(SEEN, seen, client)
         db.put(SEEN, Seen(index, client))
         seen = index
-    kept = (*(each for each in row.kept if each > acked), sequence)
-    db.settle(CLIENTS.name, (client,), db.pack((index, (client, seen, acked, kept))))
+    store.put(CLIENTS.name, (client,), db.pack((index, (client, seen, acked, kept))))
     crc = checksum(proposal).to_bytes(CRC_BYTES, "big")
-    db.settle(REPLIES, (client, sequence), crc + reply)
+    store.put(REPLIES, (client, sequence), crc + reply)
 
 
 def _acked(row: Client, proposal: api.Proposal) -> int:

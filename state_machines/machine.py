@@ -114,7 +114,7 @@ class Machine:
         batch = api.Batch.FromString(entry.data)
         db = Tables(self._store, entry.index)
         at = Stamp(entry.index, max(batch.now_ms, self._clock(db).now_ms))
-        db.settle(CLOCK.name, CLOCK_KEY, db.pack((entry.index, (NAME, at.index, at.now_ms))))
+        self._store.put(CLOCK.name, CLOCK_KEY, db.pack((at.index, (NAME, at.index, at.now_ms))))
         # failpoint: apply.stamped
         outcomes = []
         for position, each in enumerate(batch.proposals):
@@ -136,7 +136,6 @@ class Machine:
     def _proposal(
         self, db: Tables, at: Stamp, position: int, proposal: api.Proposal, known: Iterable[Any]
     ) -> bytes:
-        db.begin()
         if proposal.client == 0:
             registered = clients.register(db, position)
             # failpoint: apply.registered
@@ -156,7 +155,6 @@ class Machine:
         for command, decoded in zip(proposal.commands, known, strict=True):
             assert command.tag in op.COMMANDS, f"unknown command {command.tag!r}: old replica?"
             answers.add(command, decoded)
-        self._changes.join(answers.changes)
         data = reply.SerializeToString()
         # failpoint: apply.before_keep
         clients.keep(db, client, proposal, data)
@@ -192,7 +190,6 @@ class _Answers:
     def __init__(
         self, machine: Machine, db: Tables, at: Stamp, reply: api.Reply, registry: dict[str, type]
     ) -> None:
-        self.changes = Changes()
         self._machine = machine
         self._db = db
         self._at = at
@@ -223,7 +220,8 @@ class _Answers:
     def _carried_out(self, operation: Any) -> Any:
         """The reply. What is refused has changed nothing."""
         db = self._db
-        self._check_size()
+        if self._size > REPLY_BYTES_MAX:
+            raise _too_much()
         db.begin()
         try:
             slots.check_owned(db, self._machine.kind, operation)
@@ -236,7 +234,7 @@ class _Answers:
         except Rejected:
             db.roll_back()
             raise
-        self.changes.join(db.take_written())
+        self._machine._changes.join(db.take_written())
         return reply
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
@@ -272,17 +270,13 @@ class _Answers:
         else:
             self._db.begin()
             yield from at_once(self._db, self._at, run)
-            self.changes.join(self._db.take_written())
+            self._machine._changes.join(self._db.take_written())
 
     def _one_by_one(self) -> bool:
         """Whether each operation of a run has to be asked for its slot or its tenant."""
         return bool(slots.owned_version(self._db, self._machine.kind)) or (
             not self._reads and quota.any_closed(self._db)
         )
-
-    def _check_size(self) -> None:
-        if self._size > REPLY_BYTES_MAX:
-            raise _too_much()
 
     def _refuse(self, result: api.Result | api.Refusal, error: Rejected) -> None:
         result.code = getattr(api, error.code)

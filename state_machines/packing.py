@@ -48,9 +48,13 @@ PLAIN: Final[frozenset[type]] = frozenset({int, str, bytes, bool, types.NoneType
 """What msgpack writes as it is."""
 
 
+_packer: Final = msgpack.Packer
+"""What `msgpack.packb` makes for each call: threads must not share one."""
+
+
 def pack(value: Any) -> bytes:
     """A dataclass, or a plain value, as msgpack. The same value gives the same bytes."""
-    return bytes(msgpack.packb(_plain(value)))
+    return bytes(_packer().pack(value if type(value) in PLAIN else _plain(value)))
 
 
 def pack_columns(columns: Any) -> bytes:
@@ -66,7 +70,11 @@ def _plain(value: Any) -> Any:
         return value if PLAIN.issuperset(map(type, value)) else [_plain(each) for each in value]
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} cannot be packed")
-    return {name: _plain(getattr(value, name)) for name in field_names(kind)}
+    names = field_names(kind)
+    values = [getattr(value, name) for name in names]
+    if not PLAIN.issuperset(map(type, values)):
+        values = list(map(_plain, values))
+    return dict(zip(names, values, strict=True))
 
 
 @cache
@@ -253,20 +261,30 @@ def _many(inner: Decoder) -> Decoder:
 
 def _dataclass(kind: type) -> Decoder:
     hints = typing.get_type_hints(kind)
-    fields = [(each.name, decoder(hints[each.name]), each) for each in dataclasses.fields(kind)]
+    fields = [
+        (each.name, decoder(hints[each.name]), _as_they_are(hints[each.name]), each)
+        for each in dataclasses.fields(kind)
+    ]
 
     def decode(value: Any, field: str) -> Any:
         if type(value) is not dict:
             raise _wrong(field, "a map of fields", value)
         found: dict[str, Any] = {}
-        for name, inner, each in fields:
+        for name, inner, right, each in fields:
             if name in value:
-                found[name] = inner(value[name], name)
+                given = value[name]
+                found[name] = given if type(given) in right else inner(given, name)
             elif each.default is dataclasses.MISSING:
                 raise Invalid(f"{name}: missing")
         return kind(**found)
 
     return decode
+
+
+def _as_they_are(hint: Any) -> frozenset[type]:
+    """The types of values that the decoder of this annotation gives back as they are."""
+    some = frozenset(typing.get_args(hint)) or frozenset({hint})
+    return some - {int} if PLAIN.issuperset(some) else frozenset()
 
 
 # -- objects ------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ USAGES: Final = Table("group.usage", Usage, key=("tenant", "resource"))
 LEVELS: Final = Table("group.rate_level", RateLevel, key=("tenant", "resource"))
 BOOK: Final = Table("group.quota_book", QuotaBook, key=("name",))
 NAME: Final = "quota"
+NO_BOOK: Final = QuotaBook(NAME, 0, 0)
 
 _BOOK: Final = "quota.book"
 _QUOTA: Final = "quota.of/"
@@ -122,7 +123,7 @@ def _book(db: Tables) -> QuotaBook:
     """Read once an entry."""
     found: QuotaBook | None = db.memo.get(_BOOK)
     if found is None:
-        found = db.memo[_BOOK] = db.get(BOOK, NAME) or QuotaBook(NAME, 0, 0)
+        found = db.memo[_BOOK] = db.get(BOOK, NAME) or NO_BOOK
     return found
 
 

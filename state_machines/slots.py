@@ -128,9 +128,10 @@ def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
 
 def check_owned(db: Tables, kind: str, operation: Any) -> None:
     """Raise WrongShard when this group does not own a slot that the operation touches."""
-    owned = db.get(OWNED, kind)
-    if owned is None:
+    stored = db.store.get(OWNED.name, (kind,))
+    if stored is None:
         return
+    owned, _ = OWNED.decode(stored)
     for key in slot_keys(operation):
         slot = slot_of(key)
         if not any(each.first <= slot <= each.last for each in owned.ranges):

@@ -219,8 +219,8 @@ class Tables:
         else:
             self.store.put(table, key, new)
 
-    def settle(self, table: str, key: tuple[Part, ...], value: bytes | None) -> None:
-        """Set or (None) delete a raw value for good, by who cannot be refused any more.
+    def settle(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
+        """Set a raw value for good, by who cannot be refused any more.
 
         Within a part somebody else may yet refuse: there it is journaled.
         """
@@ -228,10 +228,7 @@ class Tables:
             self.set(table, key, value)
             return
         self._written.add(table, key, value)
-        if value is None:
-            self.store.delete(table, key)
-        else:
-            self.store.put(table, key, value)
+        self.store.put(table, key, value)
 
     def settle_many(
         self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
