@@ -512,7 +512,7 @@ class Raft(RaftState):
 
     def _advance_commit(self, leader: Leader) -> None:
         log = self._log
-        agreed = agreed_index(log.configuration, self._match_index)
+        agreed = agreed_index(log.configuration, self._matches(leader).__getitem__)
         # Only its own term's entries commit by counting; older ones commit beneath them (5.4.2).
         if agreed <= log.commit or log.term(agreed) != self._term:
             return
@@ -522,19 +522,20 @@ class Raft(RaftState):
 
     def _finish_change(self, leader: Leader) -> None:
         """Take the next step of a membership change whose last one is committed."""
-        log = self._log
+        log, configuration = self._log, self._log.configuration
+        if not configuration.outgoing and self.id in configuration.voters:
+            return  # None is under way, as mostly.
         if log.commit < max(log.configuration_index, leader.noop_index):
             return
-        if log.configuration.joint:
+        if configuration.outgoing:
             if leader.transfer is None:  # The target has to have the whole log.
-                self._append_configuration(leader, leave(log.configuration))
+                self._append_configuration(leader, leave(configuration))
             return
         if self._removed():
             self._tell_commit(leader)
-            heir = max(
-                log.configuration.voters, key=lambda voter: (self._match_index(voter), voter)
-            )
-            if self._match_index(heir) == log.last_index:
+            matches = self._matches(leader)
+            heir = max(configuration.voters, key=lambda voter: (matches[voter], voter))
+            if matches[heir] == log.last_index:
                 self._send(TimeoutNow(self.id, heir, self._term))
             self._become_follower(self._term, 0)
 
@@ -642,14 +643,15 @@ class Raft(RaftState):
         While one save is under way no other is handed out; everything else is. Asked again before
         anything has happened, it says None.
         """
-        log = self._log
-        if isinstance(self._role, Leader):
-            for peer, progress in self._role.progress.items():
+        log, role = self._log, self._role
+        if isinstance(role, Leader):
+            for peer, progress in role.progress.items():
                 if progress.next_index <= log.last_index:
                     self._send_entries(peer, progress)
             if self._config.eager_commit:
-                self._tell_commit(self._role)
-            self._serve_reads(self._role)
+                self._tell_commit(role)
+            if role.reads.round is not None or role.reads.waiting:
+                self._serve_reads(role)
         snapshot: SnapshotMeta | None = None
         entries: tuple[Entry, ...] = ()
         hard_state: HardState | None = None
@@ -687,12 +689,12 @@ class Raft(RaftState):
 
     def advance(self, ready: Ready) -> None:
         """The save part of this `Ready` is durable: its promises may leave. No-op without one."""
-        if not ready.must_save:
+        if ready is not self._saving:
+            assert not ready.must_save, "this is not the save under way"
             return
-        assert ready is self._saving, "this is not the save under way"
         self._saving = None
         if ready.hard_state is not None:
             self._saved = ready.hard_state
         self._log.saved()
-        if isinstance(self._role, Leader):
+        if isinstance(self._role, Leader) and self._log.durable > self._log.commit:
             self._advance_commit(self._role)

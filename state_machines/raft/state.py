@@ -95,13 +95,10 @@ class RaftState:
     @property
     def leader(self) -> int:
         """This term's leader, 0 while it is not known."""
-        match self._role:
-            case Leader():
-                return self.id
-            case Follower(leader=leader):
-                return leader
-            case _:
-                return 0
+        role = self._role
+        if isinstance(role, Follower):
+            return role.leader
+        return self.id if isinstance(role, Leader) else 0
 
     @property
     def commit(self) -> int:
@@ -199,13 +196,13 @@ class RaftState:
     def _removed(self) -> bool:
         """Whether the configuration in force has no vote for this replica, and will not again."""
         configuration = self._log.configuration
-        return not configuration.joint and self.id not in configuration.voters
+        return not configuration.outgoing and self.id not in configuration.voters
 
-    def _match_index(self, voter: int) -> int:
-        if voter == self.id:
-            return self._log.durable  # What it has not saved it could still lose.
-        progress = self.progress.get(voter)
-        return progress.match_index if progress is not None else 0
+    def _matches(self, leader: Leader) -> dict[int, int]:
+        """How far the log of each member, this leader included, surely agrees with its own."""
+        matches = {peer: progress.match_index for peer, progress in leader.progress.items()}
+        matches[self.id] = self._log.durable  # What it has not saved it could still lose.
+        return matches
 
     def _draw_timeout(self) -> int:
         config = self._config

@@ -65,8 +65,8 @@ PROMISES: Final = (
         "a-leader-counts-itself-before-its-own-save",
         "law 4",
         STATE,
-        "return self._log.durable  # What it has not saved it could still lose.",
-        "return self._log.last_index",
+        "self._log.durable  # What it has not saved it could still lose.",
+        "self._log.last_index",
     ),
     Mutant(
         "a-save-counts-for-entries-that-replaced-what-it-saved",
