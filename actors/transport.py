@@ -46,7 +46,7 @@ MEET_SECONDS = 1.0  #: between two looks for who is not known
 
 log = logging.getLogger(__name__)
 
-_REPLIES = (VoteReply, AppendReply, HeartbeatReply)
+_REPLIES = frozenset({VoteReply, AppendReply, HeartbeatReply})
 
 
 class Transport(Protocol):
@@ -150,6 +150,8 @@ class ActorTransport:
         self._seat = seat
         self._seats: tuple[str, ...] = ()
         self._calls = calls
+        self._encoder = codec.Encoder(cluster=cluster, group=group, sender=replica, seat=seat)
+        self._by_link: set[str] = set()  # seats that the last envelope went to by a link
         self._received = received
         self._died = died
         self._book: dict[int, str] = {}
@@ -192,13 +194,26 @@ class ActorTransport:
             self._pump(peer, lane)
 
     def _post(self, peer: int, batch: list[Message]) -> bool:
-        if not self._linked(peer):
+        seat = self._book.get(peer)
+        if seat is None or not (seat in self._by_link or self._calls.linked(seat)):
             return False
-        seat = self._book[peer]
+        if len(batch) == 1:
+            return self._posted(seat, batch)
         rest = deque(batch)
         while rest:
-            if not self._calls.post(seat, self._envelope(_filled(rest))):
-                self.dropped += 1  # it does not read: what it missed is sent again when it answers
+            if not self._posted(seat, _filled(rest)):
+                return False
+        return True
+
+    def _posted(self, seat: str, batch: Sequence[Message]) -> bool:
+        """Whether there is a link, by which these went, or were lost."""
+        if self._calls.post(seat, self._encoder.envelope(batch)):
+            self._by_link.add(seat)
+            return True
+        self._by_link.discard(seat)
+        if not self._calls.linked(seat):
+            return False
+        self.dropped += 1  # it does not read: what it missed is sent again when it answers
         return True
 
     def _linked(self, peer: int) -> bool:
@@ -210,7 +225,7 @@ class ActorTransport:
         while calls:
             future = calls.popleft()
             if not future.done():
-                future.set_result(self._envelope(batch))
+                future.set_result(self._encoder.envelope(batch))
                 return True
         return False
 
@@ -241,7 +256,7 @@ class ActorTransport:
             return
         try:
             answer = await asyncio.wait_for(
-                self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS
+                self._calls.deliver(seat, self._encoder.envelope(batch)), CALL_SECONDS
             )
         except TimeoutError:
             return
@@ -261,15 +276,6 @@ class ActorTransport:
                 self._died(peer)
         else:
             log.info("%s: call to %s failed: %s", self._seat, self._book.get(peer), error)
-
-    def _envelope(self, batch: Sequence[Message]) -> bytes:
-        return codec.encode_envelope(
-            cluster=self._cluster,
-            group=self._group,
-            sender=self._replica,
-            seat=self._seat,
-            messages=batch,
-        )
 
     async def chunk(self, peer: int, chunk: bytes) -> bool:
         """Send one chunk of a snapshot to the peer's seat and wait for its word."""
@@ -324,14 +330,13 @@ class ActorTransport:
             raise Invalid(f"cluster: {envelope.cluster!r} is not this cluster")
         if envelope.group != self._group:
             raise Invalid(f"group: {envelope.group!r} is not {self._group!r}")
-        if any(isinstance(message, InstallSnapshot) for message in envelope.messages):
+        kinds = set(map(type, envelope.messages))
+        if InstallSnapshot in kinds:
             raise Invalid("install_snapshot: a snapshot comes in chunks, and is asked for here")
         self.learn(envelope.sender, envelope.seat)
         # failpoint: message.received
         self._received(envelope.messages)
-        if all(isinstance(message, _REPLIES) for message in envelope.messages):
-            return 0
-        return envelope.sender
+        return 0 if kinds <= _REPLIES else envelope.sender
 
     # -- who sits where ---------------------------------------------------------------------
 

@@ -64,19 +64,17 @@ class Link(asyncio.Protocol):
         self._number = 0
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._gone = asyncio.Event()
+        self.closed = False  #: whether the connection has ended
         self._transport: asyncio.Transport | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether the connection has ended."""
-        return self._gone.is_set()
 
     # -- what is said -----------------------------------------------------------------------
 
     def call(self, method: str, body: bytes) -> asyncio.Future[bytes]:
         """Call a method. The future fails with Fault, LinkLost or ProcessEnded."""
         future: asyncio.Future[bytes] = self._loop.create_future()
-        if self.closed or self._full():
+        transport = self._transport
+        assert transport is not None, "a link is used once it is up"
+        if self.closed or transport.get_write_buffer_size() > BUFFER_BYTES_MAX:
             why = "the connection ended" if self.closed else "it does not read what it is sent"
             future.set_exception(LinkLost(f"{self.endpoint.seat}: {why}"))
             return future
@@ -84,19 +82,17 @@ class Link(asyncio.Protocol):
         number = self._number
         self._calls[number] = future
         future.add_done_callback(lambda _: self._calls.pop(number, None))
-        self._write(link.Frame(kind=link.CALL, call=number, method=method, body=body))
+        transport.write(pack(link.Frame(kind=link.CALL, call=number, method=method, body=body)))
         return future
 
     def post(self, method: str, body: bytes) -> bool:
         """Send it, or (False) not: the other side does not read."""
-        if self.closed or self._full():
+        transport = self._transport
+        assert transport is not None, "a link is used once it is up"
+        if self.closed or transport.get_write_buffer_size() > BUFFER_BYTES_MAX:
             return False
-        self._write(link.Frame(kind=link.POST, method=method, body=body))
+        transport.write(pack(link.Frame(kind=link.POST, method=method, body=body)))
         return True
-
-    def _full(self) -> bool:
-        assert self._transport is not None, "a link is used once it is up"
-        return self._transport.get_write_buffer_size() > BUFFER_BYTES_MAX
 
     def _write(self, frame: link.Frame) -> None:
         assert self._transport is not None, "a link is used once it is up"
@@ -130,6 +126,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self.closed = True
         self._gone.set()
         if not self.up.done():
             self.up.set_exception(LinkLost(f"{self.endpoint.seat} hung up"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -64,13 +65,61 @@ def encode_envelope(
     *, cluster: str, group: str, sender: int, seat: str, messages: Sequence[Message]
 ) -> bytes:
     """An envelope as bytes."""
-    return pb.Envelope(
-        cluster=cluster,
-        group=group,
-        sender=sender,
-        seat=seat,
-        messages=[_message_to(each) for each in messages],
-    ).SerializeToString()
+    return Encoder(cluster=cluster, group=group, sender=sender, seat=seat).envelope(messages)
+
+
+class Encoder:
+    """Makes the envelopes of one replica. What is the same again is encoded once: what they begin
+    with, and an entry that goes to each peer in turn."""
+
+    def __init__(self, *, cluster: str, group: str, sender: int, seat: str) -> None:
+        envelope = pb.Envelope(cluster=cluster, group=group, sender=sender, seat=seat)
+        self._head = envelope.SerializeToString()
+        self._entry: Entry | None = None
+        self._entry_data = b""
+
+    def envelope(self, messages: Sequence[Message]) -> bytes:
+        """An envelope with these messages."""
+        parts = [self._head]
+        for each in messages:
+            if type(each) is Append and len(each.entries) == 1:
+                self._append(parts, each)
+            else:
+                data = encode_message(each)
+                parts += (_MESSAGES_FIELD, _varint(len(data)), data)
+        return b"".join(parts)
+
+    def _append(self, parts: list[bytes], message: Append) -> None:
+        """The same bytes as `encode_message` makes, around those of the entry."""
+        entry = message.entries[0]
+        if entry is not self._entry:
+            self._entry, self._entry_data = entry, _entry_to(entry).SerializeToString()
+        data = self._entry_data
+        made = pb.RaftMessage(
+            sender=message.sender, receiver=message.receiver, term=message.term
+        ).SerializeToString()
+        append = pb.Append(
+            prev_index=message.prev_index, prev_term=message.prev_term, commit=message.commit
+        ).SerializeToString()
+        append += _ENTRIES_FIELD + _varint(len(data))
+        made += _APPEND_FIELD + _varint(len(append) + len(data)) + append
+        parts += (_MESSAGES_FIELD, _varint(len(made) + len(data)), made, data)
+
+
+_MESSAGES_FIELD: Final = b"\x2a"  # of an Envelope: 5, with a length
+_APPEND_FIELD: Final = b"\x32"  # of a RaftMessage: 6
+_ENTRIES_FIELD: Final = b"\x22"  # of an Append: 4
+
+
+@lru_cache(maxsize=1_024)
+def _varint(number: int) -> bytes:
+    """A length as protobuf writes it."""
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
 
 
 def decode_envelope(data: bytes) -> Envelope:
@@ -90,7 +139,7 @@ def decode_envelope(data: bytes) -> Envelope:
     if max(len(found.cluster), len(found.group), len(found.seat)) > NAME_MAX:
         raise WireError(f"cluster, group or seat: longer than {NAME_MAX}")
     sender = _id(found.sender, "sender")
-    messages = tuple([_message_from(each) for each in found.messages])
+    messages = tuple(map(_message_from, found.messages))
     for each in messages:
         if each.sender != sender:
             raise WireError(f"sender: a message of {each.sender} in an envelope of {sender}")
@@ -140,10 +189,13 @@ def _message_to(message: Message) -> pb.RaftMessage:
             made.append.commit = message.commit
             made.append.entries.extend([_entry_to(each) for each in message.entries])
         case AppendReply():
-            made.append_reply.rejected = message.rejected
-            made.append_reply.match_index = message.match_index
-            made.append_reply.conflict_index = message.conflict_index
-            made.append_reply.conflict_term = message.conflict_term
+            reply = made.append_reply
+            reply.match_index = message.match_index
+            if message.rejected or message.conflict_index or message.conflict_term:
+                reply.rejected = message.rejected
+                reply.conflict_index = message.conflict_index
+                reply.conflict_term = message.conflict_term
+            reply.SetInParent()
         case Heartbeat():
             made.heartbeat.commit = message.commit
             made.heartbeat.round = message.round
@@ -179,23 +231,26 @@ _FIELDS: Final = {
 
 
 def _message_from(found: pb.RaftMessage) -> Message:
-    sender, receiver = _id(found.sender, "sender"), _id(found.receiver, "receiver")
+    sender, receiver, term = found.sender, found.receiver, found.term
+    if not (0 < sender <= ID_MAX and 0 < receiver <= ID_MAX and term <= TERM_MAX):
+        _id(sender, "sender")
+        _id(receiver, "receiver")
+        _term(term, "term")
     if sender == receiver:
         raise WireError(f"receiver: {receiver} is the sender")
-    term = _term(found.term, "term")
     match found.WhichOneof("body"):
         case "append":
             return _append_from(sender, receiver, term, found.append)
         case "append_reply":
             reply = found.append_reply
+            match_index, conflict_index = reply.match_index, reply.conflict_index
+            conflict_term = reply.conflict_term
+            if max(match_index, conflict_index) > INDEX_MAX or conflict_term > TERM_MAX:
+                _index(match_index, "match_index")
+                _index(conflict_index, "conflict_index")
+                _term(conflict_term, "conflict_term")
             return AppendReply(
-                sender,
-                receiver,
-                term,
-                _index(reply.match_index, "match_index"),
-                reply.rejected,
-                _index(reply.conflict_index, "conflict_index"),
-                _term(reply.conflict_term, "conflict_term"),
+                sender, receiver, term, match_index, reply.rejected, conflict_index, conflict_term
             )
         case "heartbeat":
             beat = found.heartbeat
@@ -226,8 +281,11 @@ def _message_from(found: pb.RaftMessage) -> Message:
 
 
 def _append_from(sender: int, receiver: int, term: int, found: pb.Append) -> Append:
-    index = prev_index = _index(found.prev_index, "prev_index")
-    last_term = prev_term = _term(found.prev_term, "prev_term")
+    index, last_term, commit = found.prev_index, found.prev_term, found.commit
+    prev_index, prev_term = index, last_term
+    if prev_index > INDEX_MAX or prev_term > TERM_MAX:
+        _index(prev_index, "prev_index")
+        _term(prev_term, "prev_term")
     if term == 0:
         raise WireError("term: nobody leads in term 0")
     if prev_term > term or (prev_index == 0) != (prev_term == 0):
@@ -241,7 +299,8 @@ def _append_from(sender: int, receiver: int, term: int, found: pb.Append) -> App
             raise WireError(f"entries: term {entry.term} at {entry.index} after {last_term}")
         index, last_term = entry.index, entry.term
         entries.append(entry)
-    commit = _index(found.commit, "commit")
+    if commit > INDEX_MAX:
+        _index(commit, "commit")
     return Append(sender, receiver, term, prev_index, prev_term, commit, tuple(entries))
 
 
@@ -259,7 +318,10 @@ _KINDS: Final = {
 
 
 def _entry_from(found: pb.Entry) -> Entry:
-    term, index = _term(found.term, "entry.term"), _index(found.index, "entry.index")
+    term, index = found.term, found.index
+    if term > TERM_MAX or index > INDEX_MAX:
+        _term(term, "entry.term")
+        _index(index, "entry.index")
     if found.kind == pb.NORMAL:
         return Entry(term, index, found.data)
     if found.kind != pb.CONFIGURATION:

@@ -83,9 +83,9 @@ ACTORS: Final = (
         "law 13",
         TRANSPORT,
         "            answer = await asyncio.wait_for(\n"
-        "                self._calls.deliver(seat, self._envelope(batch)), CALL_SECONDS\n"
+        "                self._calls.deliver(seat, self._encoder.envelope(batch)), CALL_SECONDS\n"
         "            )\n",
-        "            answer = await self._calls.deliver(seat, self._envelope(batch))\n",
+        "            answer = await self._calls.deliver(seat, self._encoder.envelope(batch))\n",
     ),
     Mutant(
         "messages-for-a-frozen-peer-have-no-limit",

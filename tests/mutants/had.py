@@ -74,8 +74,8 @@ HAD: Final = (
         "an-envelope-may-ask-for-an-install",
         "law 6",
         "actors.transport",
-        "if any(isinstance(message, InstallSnapshot) for message in envelope.messages):",
-        "if any(message is None for message in envelope.messages):",
+        "if InstallSnapshot in kinds:",
+        "if None in kinds:",
     ),
     Mutant(
         "a-request-is-decoded-however-many-parts-it-has",

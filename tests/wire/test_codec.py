@@ -64,6 +64,22 @@ def envelope(*carried: Message) -> bytes:
     )
 
 
+def test_what_an_encoder_has_made_before_changes_no_bytes() -> None:
+    """It puts them together itself, around an entry that it has encoded for another peer."""
+    encoder = codec.Encoder(cluster="c", group="mqtt-0", sender=A, seat="mqtt-0/1")
+    sizes = (0, 1, 100, 127, 128, 129, 16_383, 16_384, 20_000, 2_100_000)
+    entries = [Entry(6, 11, bytes(size)) for size in sizes]
+    appends = [Append(A, to, 6, 10, 3, 12, (each,)) for each in entries for to in (B, B + 1, B)]
+    together: list[list[Message]] = [[each] for each in appends]
+    together += [[*appends[-4:]], [*MESSAGES, *appends[:6]]]
+    for some in together:
+        made = [pb.RaftMessage.FromString(codec.encode_message(each)) for each in some]
+        whole = pb.Envelope(
+            cluster="c", group="mqtt-0", sender=A, seat="mqtt-0/1", messages=made
+        ).SerializeToString()
+        assert encoder.envelope(some) == whole
+
+
 def test_the_table_has_every_kind_of_message() -> None:
     declared = {
         kind
