@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from random import Random
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ from state_machines.wire import api_pb2 as api
 READS_MAX = 10_000  #: calls waiting for a read round
 BATCH_BYTES_MAX = 1024 * 1024  #: soft: an entry closes once its proposals pass this
 AHEAD_BYTES_MAX = 2 * 1024 * 1024  #: soft: in the log and not applied, before the next entry opens
+
+_size_of, _queued_at = attrgetter("size"), attrgetter("queued_at")
 
 PHASES = ("queue", "append", "replicate", "apply")
 
@@ -58,7 +61,7 @@ class Slot:
     @property
     def size(self) -> int:
         """Bytes of its proposals."""
-        return sum([write.size for write in self.writes])
+        return sum(map(_size_of, self.writes))
 
 
 @dataclass(slots=True)
@@ -166,19 +169,18 @@ class Writes:
             if slot is not None and slot.term == entry.term:
                 slot.saved_at = now
 
-    def committed(self, entries: Iterable[Entry], now: float) -> None:
-        """A majority has made the entries durable."""
+    def committed(self, entries: Iterable[Entry], now: float) -> list[tuple[Admitted, ...]]:
+        """A majority has made the entries durable. Of each what its proposals came to when they
+        were admitted; empty: not known."""
+        known: list[tuple[Admitted, ...]] = []
         for entry in entries:
             slot = self._slots.get(entry.index)
-            if slot is not None and slot.term == entry.term:
-                slot.committed_at = now
-
-    def admitted(self, entry: Entry) -> tuple[Admitted, ...]:
-        """What the proposals of this entry came to when they were admitted; empty: not known."""
-        slot = self._slots.get(entry.index)
-        if slot is None or slot.term != entry.term:
-            return ()
-        return tuple([write.admitted for write in slot.writes])
+            if slot is None or slot.term != entry.term:
+                known.append(())
+                continue
+            slot.committed_at = now
+            known.append(tuple([write.admitted for write in slot.writes]))
+        return known
 
     def applied(self, index: int, term: int, replies: list[Applied], now: float) -> None:
         """The machine has applied the entry: answer its callers."""
@@ -200,19 +202,19 @@ class Writes:
         self._measure(index, slot, now)
 
     def _measure(self, index: int, slot: Slot, now: float) -> None:
-        first = min(write.queued_at for write in slot.writes)
+        first = min(map(_queued_at, slot.writes))
         # Two followers can be faster than this leader's own disk; then replication took no time.
         saved_at = slot.saved_at or slot.committed_at
-        took = {
-            "queue": slot.proposed_at - first,
-            "append": saved_at - slot.proposed_at,
-            "replicate": max(0.0, slot.committed_at - saved_at),
-            "apply": now - slot.committed_at,
-        }
-        for phase, seconds in took.items():
-            self.phases[phase] += seconds
+        queue, append = slot.proposed_at - first, saved_at - slot.proposed_at
+        replicate, apply = max(0.0, slot.committed_at - saved_at), now - slot.committed_at
+        phases = self.phases
+        phases["queue"] += queue
+        phases["append"] += append
+        phases["replicate"] += replicate
+        phases["apply"] += apply
         if now - first > self.slow_seconds:
             self.slow += 1
+            took = dict(zip(PHASES, (queue, append, replicate, apply), strict=True))
             shown = ", ".join(f"{phase} {seconds * 1000:.0f} ms" for phase, seconds in took.items())
             log.warning("%s: slow write at index %d: %s", self.name, index, shown)
 
@@ -234,32 +236,32 @@ class Reads:
 
     name: str
     begun: list[Read] = field(default_factory=list)  #: in the round under way, if there is but one
-    _waiting: list[Read] = field(default_factory=list)
+    waiting: list[Read] = field(default_factory=list)  #: for a round
+    safe: list[tuple[int, list[Read]]] = field(default_factory=list)  #: once so much is applied
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
-    _safe: list[tuple[int, list[Read]]] = field(default_factory=list)
     _next_round: int = 1
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._rounds) + len(self._safe)
+        return len(self.waiting) + len(self._rounds) + len(self.safe)
 
     def queue(self, read: Read) -> None:
         """Take a linearizable read in. Raises Overloaded when the queue is full."""
-        if len(self._waiting) >= READS_MAX:
+        if len(self.waiting) >= READS_MAX:
             raise Overloaded(f"{self.name}: the read queue is full", 50)
-        self._waiting.append(read)
+        self.waiting.append(read)
 
     def queue_safe(self, read: Read, index: int) -> None:
         """Take in a read that needs no round, only this index applied."""
-        if len(self._safe) >= READS_MAX:
+        if len(self.safe) >= READS_MAX:
             raise Overloaded(f"{self.name}: the read queue is full", 50)
-        self._safe.append((index, [read]))
+        self.safe.append((index, [read]))
 
     def begin_round(self) -> tuple[int, list[Read]] | None:
         """All that waits shares one round. Its context is never used again."""
-        if not self._waiting:
+        if not self.waiting:
             return None
         # failpoint: read.round
-        reads, self._waiting = self._waiting, []
+        reads, self.waiting = self.waiting, []
         context, self._next_round = self._next_round, self._next_round + 1
         self._rounds[context] = reads
         self.begun = reads if len(self._rounds) == 1 else []
@@ -275,34 +277,34 @@ class Reads:
         reads = self._rounds.pop(context, None)
         # failpoint: read.confirmed
         if reads and (later := [read for read in reads if not read.answered(index)]):
-            self._safe.append((index, later))
+            self.safe.append((index, later))
 
     def due(self, applied: int) -> list[Read]:
         """The reads that may be answered from the state at `applied`."""
-        if not self._safe:
+        if not self.safe:
             return []
         # failpoint: read.due
         due: list[Read] = []
         later: list[tuple[int, list[Read]]] = []
-        for index, reads in self._safe:
+        for index, reads in self.safe:
             if index <= applied:
                 due.extend(read for read in reads if not read.reply.done())
             elif waiting := [read for read in reads if not read.reply.done()]:
                 later.append((index, waiting))  # who gave up leaves room for others
-        self._safe = later
+        self.safe = later
         return due
 
     def fail(self, error: MetarayError, *, safe_too: bool) -> None:
         """Refuse everyone whose round is not over; with `safe_too`, everyone."""
-        refuse([read.reply for read in self._waiting], error)
-        self._waiting.clear()
+        refuse([read.reply for read in self.waiting], error)
+        self.waiting.clear()
         for reads in self._rounds.values():
             refuse([read.reply for read in reads], error)
         self._rounds.clear()
         if safe_too:
-            for _, reads in self._safe:
+            for _, reads in self.safe:
                 refuse([read.reply for read in reads], error)
-            self._safe.clear()
+            self.safe.clear()
 
 
 def limit_ms(request: Any, settings: RaftSettings) -> int:
@@ -328,21 +330,6 @@ def refusal(error: MetarayError) -> api.Reply:
 def hinted(error: MetarayError, leader: str) -> MetarayError:
     """The core's error as callers want it: it knows the leader by its id, they by its seat."""
     return NotLeader(error.detail, leader) if isinstance(error, NotLeader) else error
-
-
-def answered(reply: asyncio.Future[bytes], limit_ms: int, group: str) -> asyncio.Future[bytes]:
-    """The same future; when the deadline passes first it says `Unknown`."""
-    if reply.done():
-        return reply
-
-    def late() -> None:
-        if not reply.done():
-            said = api.Reply(code=api.UNKNOWN, detail=f"{group}: no answer within {limit_ms} ms")
-            reply.set_result(said.SerializeToString())
-
-    timer = reply.get_loop().call_later(limit_ms / 1000, late)
-    reply.add_done_callback(lambda _: timer.cancel())
-    return reply
 
 
 def refused(error: MetarayError) -> asyncio.Future[bytes]:

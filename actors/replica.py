@@ -28,6 +28,7 @@ from actors import pending
 from actors.answers import Answers
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.deadlines import Deadlines
 from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
@@ -40,7 +41,7 @@ from actors.upkeep import Upkeep
 from actors.vouching import Vouching
 from actors.watches import History
 from state_machines.errors import NotLeader, Rejected, Stopped, Unavailable
-from state_machines.machine import Machine
+from state_machines.machine import Machine, batch_of
 from state_machines.raft import Raft
 from state_machines.raft.confchange import Change
 from state_machines.raft.messages import Entry, Message, Ready, SnapshotMeta
@@ -94,9 +95,9 @@ class Replica:
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes.of(seat, settings, rng)
         self.reads = pending.Reads(seat)
+        self._deadlines = Deadlines(group)
         self._answers = Answers(storage, machine, stores.state, clock.now_ms, self.storage_failed)
-        self._saving = False
-        self._applying = 0
+        self._saving, self._applying = False, 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
         self._configuration = self.applied.configuration  # after all that was handed to apply
@@ -104,9 +105,9 @@ class Replica:
         self.leadership = Leadership(hooks)
         self._vouching = Vouching(core)
         self._standing = (0, 0)  # term and leader when `leadership` was last told
-        self._turn_scheduled = False
-        self._turning = False
-        self._was_member = core.id in self.applied.configuration.members
+        self._turn_scheduled = self._turning = False
+        self._noted = self.applied.configuration  # when `_note_removal` last looked
+        self._was_member = core.id in self._noted.members
         self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
@@ -114,13 +115,9 @@ class Replica:
         self.upkeep = Upkeep(
             core=core, stores=stores, storage=storage, settings=settings, clock=clock, failed=failed
         )
+        who, view = core.id, self.upkeep.view
         self.snapshots = SnapshotSender(
-            cluster=cluster,
-            group=group,
-            replica=core.id,
-            transport=transport,
-            view=self.upkeep.view,
-            failed=failed,
+            cluster=cluster, group=group, replica=who, transport=transport, view=view, failed=failed
         )
         self._receiver = SnapshotReceiver(
             cluster=cluster, group=group, replica=core.id, storage=storage, state=stores.state
@@ -185,7 +182,7 @@ class Replica:
             return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.proposals += 1
         self._wake()
-        return pending.answered(write.reply, limit_ms, self.group)
+        return self._deadlines.watch(write.reply, limit_ms)
 
     def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
         """Answer queries: after a read round or if somebody vouches (`vouching.py`), or (stale)
@@ -210,7 +207,7 @@ class Replica:
         except (Rejected, Unavailable) as error:
             return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.queries += 1
-        return pending.answered(read.reply, limit_ms, self.group)
+        return self._deadlines.watch(read.reply, limit_ms)
 
     async def watch(self, request: api.WatchRequest) -> bytes:
         """Answer a watch (`watches.py`). Elsewhere than at the leader only a stale one, and only
@@ -296,8 +293,10 @@ class Replica:
             core = self.core
             while True:
                 self._take_steps()
-                self._take_reads()
-                self._take_proposals()
+                if self.reads.waiting:
+                    self._take_reads()
+                if not self._saving:
+                    self._take_proposals()
                 # Once: the core has nothing more to say until something happens to it.
                 if not self._steps and (ready := core.ready()) is not None:
                     self._handle(ready)
@@ -326,15 +325,14 @@ class Replica:
     def _take_reads(self) -> None:
         if (begun := self.reads.begin_round()) is None:
             return
-        context, _ = begun
         try:
-            self.core.read(context)
+            self.core.read(begun[0])
         except Unavailable as error:
-            self.reads.abandon(context, pending.hinted(error, self.leader_seat))
+            self.reads.abandon(begun[0], pending.hinted(error, self.leader_seat))
 
     def _take_proposals(self) -> None:
         """Everything that waits becomes one entry, unless a save is under way."""
-        while self.writes and not self._saving and self._applying < APPLY_JOBS_MAX:
+        while not self._saving and self.writes and self._applying < APPLY_JOBS_MAX:
             now = self._clock.monotonic()
             if (wait := self.writes.linger(now)) > 0:
                 self._loop.call_later(wait, self._wake)
@@ -342,11 +340,9 @@ class Replica:
             writes = self.writes.take(now)
             if not writes:
                 return
-            batch = api.Batch(
-                now_ms=self._clock.now_ms(), proposals=[write.proposal for write in writes]
-            )
+            data = batch_of(self._clock.now_ms(), [write.proposal for write in writes])
             try:
-                index = self.core.propose(batch.SerializeToString())
+                index = self.core.propose(data)
             except Unavailable as error:
                 self.writes.refuse(writes, pending.hinted(error, self.leader_seat), now)
                 continue
@@ -390,7 +386,9 @@ class Replica:
                 self.applied = ready.snapshot
                 self._configuration = ready.snapshot.configuration
                 self.history.restart(ready.snapshot.index)
-            self._in_turn(partial(self._after_save, ready))
+            self._steps.append(partial(self._after_save, ready))
+            if not self._turning:
+                self._turn()  # a callback of its own: there is nothing to wait for
 
         haste = haste_of_save(ready) if staged is None else Haste.NONE
         self.storage.hand(job, done, self.storage_failed, haste=haste, of_state=staged is not None)
@@ -402,13 +400,12 @@ class Replica:
             self.transport.send(ready.promises)
 
     def _apply(self, entries: Sequence[Entry]) -> None:
-        self.writes.committed(entries, self._clock.monotonic())
+        admitted = self.writes.committed(entries, self._clock.monotonic())
         self._applying += 1
         for entry in entries:
             if entry.configuration is not None:
                 self._configuration = entry.configuration
         configuration = self._configuration
-        admitted = [self.writes.admitted(entry) for entry in entries]
 
         def job() -> tuple[float, list[Outcome], SnapshotMeta]:
             begun, state = self._clock.monotonic(), self.stores.state
@@ -419,15 +416,17 @@ class Replica:
             # Not where the thread is by now: watches would hear of it before its changes.
             begun, outcomes, self.applied = result
             self._applying -= 1
-            self.counters.applies += 1
-            self.counters.apply_seconds += self._clock.monotonic() - begun
             now = self._clock.monotonic()
+            self.counters.applies += 1
+            self.counters.apply_seconds += now - begun
             for index, term, replies, changes in outcomes:
                 self.writes.applied(index, term, replies, now)
                 self.history.add(index, changes)
             self.history.applied(self.applied.index)
-            self._serve_reads()
-            self._note_removal()
+            if self.reads.safe:
+                self._serve_reads()
+            if self.applied.configuration is not self._noted:
+                self._note_removal()
             if self.writes:  # they may have waited for this
                 self._wake()
 
@@ -445,8 +444,8 @@ class Replica:
 
     def _note_removal(self) -> None:
         """A replica that its group has voted out is silent from then on, and for ever."""
-        was_member = self._was_member
-        self._was_member = self.core.id in self.applied.configuration.members
+        was_member, self._noted = self._was_member, self.applied.configuration
+        self._was_member = self.core.id in self._noted.members
         if was_member and not self._was_member:
             self._stop("removed from its group")
             self._hooks.removed()
@@ -479,6 +478,7 @@ class Replica:
         error = Stopped(f"{self.seat}: {reason}")
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
+        self._deadlines.close()
         self.ticker.stop()
         self.upkeep.close(error)
         self.snapshots.close()

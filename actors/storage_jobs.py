@@ -6,6 +6,7 @@ Each is handed over as one job (`storage_thread.py`), so whatever is handed over
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from actors.storage_thread import Haste
@@ -72,5 +73,8 @@ def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:
     return Haste.HERE if little else Haste.NONE
 
 
+_data_of = attrgetter("data")
+
+
 def _bytes_of(entries: Sequence[Entry]) -> int:
-    return sum([len(each.data) for each in entries])
+    return sum(map(len, map(_data_of, entries)))

@@ -36,6 +36,7 @@ from state_machines.op import Stamp
 from state_machines.raft.messages import Entry
 from state_machines.tables import Table, Tables
 from state_machines.wire import api_pb2 as api
+from state_machines.wire.varint import varint
 
 Admitted = tuple[Any, ...]
 """What the commands of a proposal say, decoded and within their limits: operations and runs."""
@@ -62,6 +63,18 @@ class Clock:
 CLOCK: Final = Table("group.clock", Clock, key=("name",))
 NAME: Final = "clock"
 CLOCK_KEY: Final = (NAME,)
+
+
+def batch_of(now_ms: int, proposals: Iterable[api.Proposal]) -> bytes:
+    """The data of an entry: an encoded `api.Batch`, of proposals that are not copied into one."""
+    parts = [api.Batch(now_ms=now_ms).SerializeToString()]
+    for each in proposals:
+        data = each.SerializeToString()
+        parts += (_PROPOSALS_FIELD, varint(len(data)), data)
+    return b"".join(parts)
+
+
+_PROPOSALS_FIELD: Final = b"\x12"  # of a Batch: 2, with a length
 
 
 class Machine:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -35,6 +34,7 @@ from state_machines.raft.messages import (
 )
 from state_machines.wire import raft_pb2 as pb
 from state_machines.wire.bounds import Inside, too_many_fields
+from state_machines.wire.varint import varint
 
 ENVELOPE_BYTES_MAX: Final = 16 << 20  #: some appends of one entry each, of the largest there is
 MESSAGES_MAX: Final = 4_096
@@ -86,7 +86,7 @@ class Encoder:
                 self._append(parts, each)
             else:
                 data = encode_message(each)
-                parts += (_MESSAGES_FIELD, _varint(len(data)), data)
+                parts += (_MESSAGES_FIELD, varint(len(data)), data)
         return b"".join(parts)
 
     def _append(self, parts: list[bytes], message: Append) -> None:
@@ -101,25 +101,14 @@ class Encoder:
         append = pb.Append(
             prev_index=message.prev_index, prev_term=message.prev_term, commit=message.commit
         ).SerializeToString()
-        append += _ENTRIES_FIELD + _varint(len(data))
-        made += _APPEND_FIELD + _varint(len(append) + len(data)) + append
-        parts += (_MESSAGES_FIELD, _varint(len(made) + len(data)), made, data)
+        append += _ENTRIES_FIELD + varint(len(data))
+        made += _APPEND_FIELD + varint(len(append) + len(data)) + append
+        parts += (_MESSAGES_FIELD, varint(len(made) + len(data)), made, data)
 
 
 _MESSAGES_FIELD: Final = b"\x2a"  # of an Envelope: 5, with a length
 _APPEND_FIELD: Final = b"\x32"  # of a RaftMessage: 6
 _ENTRIES_FIELD: Final = b"\x22"  # of an Append: 4
-
-
-@lru_cache(maxsize=1_024)
-def _varint(number: int) -> bytes:
-    """A length as protobuf writes it."""
-    made = bytearray()
-    while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
 
 
 def decode_envelope(data: bytes) -> Envelope:

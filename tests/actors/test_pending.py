@@ -10,6 +10,7 @@ import pytest
 
 from actors import admission, pending
 from actors.caller import error_of
+from actors.deadlines import Deadlines
 from actors.pending import PHASES, Read, Reads, Slot, Write, Writes
 from state_machines.errors import (
     MetarayError,
@@ -107,7 +108,7 @@ async def test_whoever_gave_up_is_not_proposed() -> None:
     for each in (gone, late, stays):
         writes.queue(each)
     gone.reply.cancel()
-    assert api.Reply.FromString(await pending.answered(late.reply, 5, "g")).code == api.UNKNOWN
+    assert api.Reply.FromString(await Deadlines("g").watch(late.reply, 5)).code == api.UNKNOWN
     assert writes.take(0.0) == [stays]
 
 

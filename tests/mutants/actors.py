@@ -74,9 +74,9 @@ ACTORS: Final = (
     Mutant(
         "a-caller-has-no-deadline",
         "law 13",
-        PENDING,
-        "            reply.set_result(said.SerializeToString())\n",
-        "            said.Clear()\n",
+        "actors.deadlines",
+        "                reply.set_result(said.SerializeToString())\n",
+        "                said.Clear()\n",
     ),
     Mutant(
         "a-call-to-a-peer-has-no-deadline",
@@ -105,8 +105,8 @@ ACTORS: Final = (
         "waiting-reads-have-no-limit",
         "design 6",
         PENDING,
-        "        if len(self._waiting) >= READS_MAX:\n",
-        "        if len(self._waiting) < 0:\n",
+        "        if len(self.waiting) >= READS_MAX:\n",
+        "        if len(self.waiting) < 0:\n",
     ),
     Mutant(
         "the-loop-waits-for-the-disk",
