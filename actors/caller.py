@@ -79,8 +79,10 @@ class Caller:
         way = self._ways.get(type(operation)) or self._way(type(operation))
         if not way.swept:
             op.validate(operation)
-        _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
-        _check("min_revision", min_revision, INT_MAX)
+        if timeout_ms or type(timeout_ms) is not int:
+            _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+        if min_revision or type(min_revision) is not int:
+            _check("min_revision", min_revision, INT_MAX)
         if type(stale) is not bool:
             raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
         if group != "":

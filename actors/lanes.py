@@ -214,8 +214,11 @@ class QueueLane(Lane, ABC):
             after = self._drain.retry_after_ms(len(self._waiting))
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
-        body = b"" if runs.flat(kind) else op.encode(operation)
-        size = len(body) or runs.weight(operation)
+        if runs.flat(kind):
+            body, size = b"", runs.weight_of_flat(kind, operation)
+        else:
+            body = op.encode(operation)
+            size = len(body)
         if size > REQUEST_BYTES_MAX:
             op.validate(operation)
             raise BY_CODE["INVALID"](

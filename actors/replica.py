@@ -145,7 +145,8 @@ class Replica:
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages from peers, in any order, any number of times: somebody waits for the answer."""
-        self._steps += [partial(self.core.step, message) for message in messages]
+        for message in messages:
+            self._steps.append(partial(self.core.step, message))
         if not self._turning:
             self._turn()
 
@@ -169,7 +170,8 @@ class Replica:
         """Put a proposal into the log; the reply is an encoded `api.Reply`."""
         limit_ms = pending.limit_ms(request, self._settings)
         try:
-            self._must_lead()
+            if not self.leads:
+                self._must_lead()
             write = pending.Write(
                 request.proposal,
                 self._machine.admit(request.proposal),
@@ -290,26 +292,27 @@ class Replica:
             return
         self._turning = True  # what is done in haste has its consequences in the same turn
         try:
-            core = self.core
+            core, steps = self.core, self._steps
             while True:
-                self._take_steps()
+                while steps:
+                    steps.popleft()()
                 if self.reads.waiting:
                     self._take_reads()
                 if not self._saving:
                     self._take_proposals()
                 # Once: the core has nothing more to say until something happens to it.
-                if not self._steps and (ready := core.ready()) is not None:
+                if not steps and (ready := core.ready()) is not None:
                     self._handle(ready)
                 if self.stopped_because:
                     return
-                if not self._steps:
+                if not steps:
                     break
             if begun := self.reads.begun:
                 self.reads.begun = []
                 self._answers.make_ahead(begun, self.core.commit, self.applied.index)
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
-            if (core.term, core.leader) != self._standing:
+            if core.standing != self._standing:
                 self._notice_leadership()
         except Exception as error:
             log.exception("%s: turn failed", self.seat)
@@ -317,10 +320,6 @@ class Replica:
             self._hooks.stopped(self.stopped_because)
         finally:
             self._turning = False
-
-    def _take_steps(self) -> None:
-        while self._steps:
-            self._steps.popleft()()
 
     def _take_reads(self) -> None:
         if (begun := self.reads.begin_round()) is None:
@@ -358,7 +357,8 @@ class Replica:
             self.transport.send(ready.messages)
         if ready.must_save:
             self._save(ready)
-            self._take_steps()  # of a save in haste: its promises do not wait for the applies
+            while self._steps:  # of a save in haste: its promises do not wait for the applies
+                self._steps.popleft()()
         if ready.committed:
             self._apply(ready.committed)
         for read in ready.reads:
@@ -451,7 +451,7 @@ class Replica:
             self._hooks.removed()
 
     def _notice_leadership(self) -> None:
-        self._standing = self.core.term, self.core.leader
+        self._standing = self.core.standing
         self.transport.attend(0 if self.leads else self.core.leader)
         if self.leadership.notice(self.core.term if self.leads else 0, self.leader_seat):
             # Callers ask the next leader, with the same client and sequence.

@@ -145,6 +145,7 @@ class SnapshotReceiver:
         self._stream: tuple[int, int] = (0, 0)  # (sender, term) of the stream being received
         self._staging: Staging | None = None
         self._verified: tuple[SnapshotMeta, Staging] | None = None
+        self.holds = False  #: whether a verified snapshot waits for the core's decision
         self._lock = asyncio.Lock()
 
     async def take(self, data: bytes, term: int) -> tuple[bool, InstallSnapshot | None]:
@@ -194,7 +195,7 @@ class SnapshotReceiver:
             return False, None
         if meta is None:
             return True, None
-        self._staging, self._verified = None, (meta, staging)
+        self._staging, self._verified, self.holds = None, (meta, staging), True
         # failpoint: receive.verified
         return True, InstallSnapshot(message.sender, self._replica, message.term, meta)
 
@@ -205,15 +206,10 @@ class SnapshotReceiver:
         assert found == meta, f"the core wants {meta}, received was {found}"
         return staging
 
-    @property
-    def holds(self) -> bool:
-        """Whether a verified snapshot waits for the core's decision."""
-        return self._verified is not None
-
     def release(self) -> None:
         """The core has installed or refused it; another one may come, and nothing is left of it."""
         assert self._verified is not None, "there is something to release"
-        (_, staging), self._verified = self._verified, None
+        (_, staging), self._verified, self.holds = self._verified, None, False
         # failpoint: receive.released
         self._storage.hand(staging.discard, _discarded, self._left)
 

@@ -263,9 +263,9 @@ class ActorTransport:
         except Exception as error:  # noqa: BLE001 - whatever the carrier raises, the messages are lost
             self._failed(peer, error)
             return
-        if answer and not self._closed:
+        if answer:
             try:
-                self._take(answer)
+                self.take(answer)
             except Invalid as error:
                 log.warning("%s: the answer of %s: %s", self._seat, seat, error.detail)
 
@@ -293,14 +293,9 @@ class ActorTransport:
 
     # -- incoming ---------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
-        """Take an envelope that came by a link. Raises Invalid."""
-        if not self._closed:
-            self._take(data)
-
     async def deliver(self, data: bytes) -> bytes:
         """Take an envelope that a peer's call brought; what it returns goes back to the peer."""
-        sender = self._take(data)
+        sender = self.take(data)
         if sender == 0 or self._linked(sender):  # what there is to say to it goes by the link
             return b""
         loop = asyncio.get_running_loop()
@@ -323,8 +318,11 @@ class ActorTransport:
         if not future.done():
             future.set_result(b"")
 
-    def _take(self, data: bytes) -> int:
-        """Pass an envelope's messages on. Returns the sender, 0 if it expects no answer."""
+    def take(self, data: bytes) -> int:
+        """Pass on the messages of an envelope, which came by a link or a call. Returns the sender,
+        0 if it expects no answer. Raises Invalid."""
+        if self._closed:
+            return 0
         envelope = codec.decode_envelope(data)
         if envelope.cluster != self._cluster:
             raise Invalid(f"cluster: {envelope.cluster!r} is not this cluster")

@@ -205,17 +205,25 @@ def weight(some: Any) -> int:
     """How many bytes an operation of a flat class, or any reply, takes at most."""
     kind: Any = type(some)
     if kind in packing.PLAIN:
-        values: tuple[Any, ...] = (some,)
-    elif hasattr(kind, "__dataclass_fields__") and flat(kind):
-        values = _values(kind)(some)
-    else:  # pages and lists: a flat query may be answered with much
-        return len(packing.pack(some))
+        return _weight_of((some,))
+    if hasattr(kind, "__dataclass_fields__") and flat(kind):
+        return _weight_of(_values(kind)(some))
+    return len(packing.pack(some))  # pages and lists: a flat query may be answered with much
+
+
+def weight_of_flat(kind: Any, operation: Any) -> int:
+    """`weight` of an operation of this class, which is flat."""
+    return _weight_of(_values(kind)(operation))
+
+
+def _weight_of(values: tuple[Any, ...]) -> int:
     size = SCALAR_BYTES * len(values)
     for each in values:
-        if type(each) is bytes:
-            size += len(each)
-        elif type(each) is str:
+        some = type(each)
+        if some is str:
             size += len(each) if each.isascii() else 4 * len(each)
+        elif some is bytes:
+            size += len(each)
     return size
 
 

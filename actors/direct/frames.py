@@ -68,14 +68,11 @@ class FrameReader:
             if size - begin < length:
                 break
             at = begin + length
-            frames.append(_frame(bytes(data[begin:at]), crc))
+            frame = bytes(data[begin:at])
+            if zlib.crc32(frame) != crc:
+                raise Invalid("frame: its checksum does not match")
+            try:
+                frames.append(link.Frame.FromString(frame))
+            except DecodeError:
+                raise Invalid("frame: not an encoded Frame") from None
         return frames, at
-
-
-def _frame(data: bytes, crc: int) -> link.Frame:
-    if zlib.crc32(data) != crc:
-        raise Invalid("frame: its checksum does not match")
-    try:
-        return link.Frame.FromString(data)
-    except DecodeError:
-        raise Invalid("frame: not an encoded Frame") from None

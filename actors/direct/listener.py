@@ -135,7 +135,8 @@ class Connection(asyncio.Protocol):
                 self._take(self._waiting.popleft())
         except (Invalid, DecodeError) as error:
             self.abort(str(error))
-        self._pace()
+        if self._paused or self._unread or self._waiting:
+            self._pace()
 
     def _pace(self) -> None:
         pause = self._unread or bool(self._waiting)
@@ -155,7 +156,9 @@ class Connection(asyncio.Protocol):
             call = self._listener.service.calls.get(frame.method)
             if call is None:
                 raise Invalid(f"method: {frame.method[:80]!r} is not there to be called")
-            answer = asyncio.ensure_future(call(frame.body))
+            begun = call(frame.body)
+            # Mostly a future already: to make sure of that as asyncio does takes three calls.
+            answer = begun if isinstance(begun, asyncio.Future) else asyncio.ensure_future(begun)
             if answer.done():
                 self._say(frame.call, answer)
                 return

@@ -101,6 +101,11 @@ class RaftState:
         return self.id if isinstance(role, Leader) else 0
 
     @property
+    def standing(self) -> tuple[int, int]:
+        """Term and leader."""
+        return self._term, self.leader
+
+    @property
     def commit(self) -> int:
         """How far it knows the log to be agreed on."""
         return self._log.commit
