@@ -132,7 +132,7 @@ def check_owned(db: Tables, kind: str, operation: Any) -> None:
     if stored is None:
         return
     owned, _ = OWNED.decode(stored)
-    for key in slot_keys(operation):
+    for key in dict.fromkeys(slot_keys(operation)):
         slot = slot_of(key)
         if not any(each.first <= slot <= each.last for each in owned.ranges):
             raise WrongShard(f"slot {slot} of {kind} lives in another group", owned.version)
@@ -185,9 +185,10 @@ class SlotMap:
             return self._everywhere(kind, operation)
         if kind not in self.ranges or len(keys) <= 1:
             return [(self.group_of(kind, keys[0] if keys else None), operation)]
+        owners = {key: self.group_of(kind, key) for key in dict.fromkeys(keys)}
         parts: defaultdict[str, list[int]] = defaultdict(list)
         for index, key in enumerate(keys):
-            parts[self.group_of(kind, key)].append(index)
+            parts[owners[key]].append(index)
         if len(parts) == 1:
             return [(next(iter(parts)), operation)]
         return [

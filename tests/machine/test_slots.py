@@ -167,8 +167,8 @@ def test_offsets_of_one_group_are_asked_for_where_they_are() -> None:
 # -- what a group knows it owns ----------------------------------------------------------------
 
 
-def own(version: int, *ranges: SlotRange, epoch: int = 1) -> Own:
-    return Own(controller_epoch=epoch, group_kind="metadata", version=version, ranges=ranges)
+def own(version: int, *ranges: SlotRange, epoch: int = 1, kind: str = "metadata") -> Own:
+    return Own(controller_epoch=epoch, group_kind=kind, version=version, ranges=ranges)
 
 
 def keys_by_owner(last: int) -> tuple[str, str]:
@@ -191,6 +191,21 @@ def test_a_group_serves_what_it_owns_and_sends_the_rest_away() -> None:
     assert written.value.version == read.value.version == 4
     assert group.ask(GetKv(key=mine)).value == b"1"
     group.run(RegisterNode(node_id="n"))  # cluster-wide
+
+
+def test_a_batch_of_a_few_slot_keys_is_refused_for_one_of_them() -> None:
+    group = Group("offset")
+    slots = {name: slot_of(("default", name)) for name in ("a", "b", "c", "d")}
+    mine, *others = sorted(slots, key=slots.__getitem__)
+    group.run(own(4, SlotRange(0, slots[mine]), kind="offset"))
+    good = [OffsetCommit(mine, "t", each % 3, each) for each in range(6)]
+    assert group.run(CommitOffsets.of(good)).committed == 6
+    first = others[1]
+    with pytest.raises(WrongShard, match=f"slot {slots[first]} "):
+        group.run(CommitOffsets.of([*good, OffsetCommit(first, "t", 0, 1)] * 2))
+    more = [OffsetCommit(each, "t", 0, 1) for each in (first, *others)]
+    with pytest.raises(WrongShard, match=f"slot {slots[first]} "):
+        group.run(CommitOffsets.of([*good, *more]))
 
 
 def test_a_retry_of_what_was_applied_before_the_slot_moved_finds_its_reply() -> None:
