@@ -135,7 +135,7 @@ def home(operation: Any) -> str:
 
 def encode(operation: Any) -> bytes:
     """The body of an operation that `validate` has passed."""
-    return packing.pack(operation)
+    return packing.pack_checked(operation)
 
 
 def decode(

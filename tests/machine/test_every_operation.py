@@ -43,6 +43,7 @@ def test_it_comes_back_from_its_bytes_and_gives_the_same_bytes_twice(
 ) -> None:
     operation = data.draw(operations.instances(ALL[tag]))
     body = op.encode(operation)
+    assert body == packing.pack(operation)
     packing.check(operation)
     again = packing.unpack(ALL[tag], body)
     assert again == operation
