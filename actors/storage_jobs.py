@@ -61,8 +61,8 @@ def apply(
 
 
 def haste_of_save(ready: Ready) -> Haste:
-    """The loop may wait for a small save, a leader's as well: its messages are on their way by then,
-    and what is answered meanwhile is heard right after."""
+    """The loop may wait for a small save, a leader's as well: its messages are on their way by
+    then, and what is answered meanwhile is heard right after."""
     small = _bytes_of(ready.entries) <= SMALL_SAVE_BYTES
     return Haste.SAVE if small else Haste.NONE
 
