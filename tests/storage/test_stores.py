@@ -117,6 +117,7 @@ def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path) -> N
         ("log/journal-0", "journal-0 is missing"),
         ("log/journal-1", "journal-1 is missing"),
     ],
+    ids=["log", "log/data.mdb", "log/journal-0", "log/journal-1"],
 )
 def test_a_replica_that_took_part_and_lost_its_log_is_refused(
     tmp_path: Path, lost: str, why: str
