@@ -12,8 +12,8 @@ for, so it goes into a `journal` instead, which flushes once, and many saves are
 later: a checkpoint. Until then reads find the changes in memory.
 
 The engine keeps the number of the last record that it has, in the same transaction as its changes.
-So an opening reads what comes after it, whatever a crash has interrupted, and writes nothing: a
-disk that is full is no reason not to start. A write is there whole or not at all, as a record is.
+So an opening reads what comes after it, whatever a crash has interrupted, and writes nothing but,
+once, that there is a journal. A write is there whole or not at all, as a record is.
 """
 
 from __future__ import annotations
