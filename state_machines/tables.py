@@ -155,6 +155,13 @@ class Tables:
         assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
         return (self.revision << UNIQUE_BITS) | self._given
 
+    def unique_many(self, count: int) -> range:
+        """What `unique` gives if it is called so many times, one after the other."""
+        first = (self.revision << UNIQUE_BITS) | (self._given + 1)
+        self._given += count
+        assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
+        return range(first, first + count)
+
     def scan(
         self,
         table: Table[R],

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Self
 
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
-from state_machines.mqtt import blacklist, due, retained, session, will
+from state_machines.mqtt import blacklist, due, retained, session_life, will
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -81,7 +81,7 @@ def _fire(db: Tables, at: Stamp, timer: due.Due) -> int:
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if owner is None or owner.expires_ms != timer.due_ms:
                 return 0
-            session.end(db, at, owner)
+            session_life.end(db, at, owner)
             return 1 + owner.subscriptions
         case due.RETAINED:
             message = db.get(retained.RETAINED, timer.tenant, timer.name)

@@ -8,16 +8,15 @@ a will that is still due fires (MQTT 5, 3.1.2.5, 3.1.2.11.2, 4.1).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from state_machines import names, op, packing, quota
+from state_machines import names, op, quota
 from state_machines.errors import Invalid, QuotaExceeded
-from state_machines.keyvalue import Part
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.mqtt import due, share_group, subscription, will
+from state_machines.mqtt import due, will
+from state_machines.mqtt.session_life import end, open_all
 from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
     NEVER_S,
@@ -25,22 +24,14 @@ from state_machines.mqtt.sessions import (
     TALLIES,
     Session,
     SessionTally,
-    count_sessions,
-    delete_session,
     held,
     put_session,
 )
 from state_machines.op import Stamp, command, query
-from state_machines.removal import remover
 from state_machines.runs import Run
 from state_machines.tables import Tables
 
 MS: Final = 1_000
-
-_PLACES: Final = packing.field_names(Session)
-_BROKER, _EPOCH, _CONNECTED = map(_PLACES.index, ("broker", "epoch", "connected"))
-_EXPIRY_S, _EXPIRES_MS = map(_PLACES.index, ("expiry_s", "expires_ms"))
-_CONNECTED_MS, _DISCONNECTED_MS = map(_PLACES.index, ("connected_ms", "disconnected_ms"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,145 +70,6 @@ def check_columns(
         names.name(broker, "broker")
     for each in dict.fromkeys(expiry_s):
         names.seconds(each, "expiry_s")
-
-
-def open_all(
-    db: Tables,
-    at: Stamp,
-    tenants: Sequence[str],
-    client_ids: Sequence[str],
-    brokers: Sequence[str],
-    expiry_s: Sequence[int],
-    clean_starts: Sequence[bool],
-) -> tuple[list[int], list[bool]]:
-    """Open sessions, said in columns; the epoch of each, and whether it was there before.
-
-    In the usual case, a new session or one without a will that is opened again, rows are handled
-    as plain values and the tally is settled once a tenant: it is what a reconnect storm is made of.
-    """
-    keys = tuple(zip(tenants, client_ids, strict=True))
-    items = zip(keys, brokers, expiry_s, clean_starts, strict=True)
-    if len(set(keys)) < len(keys):  # of one that comes twice the second takes over from the first
-        each = [
-            open_all(db, at, key[:1], key[1:], (broker,), (expires_s,), (clean_start,))
-            for key, broker, expires_s, clean_start in items
-        ]
-        return [epoch for (epoch,), _ in each], [present for _, (present,) in each]
-    unpack, pack, now_ms, revision = packing.unpack_values, db.pack, at.now_ms, db.revision
-    before = db.store.get_many(SESSIONS.name, keys)
-    wills = db.store.get_many(will.WILLS.name, keys)
-    unique = db.unique
-    new: list[str] = []  # the tenant of each that was not there before
-    woken: list[str] = []  # of each that was not connected
-    epochs: list[int] = []
-    present: list[bool] = []
-    done: list[tuple[Part, ...]] = []
-    written: list[bytes] = []
-    for (key, broker, expires_s, clean_start), old, last_will in zip(
-        items, before, wills, strict=True
-    ):
-        if old is None:
-            epoch = unique()
-            values = [*key, broker, epoch, True, expires_s, now_ms, now_ms, 0, 0, 0]
-            new.append(key[0])
-            woken.append(key[0])
-        else:
-            values = unpack(old)[1]
-            if clean_start or values[_EXPIRES_MS] or last_will is not None:
-                epoch, was_there = _open(db, at, *key, broker, expires_s, clean_start)
-                epochs.append(epoch)
-                present.append(was_there)
-                continue
-            if not values[_CONNECTED]:
-                woken.append(key[0])
-            epoch = values[_EPOCH] = unique()
-            values[_BROKER] = broker
-            values[_CONNECTED] = True
-            values[_EXPIRY_S] = expires_s
-            values[_CONNECTED_MS] = now_ms
-            values[_DISCONNECTED_MS] = 0
-        done.append(key)
-        written.append(pack((revision, values)))
-        epochs.append(epoch)
-        present.append(old is not None)
-    db.settle_many(SESSIONS.name, keys if len(done) == len(keys) else tuple(done), written)
-    sessions = Counter(new)
-    for tenant, connected in Counter(woken).items():
-        count_sessions(db, tenant, sessions[tenant], connected)
-    return epochs, present
-
-
-def _open(
-    db: Tables,
-    at: Stamp,
-    tenant: str,
-    client_id: str,
-    broker: str,
-    expiry_s: int,
-    clean_start: bool,
-) -> tuple[int, bool]:
-    """The same of one session, whatever hangs on it."""
-    old = db.get(SESSIONS, tenant, client_id)
-    if old is not None and (clean_start or 0 < old.expires_ms <= at.now_ms):
-        end(db, at, old)
-        old = None
-    if old is not None:
-        _settle_will(db, at, old)
-        due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
-    epoch = db.unique()
-    put_session(
-        db,
-        old,
-        Session(
-            tenant=tenant,
-            client_id=client_id,
-            broker=broker,
-            epoch=epoch,
-            connected=True,
-            expiry_s=expiry_s,
-            created_ms=old.created_ms if old is not None else at.now_ms,
-            connected_ms=at.now_ms,
-            disconnected_ms=0,
-            expires_ms=0,
-            subscriptions=old.subscriptions if old is not None else 0,
-        ),
-    )
-    return epoch, old is not None
-
-
-def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
-    """A client that comes back in time cancels its will (MQTT 5, 3.1.3.2.2).
-
-    It is sent all the same if it was due before, though no pulse has seen it yet, or if this
-    takeover closes a connection whose will has no delay (MQTT 5, 3.1.4).
-    """
-    pending = db.get(will.WILLS, old.tenant, old.client_id)
-    if pending is None:
-        return
-    if 0 < pending.due_ms <= at.now_ms or (old.connected and pending.delay_s == 0):
-        will.fire(db, at, pending, old.broker)
-    else:
-        will.cancel(db, pending)
-
-
-def end(db: Tables, at: Stamp, session: Session) -> None:
-    """The session is over: its will fires, and it goes with all that hangs on it."""
-    pending = db.get(will.WILLS, session.tenant, session.client_id)
-    if pending is not None:
-        will.fire(db, at, pending, session.broker)
-    subscription.remove_all(db, session.tenant, session.client_id)
-    share_group.leave_all(db, at, session.tenant, session.client_id)
-    due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
-    delete_session(db, session)
-
-
-@remover(SESSIONS)
-def _remove(db: Tables, at: Stamp, session: Session) -> None:
-    """As at its end, but nothing is said for it."""
-    pending = db.get(will.WILLS, session.tenant, session.client_id)
-    if pending is not None:
-        will.cancel(db, pending)
-    end(db, at, session)
 
 
 @command("mqtt.session.open")

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 
 from state_machines import names, op
 from state_machines.errors import Invalid
-from state_machines.mqtt.session import SessionItem, check_columns, open_all
+from state_machines.mqtt.session import SessionItem, check_columns
+from state_machines.mqtt.session_life import open_all
 from state_machines.mqtt.session_quota import admit
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
