@@ -151,9 +151,7 @@ class Tables:
 
         It follows from the log alone: the index, and how many were given in this entry before.
         """
-        self._given += 1
-        assert self._given < 1 << UNIQUE_BITS, "an entry has fewer items than that"
-        return (self.revision << UNIQUE_BITS) | self._given
+        return self.unique_many(1)[0]
 
     def unique_many(self, count: int) -> range:
         """What `unique` gives if it is called so many times, one after the other."""

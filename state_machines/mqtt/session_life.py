@@ -95,20 +95,21 @@ def _settle_usual(
         return
     tenants, client_ids = zip(*keys, strict=True)
     connected, created, subscriptions = zip(*map(_KEPT, there), strict=True)
-    is_new, now_ms = [old is _NONE for old in there], at.now_ms
-    rows = zip(
-        tenants,
-        client_ids,
-        brokers,
-        epochs,
-        repeat(True),
-        expiry_s,
-        [now_ms if new else each for new, each in zip(is_new, created, strict=True)],
-        repeat(now_ms),
-        repeat(0),
-        repeat(0),
-        subscriptions,
-    )
+    is_new, now_ms, count = [old is _NONE for old in there], at.now_ms, len(keys)
+    columns: dict[str, Sequence[Any]] = {
+        "tenant": tenants,
+        "client_id": client_ids,
+        "broker": brokers,
+        "epoch": epochs,
+        "connected": (True,) * count,
+        "expiry_s": expiry_s,
+        "created_ms": [now_ms if new else each for new, each in zip(is_new, created, strict=True)],
+        "connected_ms": (now_ms,) * count,
+        "disconnected_ms": (0,) * count,
+        "expires_ms": (0,) * count,
+        "subscriptions": subscriptions,
+    }
+    rows = zip(*[columns[name] for name in _PLACES], strict=True)
     settled = list(map(db.pack, zip(repeat(db.revision), rows)))
     db.settle_many(SESSIONS.name, keys, settled)
     more = Counter(compress(tenants, is_new))

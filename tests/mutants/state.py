@@ -115,8 +115,8 @@ STATE: Final = (
         "a-number-is-drawn-by-each-replica",
         "law 7",
         "state_machines.tables",
-        "        return (self.revision << UNIQUE_BITS) | self._given\n",
-        "        return (self.revision << UNIQUE_BITS) | (id(self) % 997 + self._given)\n",
+        "        first = (self.revision << UNIQUE_BITS) | (self._given + 1)\n",
+        "        first = (self.revision << UNIQUE_BITS) | (id(self) % 997 + self._given)\n",
     ),
     Mutant(
         "a-refused-command-is-not-rolled-back",
