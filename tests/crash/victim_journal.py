@@ -31,6 +31,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+_NEXT_LIFE = b'["life",'
+
 
 class Journal:
     """Appends lines. Any thread may."""
@@ -46,13 +48,13 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[list[Any]]:
-    """All lines of a journal, in order. A kill may cut the last line of a life short: it died
-    before it went on to what the line speaks of."""
+    """All lines of a journal, in order. A kill may cut the last line of a life short, in the middle
+    of one call of the system: it died before it went on to what the line speaks of."""
     lines = path.read_bytes().split(b"\n")
     for line, following in pairwise([*lines, b""]):
         try:
             if line:
                 yield json.loads(line)
         except json.JSONDecodeError:
-            if following:
+            if following and not following.startswith(_NEXT_LIFE):
                 raise
