@@ -94,7 +94,7 @@ class Journal:
         self, where: str, files: tuple[File, File], *, grow_bytes: int = GROW_BYTES
     ) -> None:
         self.where = where
-        self._grow = grow_bytes
+        self._grow = _whole(grow_bytes)
         #: how full the file in use is: where the next record goes
         self.size = 0
         #: the number of the last record
@@ -152,7 +152,9 @@ class Journal:
 
     def turn(self, keep: int) -> None:
         """Go on at the beginning of the other file, whose records nobody needs any more; of its
-        room keep `keep` bytes."""
+        room keep `keep` bytes, or a few more: a sector that is cut, or half written over where the
+        cut is lost in a crash, would look like damage."""
+        keep = _whole(keep)
         self._used = 1 - self._used
         self.size = 0
         if self._rooms[self._used] > keep:
@@ -182,6 +184,11 @@ class Journal:
             number, life, size, part = _HEAD.unpack(head)
             sectors.append(_Sector(number, life, size, part, data))
         return sectors
+
+
+def _whole(size: int) -> int:
+    """So many bytes in whole sectors."""
+    return -(-size // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def _count(size: int) -> int:
@@ -241,6 +248,9 @@ class DiskFile:
         """See `File`."""
         written = os.pwrite(self._handle, data, at)
         if written != len(data):
+            # It may end within a sector, which would look like damage: what is there of it goes.
+            os.ftruncate(self._handle, at)
+            os.fsync(self._handle)
             raise OSError(errno.EIO, f"{written} of {len(data)} bytes were written")
 
     def cut(self, size: int) -> None:

@@ -25,6 +25,7 @@ from state_machines.metadata.kv import GetKv, KvEntry
 from state_machines.raft.messages import EntryKind
 from state_machines.wire import api_pb2 as api
 from storage import identity
+from storage.errors import StorageError
 from storage.stores import open_stores
 from tests.crash import disk_seat, images_worker, recorder
 from tests.crash.images_volume import Image, Volume
@@ -149,7 +150,10 @@ def check_seat(root: Path, acked: int) -> str:
     if len(found) != 1:
         return f"{len(found)} directories were found"
     with identity.Directory.open(found[0].path, "test", GROUP) as directory:
-        stores = open_stores(directory, map_bytes=disk_seat.SETTINGS.map_bytes)
+        try:
+            stores = open_stores(directory, map_bytes=disk_seat.SETTINGS.map_bytes)
+        except StorageError as error:
+            return f"it does not open: {error}"
         try:
             machine = Machine("metadata", GROUP, stores.state)
             for entry in stores.loaded.entries:

@@ -56,6 +56,27 @@ JOURNAL: Final = (
         "        if not written:\n",
     ),
     Mutant(
+        "half-of-a-sector-is-left-by-a-write-cut-short",
+        "law 17",
+        FILE,
+        "            os.ftruncate(self._handle, at)\n",
+        "",
+    ),
+    Mutant(
+        "a-file-of-the-journal-is-cut-within-a-sector",
+        "law 3",
+        FILE,
+        "        keep = _whole(keep)\n",
+        "",
+    ),
+    Mutant(
+        "a-file-of-the-journal-grows-to-the-middle-of-a-sector",
+        "law 3",
+        FILE,
+        "        self._grow = _whole(grow_bytes)\n",
+        "        self._grow = grow_bytes\n",
+    ),
+    Mutant(
         "a-write-to-the-journal-is-tried-again-after-it-failed",
         "law 17",
         ENGINE,

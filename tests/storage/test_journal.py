@@ -193,6 +193,54 @@ def test_a_write_that_is_cut_short_is_an_error(
     file.close()
 
 
+def test_what_a_write_that_is_cut_short_has_left_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that fail once, "meta:short": half of three sectors."""
+    files = DiskFile(tmp_path / "0"), DiskFile(tmp_path / "1")
+    journal, _ = opened(files)
+    journal.append(b"1")
+    whole = os.pwrite
+
+    def half(handle: int, data: bytes, at: int) -> int:
+        return whole(handle, data[: len(data) // 2], at)
+
+    for size in (1, 3, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", half)
+            with pytest.raises(OSError, match="bytes were written"):
+                journal.append(b"2" * size * DATA_BYTES)
+        journal, found = opened(files)
+        assert found == [b"1"]
+    journal.append(b"2")
+    assert opened(files)[1] == [b"1", b"2"]
+    journal.close()
+
+
+class _UncutFile(MemoryFile):
+    """A crash has taken back that it was cut: nobody has synced that."""
+
+    def cut(self, size: int) -> None:
+        """Lost."""
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("grow_bytes", [SECTOR_BYTES, 1_000, 1_500, 2_000])
+def test_no_sector_is_cut_or_half_written_over(lost: bool, grow_bytes: int) -> None:
+    """Crash images, life 4: files that grew by 6 000 bytes, and a cut that was lost."""
+    files = (_UncutFile(), _UncutFile()) if lost else made()
+    journal = Journal("a journal", files, grow_bytes=grow_bytes)
+    journal.read(0)
+    journal.append(bytes(range(256)) * 40)
+    journal.turn(grow_bytes)
+    journal.append(b"2")
+    journal.turn(grow_bytes)
+    for number in range(3, 8):
+        journal.append(b"%d" % number)
+        files[0].content.extend(bytes(-len(files[0].content) % SECTOR_BYTES))  # as it grows next
+        assert opened(files, 2)[1] == [b"%d" % each for each in range(3, number + 1)]
+
+
 def test_each_write_to_a_file_is_synced(tmp_path: Path) -> None:
     file = DiskFile(tmp_path / "0")
     with (Path("/proc/self/fdinfo") / str(file._handle)).open() as told:
