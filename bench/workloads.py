@@ -15,7 +15,7 @@ from typing import Final
 from metaray.client import Client
 from state_machines.errors import MetarayError
 from state_machines.mqtt.session_columns import OpenSessions
-from state_machines.offset.offset import OffsetCommit
+from state_machines.offset.partitions import Partitions
 
 VALUE: Final = b"v" * 120
 KEYS: Final = 10_000  #: that the writers of one row write to
@@ -93,20 +93,17 @@ async def put(client: Client, callers: int, seconds: float) -> Sample:
 async def commit(
     client: Client, batch: int, callers: int, seconds: float, *, warm: float | None = None
 ) -> Sample:
-    """Commit consumer offsets in batches. Their names are made before, as for the peers."""
-    names = [
-        [
+    """Commit consumer offsets in batches. Their partitions are named before, as for the peers."""
+    partitions = [
+        Partitions(
             (f"group-{number}", f"topic-{each // PARTITIONS}", each % PARTITIONS)
             for each in range(batch)
-        ]
+        )
         for number in range(callers)
     ]
 
     async def call(number: int, turn: int) -> None:
-        commits = [
-            OffsetCommit(group, topic, partition, turn) for group, topic, partition in names[number]
-        ]
-        await client.commit_offsets(commits)
+        await client.call(partitions[number].commit([turn] * batch))
 
     return await drive(call, callers, seconds, batch, warm=warm)
 

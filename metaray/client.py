@@ -243,7 +243,8 @@ class Client(Watches):
     async def commit_offsets(
         self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
     ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply."""
+        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply. Who
+        commits the same partitions again and again had better name them once (`Partitions`)."""
         return await self.call(CommitOffsets.of(commits, tenant=tenant))
 
     async def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:

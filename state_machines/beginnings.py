@@ -41,7 +41,6 @@ BYTES_PER_BYTE: Final = 5  #: a name is in the body, an object, a key, a row and
 NOTED_MAX: Final = 4_096  #: beginnings that came once
 SHORT_BYTES: Final = 128  #: a body of fewer is read as fast as it is looked up
 
-FIXED_MAP: Final = 0x80  #: msgpack of a map of up to fifteen fields: this and their number
 FIXED_MAP_MASK: Final = 0xF0
 
 
@@ -108,7 +107,7 @@ class Beginnings(Generic[S]):
         were read as a whole. Raises Invalid if that says too little of what is wrong."""
         left = known.fields - self._columns - 1
         spent = packing.Spent(self._columns, known.spent)
-        data = bytes((FIXED_MAP | left,)) + body[len(known.data) :]
+        data = packing.map_head(left) + body[len(known.data) :]
         found: dict[Any, Any] = packing.load(data, spent=spent)
         return found
 
@@ -122,7 +121,7 @@ class Beginnings(Generic[S]):
 
     def _fields(self, body: bytes, end: int) -> int:
         """How many fields a body has whose first ones end here; 0 if they do not."""
-        if body[0] & FIXED_MAP_MASK != FIXED_MAP:
+        if body[0] & FIXED_MAP_MASK != packing.FIXED_MAP:
             return 0
         reader = msgpack.Unpacker(max_buffer_size=len(body))
         reader.feed(body)

@@ -17,8 +17,9 @@ is what the group is chosen by (`slots.py`); one that carries many items has `sl
 `every_group`; a query that reads no more than the row that its fields name says `single_row`; a
 command that many items make long names their field as `many`; one that says `urgent` keeps the
 fleet alive (a broker's heartbeat, what the controller decides): it is small, rare, and enters the
-log before the rest; one that reads its own body says `unpack(body)`, which comes to the same as
-reading it in the usual way. What it may do for many of its class at once is in `runs.py`. Without
+log before the rest; one that reads its own body says `unpack(body)`, one that writes it `pack()`,
+and one that knows the types of its fields `check_types()`, all of which come to the same as the
+usual way. What it may do for many of its class at once is in `runs.py`. Without
 any of these it is cluster-wide and belongs to the kind's first group.
 
 One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
@@ -135,6 +136,9 @@ def home(operation: Any) -> str:
 
 def encode(operation: Any) -> bytes:
     """The body of an operation that `validate` has passed."""
+    if hasattr(operation, "pack"):
+        body: bytes = operation.pack()
+        return body
     return packing.pack_checked(operation)
 
 
@@ -157,7 +161,10 @@ def validate(operation: Any) -> None:
 
     A client asks this before it sends; what comes from the wire has its types from `decode`.
     """
-    packing.check(operation)
+    if hasattr(operation, "check_types"):
+        operation.check_types()
+    else:
+        packing.check(operation)
     _check_limits(operation)
 
 

@@ -39,6 +39,8 @@ from state_machines.limits import (
 NAMES_MAX: Final = 256  #: in one map: many more than any class has fields
 TEXT_BYTES_MAX: Final = 2 * MQTT_STRING_BYTES_MAX  #: one text; up to here its field says its limit
 DATA_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
+FIXED_MAP: Final = 0x80  #: msgpack of a map of up to fifteen fields: this and their number
+FIXED_MAP_FIELDS_MAX: Final = 15
 FEW_BYTES: Final = 4_096  #: a body so small has neither too many parts nor too many values
 
 Decoder = Callable[[Any, str], Any]
@@ -62,6 +64,19 @@ def pack_checked(value: Any) -> bytes:
     kind: Any = type(value)
     fields = {name: getattr(value, name) for name in field_names(kind)}
     return bytes(msgpack.packb(fields, default=_plain))
+
+
+def pack_fields(value: Any, names: Sequence[str]) -> bytes:
+    """Some fields of a dataclass that `check` has passed, as they are within what `pack_checked`
+    makes. `map_head` and all fields so are the same as that."""
+    fields = {name: getattr(value, name) for name in names}
+    return bytes(msgpack.packb(fields, default=_plain))[len(map_head(len(fields))) :]
+
+
+def map_head(fields: int) -> bytes:
+    """What a map of so many fields, fifteen at most, begins with."""
+    assert fields <= FIXED_MAP_FIELDS_MAX, f"{fields} fields"
+    return bytes((FIXED_MAP | fields,))
 
 
 def pack_columns(columns: Any) -> bytes:

@@ -240,8 +240,26 @@ class CommitOffsets(Recurring):
         made._check_rest()
         return made
 
+    def pack(self) -> bytes:
+        """Its body. What it names is in it already if that was said before (`partitions.py`)."""
+        if self.begun:
+            return self.begun + packing.pack_fields(self, SAID)
+        return packing.pack_checked(self)
+
+    def check_types(self) -> None:
+        """Raise Invalid unless every field has its type; what it names may have been looked at."""
+        if not self.begun:
+            packing.check(self)
+            return
+        for field, check in _CHECKS.items():
+            check(getattr(self, field), field)
+
     def validate(self) -> None:
         """Columns of one length, names and numbers within their limits."""
+        if self.begun:
+            self._check_lengths()
+            self._check_rest()
+            return
         names.tenant(self.tenant)
         names.items(self.groups, "groups")
         length = len(self.groups)
@@ -369,6 +387,16 @@ _REST: Final[dict[Any, packing.Decoder]] = {
     "more": packing.decoder(MoreColumns | None),
 }
 """What may follow the names in a body."""
+
+NAMES: Final = ("tenant", "groups", "topics", "partitions")
+SAID: Final = ("offsets", "metadata", "more")
+"""The fields of a batch: what it names, and what it says of that."""
+
+_CHECKS: Final[dict[str, packing.Decoder]] = {
+    "offsets": packing.checker(tuple[int, ...]),
+    "metadata": packing.checker(tuple[str, ...]),
+    "more": packing.checker(MoreColumns | None),
+}
 
 
 @query("offset.fetch")

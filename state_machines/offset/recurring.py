@@ -54,9 +54,18 @@ class Named:
 
 
 class Recurring:
-    """A batch of which may be known what it names."""
+    """A batch of which may be known what it names: to a replica, or to who sends it."""
 
-    __slots__ = ("_named",)
+    __slots__ = ("_begun", "_named")
+
+    @property
+    def begun(self) -> bytes:
+        """What its body begins with, if what it names was checked and packed before; or nothing."""
+        return getattr(self, "_begun", b"")
+
+    def begin(self, body: bytes) -> None:
+        """Its body begins with this, which is what it names, and valid."""
+        object.__setattr__(self, "_begun", body)
 
     @property
     def named(self) -> Named | None:

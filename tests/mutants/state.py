@@ -266,6 +266,13 @@ STATE: Final = (
         "apart.words, apart.tails",
     ),
     Mutant(
+        "what-is-said-of-named-partitions-is-not-looked-at",
+        "law 18",
+        "state_machines.offset.offset",
+        "        for field, check in _CHECKS.items():\n",
+        "        for field, check in ():\n",
+    ),
+    Mutant(
         "a-name-ends-what-a-body-begins-with",
         "law 18",
         BEGINNINGS,
