@@ -51,9 +51,18 @@ class KeyValue(Protocol):
         ...
 
     def put_many(
-        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+        self,
+        table: str,
+        keys: tuple[tuple[Part, ...], ...],
+        values: Sequence[bytes],
+        grown: int | None = None,
     ) -> None:
-        """`put` for each key, in order: of a key that comes twice the later value holds."""
+        """`put` for each key, in order: of a key that comes twice the later value holds.
+
+        `grown`: by how many bytes the values are longer in all than those that `get_many` has just
+        found there. Only who asked for these very keys, none of them twice, and has written nothing
+        since may say so.
+        """
         ...
 
     def delete(self, table: str, key: tuple[Part, ...]) -> None:

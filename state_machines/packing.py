@@ -257,13 +257,14 @@ def _column(kind: type, wanted: type) -> Decoder:
     """A list (on the wire) or tuple (in an object) of one scalar type, looked at in one sweep."""
     exact, container = frozenset({kind}), frozenset({wanted})
     one = decoder(kind)
+    sent = wanted is list  # msgpack has no integer below 64 bits
 
     def decode(value: Any, field: str) -> tuple[Any, ...]:
         if type(value) not in container:
             raise _wrong(field, f"a {wanted.__name__}", value)
         fits = exact.issuperset(map(type, value))
         if fits and kind is int and value:
-            fits = min(value) >= INT_MIN and max(value) <= INT_MAX
+            fits = max(value) <= INT_MAX and (sent or min(value) >= INT_MIN)
         if not fits:
             for each in value:
                 one(each, field)

@@ -236,15 +236,19 @@ class Tables:
         self.store.put(table, key, value)
 
     def settle_many(
-        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+        self,
+        table: str,
+        keys: tuple[tuple[Part, ...], ...],
+        values: Sequence[bytes],
+        grown: int | None = None,
     ) -> None:
-        """`settle` for each key, in order."""
+        """`settle` for each key, in order. `grown`: see `KeyValue.put_many`."""
         if self._parts:
             for key, value in zip(keys, values, strict=True):
                 self.set(table, key, value)
             return
         self._written.add_many(table, keys, values)
-        self.store.put_many(table, keys, values)
+        self.store.put_many(table, keys, values, grown)
 
     def begin(self) -> None:
         """A command begins: what it writes can be taken back until the next one begins."""

@@ -238,7 +238,11 @@ class MemoryKeyValue:
         return [self.get(table, each) for each in keys]
 
     def put_many(
-        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+        self,
+        table: str,
+        keys: tuple[tuple[Part, ...], ...],
+        values: Sequence[bytes],
+        grown: int | None = None,
     ) -> None:
         """See `KeyValue`."""
         for key, value in zip(keys, values, strict=True):

@@ -64,7 +64,11 @@ class Reading:
         return [self.get(table, each) for each in keys]
 
     def put_many(
-        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+        self,
+        table: str,
+        keys: tuple[tuple[Part, ...], ...],
+        values: Sequence[bytes],
+        grown: int | None = None,
     ) -> None:
         """A query writes nothing."""
         raise AssertionError(f"a query wrote to {table}")

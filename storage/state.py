@@ -73,6 +73,7 @@ class State:
         # Last: who reads a row writes it, or reads what hangs on it.
         self._asked: tuple[object, bytes] = (None, b"")
         self._asked_many: tuple[object, list[bytes]] = (None, [])
+        self._held: tuple[object, object] = (None, None)  # keys, and the rows that have them all
         self._loose = False  # rows were written that no applied point stands for yet
         self._engine: Engine
         #: the point the state stands at, with what is only in the layer
@@ -118,9 +119,11 @@ class State:
         encoded = self._encoded(keys)
         newest = self._layers.get(table, NOTHING).rows
         try:
-            return list(map(newest.__getitem__, encoded))
+            found = list(map(newest.__getitem__, encoded))
         except KeyError:
             return self._found(table, encoded, newest)
+        self._held = keys, newest
+        return found
 
     def _found(
         self, table: str, encoded: list[bytes], newest: dict[bytes, bytes | None]
@@ -167,7 +170,11 @@ class State:
         self._loose = True
 
     def put_many(
-        self, table: str, keys: tuple[tuple[Part, ...], ...], values: Sequence[bytes]
+        self,
+        table: str,
+        keys: tuple[tuple[Part, ...], ...],
+        values: Sequence[bytes],
+        grown: int | None = None,
     ) -> None:
         """See `KeyValue`."""
         if not keys:
@@ -178,6 +185,10 @@ class State:
             layer = self._begin(table)
         before = layer.rows
         self._loose = True
+        if grown is not None and self._held[0] is keys and self._held[1] is before:
+            self._bytes += grown
+            before.update(zip(encoded, values, strict=True))
+            return
         if type(keys) is KeptKeys and keys.distinct:
             try:
                 size = sum(map(len, filter(None, map(before.__getitem__, encoded))))
@@ -276,6 +287,7 @@ class State:
         if self.applied == self.flushed and not self._layers:
             return None
         self._under, self._layers = self._layers, {}
+        self._held = (None, None)
         self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
         self._bytes = 0
         # failpoint: flush.frozen

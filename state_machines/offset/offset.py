@@ -342,14 +342,14 @@ class CommitOffsets(Recurring):
         before = db.store.get_many(OFFSETS.name, keys)
         guard = self._guard(db, self.more or _NOTHING_MORE)
         if guard is None and distinct:
-            written, left = replaced(self, before, db.revision, now_ms)
+            written, left, grown = replaced(self, before, db.revision, now_ms)
         else:
-            written, left = [REFUSED] * count, range(count)
+            written, left, grown = [REFUSED] * count, range(count), None
         rest = OneByOne(self, db, now_ms, guard)
         for place in left:
             written[place] = rest.commit(place, keys[place], before[place])
         if guard is None:
-            db.settle_many(OFFSETS.name, keys, written)
+            db.settle_many(OFFSETS.name, keys, written, grown)
         else:
             db.settle_many(
                 OFFSETS.name, tuple(compress(keys, written)), list(compress(written, written))

@@ -8,28 +8,36 @@ were, they need not be taken apart again.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from state_machines.beginnings import Beginnings
 from state_machines.keyvalue import KeptKeys
 from state_machines.offset.rows import LAYOUT, NO_LEADER_EPOCH
+from state_machines.sheet import Sheet
 
 if TYPE_CHECKING:
     from state_machines.offset.offset import CommitOffsets
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """Rows that have all of today's form, taken apart. Nothing of it is ever changed."""
+class Left(NamedTuple):
+    """Rows as a batch has left them, all of today's form. Nothing of it is ever changed."""
 
     rows: list[bytes]
-    words: array[int]
-    tails: list[bytes]
+    sheet: Sheet
     keep_ms: int  #: the least of them
+
+
+class Replaced(NamedTuple):
+    """What has become of a batch's rows."""
+
+    rows: list[bytes]
+    places: Sequence[int]
+    """Where more is to be done: there was no row yet, or what it was goes into the history."""
+    grown: int | None
+    """By how many bytes the rows are longer than before, if that is known."""
 
 
 @dataclass(slots=True)
@@ -41,7 +49,7 @@ class Named:
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
     keys: KeptKeys
-    left: Apart | None = None  #: the rows as it has left them
+    left: Left | None = None  #: the rows as it has left them
 
     @classmethod
     def by(cls, batch: CommitOffsets) -> Self:
@@ -83,36 +91,34 @@ BEGINNINGS: Final[Beginnings[Named]] = Beginnings(3, "offsets")
 
 def replaced(
     batch: CommitOffsets, before: Sequence[bytes | None], revision: int, now_ms: int
-) -> tuple[list[bytes], Sequence[int]]:
-    """The rows after commits that replace an offset and do nothing else; and the places where
-    more is to be done, because there is none yet or what is replaced goes into the history."""
+) -> Replaced:
+    """The rows after commits that replace an offset and do nothing else."""
     named = batch.named
-    apart = named.left if named is not None else None
-    left: Sequence[int] = ()
-    if apart is not None and apart.rows == before:
-        words, tails, keep_ms = apart.words[:], apart.tails, apart.keep_ms
-        marks = LAYOUT.marks(words)
+    known = named.left if named is not None else None
+    places: Sequence[int] = ()
+    grown: int | None = None
+    if known is not None and now_ms < known.keep_ms and known.rows == before:
+        sheet, keep_ms = known.sheet.copy(), known.keep_ms
+        if sheet.bare and not batch.metadata:
+            grown = 0
     else:
-        words = LAYOUT.heads(before)
-        marks = LAYOUT.marks(words)
-        tails = LAYOUT.tails(before, marks)
-        keep_ms = min(LAYOUT.column(words, "keep_ms"))
-    if keep_ms <= now_ms or 0 in marks:
-        keeps = LAYOUT.column(words, "keep_ms")
-        left = [
-            place
-            for place, (mark, until_ms) in enumerate(zip(marks, keeps, strict=True))
-            if not mark or until_ms <= now_ms
-        ]
-    epochs = batch.more.leader_epochs if batch.more is not None else ()
-    LAYOUT.set_column(words, "offset", batch.offsets)
-    LAYOUT.count_up(words, "commits")
-    LAYOUT.fill(words, "commit_ms", now_ms)
-    if epochs:
-        LAYOUT.set_column(words, "leader_epoch", epochs)
+        known, sheet = None, Sheet.of(LAYOUT, before)
+        marks, keeps = sheet.marks(), sheet.column("keep_ms")
+        keep_ms = min(keeps)
+        if keep_ms <= now_ms or 0 in marks:
+            places = [
+                place
+                for place, (mark, until_ms) in enumerate(zip(marks, keeps, strict=True))
+                if not mark or until_ms <= now_ms
+            ]
+    sheet.set_column("offset", batch.offsets)
+    sheet.count_up("commits")
+    sheet.fill("commit_ms", now_ms)
+    if batch.more is not None and batch.more.leader_epochs:
+        sheet.set_column("leader_epoch", batch.more.leader_epochs)
     else:
-        LAYOUT.fill(words, "leader_epoch", NO_LEADER_EPOCH)
-    written = LAYOUT.joined(words, revision, tails, batch.metadata)
-    if named is not None and not left:
-        named.left = Apart(written, words, tails, keep_ms)
-    return written, left
+        sheet.fill("leader_epoch", NO_LEADER_EPOCH)
+    rows = sheet.rows(revision, batch.metadata)
+    if named is not None and not places:
+        named.left = Left(rows, sheet if known else Sheet.whole(LAYOUT, rows), keep_ms)
+    return Replaced(rows, places, grown)

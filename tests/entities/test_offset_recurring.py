@@ -13,8 +13,10 @@ from state_machines.beginnings import Beginnings
 from state_machines.errors import MetarayError
 from state_machines.offset import offset
 from state_machines.offset.group import DeleteGroup, FenceGroup
+from state_machines.offset.history import HISTORY
 from state_machines.offset.offset import ABSENT, OFFSETS, CommitOffsets, OffsetCommit
-from state_machines.offset.recurring import Apart, Named
+from state_machines.offset.recurring import Left, Named
+from state_machines.sheet import Sheet
 from storage.shelf import MemoryShelf
 from storage.state import State
 from tests.entities.group import Group
@@ -74,8 +76,10 @@ def test_what_is_known_changes_nothing(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beginnings, "SHORT_BYTES", 0)
         warm: Beginnings[Named] = Beginnings(3, "offsets")
-        groups: list[alone.Group] = [Group("offset", None), Group("offset", None), OverLayers()]
-        groups[1].index = groups[2].index = groups[0].index
+        layered = [OverLayers(), OverLayers()]
+        groups: list[alone.Group] = [Group("offset", None), Group("offset", None), *layered]
+        for each in groups[1:]:
+            each.index = groups[0].index
         for later_ms in data.draw(st.lists(st.sampled_from((0, 1, 1, 1, FAR_MS)), max_size=12)):
             operation: Any = batch(
                 data.draw(st.sampled_from(batches)), data.draw(st.lists(COMMITS, min_size=1))
@@ -88,12 +92,15 @@ def test_what_is_known_changes_nothing(
                 case 1:
                     operation = FenceGroup(group="h")
                 case 3 | 4 as how:
-                    groups[2].flush(how == 3)  # type: ignore[attr-defined]
+                    for state in layered:
+                        state.flush(how == 3)
             outcomes = []
             for number, each in enumerate(groups):
-                patch.setattr(offset, "BEGINNINGS", warm if number else Beginnings(3, "offsets"))
+                cold = number in (0, 3)
+                patch.setattr(offset, "BEGINNINGS", Beginnings(3, "offsets") if cold else warm)
                 outcomes.append(outcome(each, operation))
-            assert outcomes[0] == outcomes[1] == outcomes[2]
+            assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
+            assert layered[0].state.dirty_bytes == layered[1].state.dirty_bytes
         dumps = [each.store.dump() for each in groups[:2]]
         assert dumps[0] == dumps[1]
         rows = [value for _, value in groups[2].store.scan(OFFSETS.name)]
@@ -121,7 +128,7 @@ def warm(known: Beginnings[Named]) -> Group:
     return group
 
 
-def left(known: Beginnings[Named]) -> Apart:
+def left(known: Beginnings[Named]) -> Left:
     """The rows of the batch as it has left them."""
     beginning = known.look(alone.wire(batch(NAMES, [{"offset": 0}])).body).known
     assert beginning is not None
@@ -133,11 +140,13 @@ def rows(group: Group) -> list[bytes]:
     return [value for _, value in group.store.scan(OFFSETS.name)]
 
 
-def test_rows_are_known_as_a_batch_has_left_them(warm: Group, known: Beginnings[Named]) -> None:
+def test_rows_are_known_as_a_batch_has_left_them(
+    warm: Group, known: Beginnings[Named], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = left(known)
     assert before.rows == rows(warm)
+    monkeypatch.delattr(Sheet, "of")  # nothing is taken apart
     warm.run(batch(NAMES, [{"offset": 9}]))
-    assert left(known).tails is before.tails, "nothing was taken apart"
     assert left(known).rows == rows(warm) != before.rows
 
 
@@ -155,7 +164,27 @@ def test_another_replica_of_the_process_finds_what_one_has_found(
     warm: Group, known: Beginnings[Named], later_ms: int
 ) -> None:
     before = left(known)
-    words, tails = before.words[:], [*before.tails]
+    as_left = before.sheet.copy().rows(7)
     warm.now_ms += later_ms
     warm.run(batch(NAMES, [{"offset": 9, "metadata": "m"}]))
-    assert (before.words, before.tails) == (words, tails)
+    assert before.sheet.bare
+    assert before.sheet.copy().rows(7) == as_left
+
+
+def test_texts_that_go_are_counted(known: Beginnings[Named]) -> None:
+    """By how much rows have grown is known only of those that had no text."""
+    group, beside = OverLayers(), []
+    for metadata in ("", "", "", "", "", "long" * 100, ""):
+        group.now_ms += 1
+        group.run(batch(NAMES, [{"offset": 1, "metadata": metadata}]))
+        rows = [value for _, value in group.state.scan(OFFSETS.name)]
+        beside.append(group.state.dirty_bytes - sum(map(len, rows)))
+    assert max(beside) - min(beside) < len(NAMES) * 400, "the rest is about the same"
+
+
+def test_what_a_batch_replaces_after_a_while_is_kept_each_time(warm: Group) -> None:
+    kept = warm.rows(HISTORY.name)
+    for turn in range(1, 4):
+        warm.later(FAR_MS // 1_000)
+        warm.run(batch(NAMES, [{"offset": 10 + turn}]))
+        assert warm.rows(HISTORY.name) == kept + turn * len(NAMES)

@@ -12,6 +12,7 @@ FLUSH: Final = "storage.flush"
 SLOW_WRITE: Final = "storage.slow_write"
 BEGINNINGS: Final = "state_machines.beginnings"
 RECURRING: Final = "state_machines.offset.recurring"
+SHEET: Final = "state_machines.sheet"
 
 STATE: Final = (
     Mutant(
@@ -248,22 +249,50 @@ STATE: Final = (
         "what-a-commit-replaces-is-not-kept-when-it-comes-with-others",
         "A11",
         RECURRING,
-        'keep_ms = min(LAYOUT.column(words, "keep_ms"))',
-        'keep_ms = max(LAYOUT.column(words, "keep_ms"))',
+        "keep_ms = min(keeps)",
+        "keep_ms = max(keeps)",
     ),
     Mutant(
         "a-batch-that-comes-again-finds-its-rows-as-it-left-them",
         "law 9",
         RECURRING,
-        "if apart is not None and apart.rows == before:",
-        "if apart is not None and None not in before:",
+        "known.rows == before",
+        "None not in before",
     ),
     Mutant(
         "a-batch-that-comes-again-changes-what-is-known-of-it",
         "law 7",
+        SHEET,
+        "self._layout, self._words[:]",
+        "self._layout, self._words",
+    ),
+    Mutant(
+        "a-batch-that-comes-again-keeps-nothing-of-what-it-replaces",
+        "A11",
         RECURRING,
-        "apart.words[:], apart.tails",
-        "apart.words, apart.tails",
+        "now_ms < known.keep_ms and ",
+        "",
+    ),
+    Mutant(
+        "a-text-that-goes-is-counted-as-there",
+        "law 18",
+        RECURRING,
+        "if sheet.bare and not batch.metadata:",
+        "if not batch.metadata:",
+    ),
+    Mutant(
+        "one-long-row-makes-all-of-a-batch-long",
+        "law 18",
+        SHEET,
+        "if size * len(rows) > LOOSE_MAX * (",
+        "if size > LOOSE_MAX * size * (",
+    ),
+    Mutant(
+        "rows-of-older-layers-are-taken-for-those-of-the-newest",
+        "law 18",
+        LAYER,
+        "            return self._found(table, encoded, newest)\n",
+        "            found = self._found(table, encoded, newest)\n",
     ),
     Mutant(
         "what-is-said-of-named-partitions-is-not-looked-at",
@@ -310,7 +339,7 @@ STATE: Final = (
     Mutant(
         "a-row-keeps-the-text-that-a-batch-replaces",
         "law 9",
-        "state_machines.layout",
+        SHEET,
         "row[: len(row) - (mark >> 8)]",
         "row[:]",
     ),
@@ -324,7 +353,7 @@ STATE: Final = (
     Mutant(
         "a-long-row-of-before-is-read-as-one-of-today",
         "law 9",
-        "state_machines.layout",
+        SHEET,
         "if mark & 0xFF != MARK:",
         "if not mark:",
     ),

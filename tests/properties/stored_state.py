@@ -136,9 +136,13 @@ class StoredStateInMemory(Placed):
         named = tuple([key for key, _ in changes])
         asked: tuple[tuple[Part, ...], ...]
         asked = self.batches.setdefault(named, KeptKeys.of(named)) if kept else named
+        before, values = [self.rows.get(key) for key in named], [value for _, value in changes]
+        grown = None
+        if len(set(named)) == len(named) and None not in before:
+            grown = sum(map(len, values)) - sum(map(len, filter(None, before)))
         for store in (self.state, self.twin):
-            assert store.get_many("t", asked) == [self.rows.get(key) for key in named]
-            store.put_many("t", asked, [value for _, value in changes])
+            assert store.get_many("t", asked) == before
+            store.put_many("t", asked, values, grown)
         self.rows.update(changes)
         self.touched.update(dict.fromkeys(named))
         self.changes += len(changes)

@@ -158,6 +158,27 @@ def test_keys_that_are_kept_are_counted_as_others_are(names: str) -> None:
         assert state.get_many("t", kept) == state.get_many("t", keys)
 
 
+@pytest.mark.parametrize("flushed", [0, 1, 2])
+def test_who_has_just_read_rows_says_by_how_much_they_grow(flushed: int) -> None:
+    """What is said is believed only of rows that are all in the newest layer."""
+    keys = KeptKeys.of([("acme", name) for name in "abc"])
+    states = [State(MemoryShelf()), State(MemoryShelf())]
+    for state, grown in zip(states, (6, None), strict=True):
+        state.put_many("t", keys, [b"12"] * 3)
+        assert state.get_many("t", keys) == [b"12"] * 3
+        state.set_applied(point(1))
+        for _ in range(flushed):
+            flush = state.freeze()
+            if flush is not None and flushed == 2:
+                state.finish(flush)
+        state.put("t", ("acme", "d"), b"1234")
+        assert state.get_many("t", keys) == [b"12"] * 3
+        state.put_many("t", keys, [b"1234"] * 3, grown)
+        assert names(state) == [b"1234"] * 4
+        assert state.get_many("t", keys) == [b"1234"] * 3
+    assert states[0].dirty_bytes == states[1].dirty_bytes
+
+
 def test_dirty_bytes_count_what_is_held() -> None:
     state = State(MemoryShelf())
     for n in range(100):  # the same few rows again and again
