@@ -23,7 +23,7 @@ from typing import Final, Self
 
 from state_machines.layout import MARK, WORD_BYTES, Layout
 
-CUTS_KEPT: Final = 64  #: of so many batches it is known how their rows are cut
+CUTS_KEPT: Final = 16  #: of so many batches it is known how their rows are cut
 LOOSE_MAX: Final = 2  #: rows beside each other take at most so many times their own bytes
 
 _WORD: Final = Struct("<q")

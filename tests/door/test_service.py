@@ -86,8 +86,11 @@ def test_voters_of_metadata_have_short_turns_and_no_others() -> None:
 
 @pytest.mark.skipif(not os.access(cpu_latency.FILE, os.W_OK), reason="nobody may ask for it here")
 def test_busy_replicas_keep_the_processors_awake_and_quiet_ones_do_not() -> None:
+    # Asked once: to be asked again and again would keep them busy.
+    processes = {seat: ask(seat, "process") for group in GROUPS for seat in seats(group)}
+
     def asks(seat: str) -> bool:
-        files = Path(f"/proc/{ask(seat, 'process')}/fd")
+        files = Path(f"/proc/{processes[seat]}/fd")
         return cpu_latency.FILE in [
             each.readlink() for each in files.iterdir() if each.is_symlink()
         ]
@@ -100,7 +103,7 @@ def test_busy_replicas_keep_the_processors_awake_and_quiet_ones_do_not() -> None
     with connect_sync() as client:
         wait_for(busy, "those that work keep the processors awake")
     wait_for(
-        lambda: not any(asks(seat) for group in GROUPS for seat in seats(group)),
+        lambda: not any(map(asks, processes)),
         "those that do not let them sleep",
     )
 
