@@ -77,20 +77,16 @@ class Sheet:
         made._tails = [row[length:] for row in there]
         return made
 
-    @classmethod
-    def whole(cls, layout: Layout, rows: Sequence[bytes]) -> Self:
-        """These, at least one and all of today's form, to be changed again and again."""
-        made = cls.of(layout, rows)
-        tails = made._tails
-        longest = max(map(len, tails))
-        size = -(-(layout.bytes + longest) // WORD_BYTES) * WORD_BYTES
-        if size * len(rows) > LOOSE_MAX * (layout.bytes * len(rows) + sum(map(len, tails))):
-            return made
-        heads = made._cut.unpack(made._words)
-        bodies = list(map(add, heads, tails))
-        words = array("q", b"".join([each.ljust(size) for each in bodies]))
-        cut = _cuts(size, tuple(map(len, bodies)))
-        return cls(layout, words, (), cut, count=len(rows), bare=made._bare)
+    def whole(self) -> Self:
+        """The same rows, to be changed again and again. All of them are of today's form."""
+        words, tails, size = self._words, self._tails, self._layout.bytes
+        room = -(-(size + max(map(len, tails))) // WORD_BYTES) * WORD_BYTES
+        if room * self._count > LOOSE_MAX * (size * self._count + sum(map(len, tails))):
+            return self
+        bodies = list(map(add, self._cut.unpack(words), tails))
+        words = array("q", b"".join([each.ljust(room) for each in bodies]))
+        cut = _cuts(room, tuple(map(len, bodies)))
+        return type(self)(self._layout, words, (), cut, count=self._count, bare=self._bare)
 
     def copy(self) -> Self:
         """The same rows, to be changed."""

@@ -120,5 +120,5 @@ def replaced(
         sheet.fill("leader_epoch", NO_LEADER_EPOCH)
     rows = sheet.rows(revision, batch.metadata)
     if named is not None and not places:
-        named.left = Left(rows, sheet if known else Sheet.whole(LAYOUT, rows), keep_ms)
+        named.left = Left(rows, sheet if known else sheet.whole(), keep_ms)
     return Replaced(rows, places, grown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -55,7 +54,7 @@ def test_rows_beside_each_other_are_changed_again_and_again(
     rows: list[Row], changes: list[tuple[int, list[str] | None]]
 ) -> None:
     """Each time a copy; with texts, without, and whatever the rows' own lengths are."""
-    sheet = Sheet.whole(LAYOUT, [stored(row) for row in rows])
+    sheet = Sheet.of(LAYOUT, [stored(row) for row in rows]).whole()
     for turn, (number, texts) in enumerate(changes):
         before, unchanged = sheet, sheet.copy()
         notes = [texts[place % len(texts)] if texts else "" for place in range(len(rows))]
@@ -75,19 +74,21 @@ def test_rows_beside_each_other_are_changed_again_and_again(
 @pytest.mark.parametrize("long", [1, 40_000])
 def test_one_long_row_does_not_make_all_of_them_long(long: int) -> None:
     rows = [Row("a", 1, "", 2), Row("b" * long, 3, "", 4)] + [Row("c", 5, "", 6)] * 98
-    sheet = Sheet.whole(LAYOUT, [stored(row) for row in rows])
+    sheet = Sheet.of(LAYOUT, [stored(row) for row in rows]).whole()
     assert len(sheet._words) < 2_000
     sheet.fill("high", 8)
     assert sheet.rows(9) == [stored(dataclasses.replace(row, high=8), 9) for row in rows]
 
 
-@pytest.mark.parametrize("make", [Sheet.of, Sheet.whole])
+@pytest.mark.parametrize("whole", [False, True])
 @given(asked=st.lists(st.tuples(ROWS, st.integers(0, INT_MAX - 1)), min_size=1), other=NUMBERS)
 def test_a_number_is_counted_up_in_every_row(
-    make: Callable[..., Sheet], asked: list[tuple[Row, int]], other: int
+    whole: bool, asked: list[tuple[Row, int]], other: int
 ) -> None:
     rows = [dataclasses.replace(row, low=low, note="") for row, low in asked]
-    sheet = make(LAYOUT, [stored(row) for row in rows])
+    sheet = Sheet.of(LAYOUT, [stored(row) for row in rows])
+    if whole:
+        sheet = sheet.whole()
     sheet.count_up("low")
     sheet.fill("high", other)
     assert sheet.rows(9) == [

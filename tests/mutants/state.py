@@ -284,8 +284,8 @@ STATE: Final = (
         "one-long-row-makes-all-of-a-batch-long",
         "law 18",
         SHEET,
-        "if size * len(rows) > LOOSE_MAX * (",
-        "if size > LOOSE_MAX * size * (",
+        "if room * self._count > LOOSE_MAX * (",
+        "if room > LOOSE_MAX * room * (",
     ),
     Mutant(
         "rows-of-older-layers-are-taken-for-those-of-the-newest",
