@@ -48,8 +48,9 @@ EVERY_PROCESS: Final[Mapping[str, str]] = {
     "RAY_core_worker_internal_heartbeat_ms": "100",
     # By default every raylet, and so every replica, exits 60 s after the head was lost.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
-    # Metrics reach the node's agent every second; by default the first come after 10 s.
-    "RAY_metrics_report_interval_ms": "1000",
+    # Metrics reach the node's agent every 5 s, by default every 10: with 1 s the agents of three
+    # nodes on one machine took a twelfth of a core for it (docs/speed.md).
+    "RAY_metrics_report_interval_ms": "5000",
     # Nothing about a cluster is told to anyone outside.
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray warns on import that a later release leaves CUDA_VISIBLE_DEVICES alone: take that now.

@@ -46,6 +46,6 @@ def test_every_replica_shows_its_numbers(service: LocalCluster) -> None:
         if not missing and len(leaders) == 3:
             break
         assert time.monotonic() < deadline, (sorted(missing)[:5], leaders)
-        time.sleep(0.2)  # the agents report once a second; nothing says when
+        time.sleep(0.2)  # they are reported every five seconds; nothing says when
     assert all(found["term", seat] >= 1 for seat in seats)
     assert service.nodes
