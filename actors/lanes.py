@@ -214,18 +214,14 @@ class QueueLane(Lane, ABC):
             after = self._drain.retry_after_ms(len(self._waiting))
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
-        if runs.flat(kind):
-            body, size = b"", runs.weight_of_flat(kind, operation)
-        else:
-            body = op.encode(operation)
-            size = len(body)
-        if size > REQUEST_BYTES_MAX:
+        body = b"" if runs.flat(kind) else op.encode(operation)
+        if len(body) > REQUEST_BYTES_MAX:
             op.validate(operation)
             raise BY_CODE["INVALID"](
-                f"{op.tag(operation)}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"
+                f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
             )
         future = self._loop.create_future()
-        waiting = Waiting(operation, body, size, future, deadline, (stale, min_revision))
+        waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
         if deadline < self._alarm_at:
             self._wake_at(deadline)
         self._waiting.append(waiting)
@@ -279,28 +275,27 @@ class QueueLane(Lane, ABC):
             fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
 
     def _take(self) -> list[Waiting]:
-        """Everything that waits, up to a request's limits; of many half, when no call is under
-        way, so that from then on one is worked on here while the other is worked on there."""
-        count = min(len(self._waiting), BATCH_ITEMS_MAX)
+        """Everything that waits on the same terms, up to a proposal's limit; of many half, when no
+        call is under way, so that from then on one is worked on here while the other is worked on
+        there."""
+        waiting = self._waiting
+        count = min(len(waiting), BATCH_ITEMS_MAX)
         if count >= HALVED_FROM and not self._under_way:
             count = -(-count // 2)
-        taken: list[Waiting] = []
-        room = REQUEST_BYTES_MAX * 3 // 4
-        for _ in range(count):
-            head = self._waiting.popleft()
-            if head.result.done():  # its caller has given up
-                continue
-            room -= head.size
-            if taken and (room < 0 or head.terms != taken[0].terms):
-                self._waiting.appendleft(head)
-                break
-            taken.append(head)
+        taken = [waiting.popleft() for _ in range(count)]
+        taken = [each for each in taken if not each.result.done()]  # callers may have given up
+        if taken:
+            terms = taken[0].terms
+            alike = [each.terms == terms for each in taken]
+            if not all(alike):
+                other = alike.index(False)
+                waiting.extendleft(reversed(taken[other:]))
+                del taken[other:]
         return taken
 
     async def _work(self) -> None:
         self._starting = False
         batch = self._take()
-        self._pump()
         if not batch:
             return
         self._calls += 1
@@ -309,7 +304,10 @@ class QueueLane(Lane, ABC):
             self._drain.begin(self._loop.time())
         self._under_way[number] = batch
         try:
-            if commands := commands_of(batch):
+            commands, rest = commands_of(batch)
+            self._waiting.extendleft(reversed(rest))
+            self._pump()
+            if commands:
                 await self._carry_out(batch, commands)
         except asyncio.CancelledError:
             for each in batch:
@@ -378,7 +376,7 @@ class CommandLane(QueueLane):
                 # Whose deadline passed meanwhile was told that it was never sent. From here on
                 # the batch is what it is: the same sequence stands for the same commands.
                 if gone(batch, trace):
-                    commands[:] = commands_of(batch)
+                    commands[:], _ = commands_of(batch)  # fewer than before, so all have room
                 proposal = api.Proposal(
                     client=client,
                     sequence=sequence,

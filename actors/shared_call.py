@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from state_machines import op, runs
 from state_machines.errors import (
@@ -24,7 +24,10 @@ from state_machines.errors import (
     Unknown,
     WrongShard,
 )
+from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
+
+ROOM_BYTES: Final = REQUEST_BYTES_MAX * 3 // 4  #: for the operations of one call
 
 
 @dataclass(slots=True)
@@ -33,7 +36,6 @@ class Waiting:
 
     operation: Any
     body: bytes  #: empty for one that may go in a run
-    size: int
     result: asyncio.Future[Any]
     deadline: float
     terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
@@ -59,36 +61,54 @@ def gone(batch: list[Waiting], trace: Trace) -> bool:
     return some
 
 
-def commands_of(batch: list[Waiting]) -> list[api.Command]:
+def commands_of(batch: list[Waiting]) -> tuple[list[api.Command], list[Waiting]]:
     """What a batch says, in order; what follows one of its class goes as a run with it.
 
-    Those that are not valid are told so and leave the batch.
+    Those that are not valid are told so and leave the batch; and so do those at its end for whom
+    there is no room in a request, who are returned.
     """
     if len(batch) == 1:
-        return _alone(batch)
+        return _alone(batch), []
     made: list[api.Command] = []
     valid: list[Waiting] = []
-    for kind, some in itertools.groupby(batch, _kind):
-        same = list(some)
-        body = _run_of(kind, same)
-        if body is None and runs.swept(kind):
-            same = [each for each in same if _valid(each)]
-            body = _run_of(kind, same)
-        if body is not None:
-            made.append(api.Command(tag=op.TAGS[kind], body=body, count=len(same)))
+    room = ROOM_BYTES
+    groups = [list(some) for _, some in itertools.groupby(batch, _kind)]
+    rest: list[Waiting] = []
+    for place, same in enumerate(groups):
+        run = _run_of(same)
+        size = runs.weight_of(run) if run is not None else _weight_of(same)
+        if size > room:
+            fitting, rest = _fitting(same, room, alone=not made)
+            rest = [*rest, *itertools.chain(*groups[place + 1 :])]
+            run, size = _run_of(fitting), _weight_of(fitting)
         else:
-            made += map(_said, same)
-        valid += same
+            fitting = same
+        body = _body_of(run)
+        if body is None and runs.swept(_kind(same[0])):
+            fitting = [each for each in fitting if _valid(each)]
+            body = _body_of(_run_of(fitting))
+        if body is not None:
+            tag = op.tag(fitting[0].operation)
+            made.append(api.Command(tag=tag, body=body, count=len(fitting)))
+        else:
+            made += map(_said, fitting)
+        valid += fitting
+        room -= size
+        if rest:
+            break
     batch[:] = valid
-    return made
+    return made, rest
 
 
 def _alone(batch: list[Waiting]) -> list[api.Command]:
     """The same of a batch of one: what a caller waits for who is alone."""
-    kind: Any = _kind(batch[0])
-    if runs.swept(kind) and not _valid(batch[0]):
-        batch.clear()
-    return [_said(each) for each in batch]
+    one = batch[0]
+    if not runs.swept(_kind(one)) or _valid(one):
+        said = _said(one)
+        if not _too_heavy(one, len(said.body)):
+            return [said]
+    batch.clear()
+    return []
 
 
 def _said(waiting: Waiting) -> api.Command:
@@ -97,15 +117,53 @@ def _said(waiting: Waiting) -> api.Command:
     return api.Command(tag=op.tag(operation), body=waiting.body or op.encode(operation))
 
 
-def _run_of(kind: type, same: Sequence[Waiting]) -> bytes | None:
-    """The body of their run; None if they make none, or one of them is not valid."""
-    if len(same) <= 1 or not runs.flat(kind):
+def _run_of(same: Sequence[Waiting]) -> runs.Run | None:
+    """Their run, unchecked; None if they make none."""
+    if len(same) <= 1 or not runs.flat(_kind(same[0])):
         return None
-    operations = [each.operation for each in same]
+    return runs.of([each.operation for each in same])
+
+
+def _body_of(run: runs.Run | None) -> bytes | None:
+    """The body of a run; None if there is none, or one of its operations is not valid."""
+    if run is None:
+        return None
     try:
-        return runs.sweep(operations) if runs.swept(kind) else runs.pack(operations)
+        return runs.sweep(run) if runs.swept(run.kind) else runs.body_of(run)
     except Invalid:
         return None
+
+
+def _weight_of(some: Sequence[Waiting]) -> int:
+    """How many bytes they take at most."""
+    return sum([len(each.body) or runs.weight(each.operation) for each in some])
+
+
+def _fitting(
+    same: Sequence[Waiting], room: int, *, alone: bool
+) -> tuple[list[Waiting], list[Waiting]]:
+    """Those for whom there is room, and the rest. Who is `alone` goes, whatever it takes, unless
+    that is more than a request has."""
+    fitting: list[Waiting] = []
+    for place, each in enumerate(same):
+        size = _weight_of((each,))
+        if _too_heavy(each, size):
+            continue
+        if size > room and not (alone and not fitting):
+            return fitting, list(same[place:])
+        room -= size
+        fitting.append(each)
+    return fitting, []
+
+
+def _too_heavy(waiting: Waiting, size: int) -> bool:
+    """Whether it takes more than a request may. If so, its caller is told."""
+    if size <= REQUEST_BYTES_MAX:
+        return False
+    if _valid(waiting):
+        said = op.tag(waiting.operation)
+        fail(waiting, Invalid(f"{said}: {size} bytes, the limit is {REQUEST_BYTES_MAX}"))
+    return True
 
 
 def _valid(waiting: Waiting) -> bool:

@@ -209,24 +209,24 @@ class Client(Watches):
 
     # The handful of calls everyone makes; everything else goes through `call`.
 
-    async def put(
+    def put(
         self,
         key: str,
         value: bytes,
         *,
         expected_revision: int | None = None,
         tenant: str = "default",
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
         """Set a key. Returns its revision; Conflict unless at `expected_revision` (0: absent)."""
-        return await self.call(
+        return self.call(
             PutKv(tenant=tenant, key=key, value=value, expected_revision=expected_revision)
         )
 
-    async def get(
+    def get(
         self, key: str, *, tenant: str = "default", stale: bool = False
-    ) -> KvEntry | None:
+    ) -> Coroutine[Any, Any, KvEntry | None]:
         """A key's value and revision, None when there is none."""
-        return await self.call(GetKv(tenant=tenant, key=key), stale=stale)
+        return self.call(GetKv(tenant=tenant, key=key), stale=stale)
 
     async def delete(
         self, key: str, *, expected_revision: int | None = None, tenant: str = "default"

@@ -252,38 +252,45 @@ class _Answers:
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
         replies: list[Any] = []
-        outcomes: Iterable[Any] = self._outcomes(run)
-        if not self._reads:  # of reads each counts before the next is made
-            outcomes = list(outcomes)
-            if not any(issubclass(kind, Rejected) for kind in set(map(type, outcomes))):
-                replies, outcomes = outcomes, ()
+        outcomes: Iterable[Any] = self._read(run) if self._reads else self._apply(run)
+        if not self._reads and not any(
+            issubclass(kind, Rejected) for kind in set(map(type, outcomes))
+        ):
+            replies, outcomes = list(outcomes), ()
         for place, each in enumerate(outcomes):
             if isinstance(each, Rejected):
                 self._refuse(result.refusals.add(place=place), each)
                 continue
             replies.append(each)
-            if self._reads:
+            if self._reads:  # each counts before the next is made
                 self._size += runs.weight(each)
         result.body = runs.pack_replies(run.kind, replies)
         if not self._reads:
             self._size += len(result.body)
 
-    def _outcomes(self, run: runs.Run) -> Iterator[Any]:
-        """A reply or a Rejected for each operation of the run, in order."""
-        at_once = getattr(run.kind, "read_run" if self._reads else "apply_run", None)
-        if at_once is None or self._one_by_one():
-            for each in run.operations():
-                try:
-                    yield self._carried_out(each)
-                except Rejected as error:
-                    yield error
-        elif self._reads:
-            for each in at_once(self._db, self._at, run):
-                yield each if self._size <= REPLY_BYTES_MAX else _too_much()
-        else:
-            self._db.begin()
-            yield from at_once(self._db, self._at, run)
-            self._machine._changes.join(self._db.take_written())
+    def _apply(self, run: runs.Run) -> Sequence[Any]:
+        """A reply or a Rejected for each command of the run, in order."""
+        if not hasattr(run.kind, "apply_run") or self._one_by_one():
+            return list(self._each(run))
+        self._db.begin()
+        outcomes: Sequence[Any] = run.kind.apply_run(self._db, self._at, run)
+        self._machine._changes.join(self._db.take_written())
+        return outcomes
+
+    def _read(self, run: runs.Run) -> Iterator[Any]:
+        """The same of a run of queries."""
+        if not hasattr(run.kind, "read_run") or self._one_by_one():
+            yield from self._each(run)
+            return
+        for each in run.kind.read_run(self._db, self._at, run):
+            yield each if self._size <= REPLY_BYTES_MAX else _too_much()
+
+    def _each(self, run: runs.Run) -> Iterator[Any]:
+        for each in run.operations():
+            try:
+                yield self._carried_out(each)
+            except Rejected as error:
+                yield error
 
     def _one_by_one(self) -> bool:
         """Whether each operation of a run has to be asked for its slot or its tenant."""

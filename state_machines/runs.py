@@ -25,6 +25,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX, INT_MIN, REPLY_BYTES
 from state_machines.wire import api_pb2 as api
 
 SCALAR_BYTES: Final = 9  #: the most that msgpack takes for a number, or in front of a text
+_LONG: Final = frozenset({str, bytes})
 
 Column = Sequence[Any]
 
@@ -92,7 +93,7 @@ def of(operations: Sequence[Any]) -> Run:
 
 def pack(operations: Sequence[Any]) -> bytes:
     """The body of a run of valid operations."""
-    return _body(of(operations))
+    return body_of(of(operations))
 
 
 @cache
@@ -101,23 +102,24 @@ def swept(kind: Any) -> bool:
     return flat(kind) and hasattr(kind, "validate_run")
 
 
-def sweep(operations: Sequence[Any]) -> bytes:
+def sweep(run: Run) -> bytes:
     """The body of a run of operations that nobody has checked.
 
     Raises Invalid unless all are valid, which does not say whose fault it is.
     """
-    run = of(operations)
     for name, _, scalars in _fields(run.kind):
         check_column(run.columns[name], scalars, name)
     validate(run)
     try:
-        return _body(run)
+        return body_of(run)
     except UnicodeEncodeError:
         raise Invalid("body: not UTF-8") from None
 
 
-def _body(run: Run) -> bytes:
-    """A column that says what the field says by default is left out."""
+def body_of(run: Run) -> bytes:
+    """The body of a run of valid operations.
+
+    A column that says what the field says by default is left out."""
     return packing.pack_columns(
         {
             name: run.columns[name]
@@ -211,9 +213,16 @@ def weight(some: Any) -> int:
     return len(packing.pack(some))  # pages and lists: a flat query may be answered with much
 
 
-def weight_of_flat(kind: Any, operation: Any) -> int:
-    """`weight` of an operation of this class, which is flat."""
-    return _weight_of(_values(kind)(operation))
+def weight_of(run: Run) -> int:
+    """`weight` of all operations of a run, at the speed of C: up to four times as much."""
+    size = SCALAR_BYTES * len(run.columns) * run.count
+    for column in run.columns.values():
+        kinds = frozenset(map(type, column))
+        if kinds <= _LONG:
+            size += sum(map(len, column)) * (4 if str in kinds else 1)
+        elif not kinds.isdisjoint(_LONG):
+            size += sum([4 * len(each) for each in column if type(each) in _LONG])
+    return size
 
 
 def _weight_of(values: tuple[Any, ...]) -> int:

@@ -24,6 +24,8 @@ from state_machines.tables import Table, Tables
 
 TENANT_BYTES_MAX: Final = 64
 STEP_PAIRS: Final = 64  #: pairs read at once: a value may have 1 MiB
+STEP_PAIRS_SMALL: Final = 256  #: the same, if those of the step before were small:
+STEP_BYTES: Final = 256 << 10  #: so many bytes in all
 KEY_BYTES_MAX: Final = 400  #: with the tenant it fits a key of the state whole, so order is exact
 
 
@@ -50,6 +52,14 @@ FLOORS: Final = Table("metadata.kv_floor", KvFloor, key=("tenant", "key"))
 KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"), revision_field="revision")
 
 _KEY, _VALUE, _REVISION = map(packing.field_names(Kv).index, ("key", "value", "revision"))
+
+_FIVE_BYTES: Final = range(1 << 16, 1 << 31)
+"""Indexes that msgpack packs into five bytes, lowest last: they compare as the numbers do.
+
+A row ends with its revision, and the last five bytes of one with a smaller one are either less than
+those of the index, or say nothing, if the revision takes fewer and what is in front of it comes
+with them. Longer ones, which would look less, are far from all of these indexes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,54 +127,73 @@ def put_pair(
 
 def put_pairs(
     db: Tables, at: Stamp, rows: Iterable[tuple[str, str, bytes, int | None]]
-) -> Iterator[int | Conflict]:
+) -> list[int | Conflict]:
     """`put_pair` for each row (tenant, key, value, expected). The hottest row of its kind: handled
     as plain values, many at a time."""
-    pack, entry = db.pack, db.revision
-    left = iter(rows)
-    while some := tuple(itertools.islice(left, STEP_PAIRS)):
+    pack, entry, index = db.pack, db.revision, at.index
+    outcomes: list[int | Conflict] = []
+    left, step = iter(rows), STEP_PAIRS
+    while some := tuple(itertools.islice(left, step)):
         places = tuple([(tenant, key) for tenant, key, _, _ in some])
         before = db.store.get_many(KV.name, places)
-        twice = len(set(places)) < len(places)
-        if not twice and all(row[3] is None for row in some) and _older(db, at, places, before):
-            index = at.index
+        size = sum(map(len, filter(None, before)))
+        step = STEP_PAIRS if size > STEP_BYTES else STEP_PAIRS_SMALL
+        anyhow = [row[3] for row in some].count(None) == len(some)
+        if anyhow and len(set(places)) == len(places) and _older(db, at, places, before):
             settled = [pack((entry, (tenant, key, value, index))) for tenant, key, value, _ in some]
-            db.settle_many(KV.name, places, settled)
-            yield from itertools.repeat(index, len(some))
+            db.settle_many(KV.name, places, settled, sum(map(len, settled)) - size)
+            outcomes += [index] * len(some)
+        else:
+            outcomes += _put_each(db, at, some, places, before)
+    return outcomes
+
+
+def _put_each(
+    db: Tables,
+    at: Stamp,
+    some: Sequence[tuple[str, str, bytes, int | None]],
+    places: tuple[tuple[str, str], ...],
+    before: Sequence[bytes | None],
+) -> list[int | Conflict]:
+    """The same of rows that name a key twice, expect a revision, or meet one of this entry."""
+    # What these have put themselves, if they name a key twice.
+    again: dict[tuple[str, str], bytes] | None = {} if len(set(places)) < len(places) else None
+    done: list[tuple[Part, ...]] = []
+    written: list[bytes] = []
+    outcomes: list[int | Conflict] = []
+    for place, (tenant, key, value, expected), stored in zip(places, some, before, strict=True):
+        old = stored if again is None else again.get(place, stored)
+        try:
+            revision = _next_revision(db, at, place, old, expected)
+        except Conflict as error:
+            outcomes.append(error)
             continue
-        # What these have put themselves, if they name a key twice.
-        again: dict[tuple[str, str], bytes] | None = {} if twice else None
-        done: list[tuple[Part, ...]] = []
-        written: list[bytes] = []
-        outcomes: list[int | Conflict] = []
-        for place, (tenant, key, value, expected), stored in zip(places, some, before, strict=True):
-            old = stored if again is None else again.get(place, stored)
-            try:
-                revision = _next_revision(db, at, place, old, expected)
-            except Conflict as error:
-                outcomes.append(error)
-                continue
-            row = pack((entry, (tenant, key, value, revision)))
-            done.append(place)
-            written.append(row)
-            outcomes.append(revision)
-            if again is not None:
-                again[place] = row
-        db.settle_many(KV.name, places if len(done) == len(places) else tuple(done), written)
-        yield from outcomes
+        row = db.pack((db.revision, (tenant, key, value, revision)))
+        done.append(place)
+        written.append(row)
+        outcomes.append(revision)
+        if again is not None:
+            again[place] = row
+    db.settle_many(KV.name, places if len(done) == len(places) else tuple(done), written)
+    return outcomes
 
 
 def _older(
     db: Tables, at: Stamp, places: Sequence[tuple[str, str]], before: Sequence[bytes | None]
 ) -> bool:
     """Whether this entry's index is a new revision for all these pairs, as it mostly is."""
-    unpack = packing.unpack_values
-    found = [unpack(row)[1][_REVISION] for row in before if row is not None]
-    if len(found) < len(places):
+    there = [row for row in before if row is not None]
+    if len(there) < len(places):
         new = tuple([place for place, row in zip(places, before, strict=True) if row is None])
         if any(db.store.get_many(FLOORS.name, new)):
             return False
-    return max(found, default=0) < at.index
+    if not there:
+        return True
+    if at.index in _FIVE_BYTES and max([row[-5:] for row in there]) < packing.pack(at.index):
+        return True
+    unpack = packing.unpack_values
+    newest: int = max([unpack(row)[1][_REVISION] for row in there])
+    return newest < at.index
 
 
 def _next_revision(
@@ -229,7 +258,7 @@ class PutKv:
         return put_pair(db, at, self.tenant, self.key, self.value, self.expected_revision)
 
     @classmethod
-    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[int | Conflict]:
+    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[int | Conflict]:
         """The same of a run."""
         return put_pairs(db, at, run.rows("tenant", "key", "value", "expected_revision"))
 

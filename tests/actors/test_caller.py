@@ -81,6 +81,31 @@ async def test_a_proposal_keeps_the_limit_of_bytes() -> None:
 
 
 @in_virtual_time
+async def test_what_is_cut_at_the_limit_of_bytes_goes_on_in_its_order() -> None:
+    script = Script()
+    async with calling(script) as caller:
+        sizes = [VALUE_BYTES_MAX // each for each in (1, 3, 1, 9, 2, 1, 1, 7, 1, 1)]
+        puts = [put(f"k{n}", b"x" * size) for n, size in enumerate(sizes)]
+        given = await asyncio.gather(*map(caller.call, puts))
+    assert given == sorted(given)
+    assert len(script.proposals) > 2
+
+
+@in_virtual_time
+async def test_one_that_no_request_has_room_for_is_told_and_the_others_go() -> None:
+    script = Script()
+    async with calling(script) as caller:
+        huge = put("k", bytes(REQUEST_BYTES_MAX))
+        alone = await asyncio.gather(caller.call(huge), return_exceptions=True)
+        puts = [put("a"), huge, put("b"), put("c", "no bytes")]  # type: ignore[arg-type]
+        among = await asyncio.gather(*map(caller.call, puts), return_exceptions=True)
+    said = [str(each) for each in (*alone, among[1], among[3])]
+    limit = f"value: {REQUEST_BYTES_MAX} bytes, the limit is {VALUE_BYTES_MAX}"
+    assert said == [limit, limit, "value: bytes is wanted, not str"]
+    assert [among[0], among[2]] == [1, 2]
+
+
+@in_virtual_time
 async def test_queries_that_want_different_states_do_not_share_a_call() -> None:
     script = Script()
     async with calling(script) as caller:

@@ -9,7 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_machines.errors import Conflict, NotFound
-from state_machines.metadata.kv import DeleteKv, GetKv, KvPage, PutKv, RangeKv
+from state_machines.metadata.kv import (
+    KV,
+    STEP_BYTES,
+    STEP_PAIRS,
+    STEP_PAIRS_SMALL,
+    DeleteKv,
+    GetKv,
+    Kv,
+    KvPage,
+    PutKv,
+    RangeKv,
+    put_pairs,
+)
+from state_machines.op import Stamp
+from state_machines.tables import Tables
+from storage.memory import MemoryKeyValue
 from tests.machine.alone import Group
 
 
@@ -107,3 +122,37 @@ def test_any_token_gives_a_page_of_this_tenant(after: bytes) -> None:
     group.together(put("a"), put("b"), PutKv(tenant="zz", key="c", value=b""))
     page: KvPage = group.ask(RangeKv(after=after))
     assert {each.key for each in page.entries} <= {"a", "b"}
+
+
+REVISIONS = st.integers(1, 300) | st.integers(65_400, 66_000) | st.integers(16_777_000, 16_778_000)
+TAILS = st.sampled_from(
+    (b"", b"\xcd", b"\xce", b"\xcf", b"\xce\x00\x01\x00", b"\xff" * 5, b"\x00" * 5)
+)
+
+
+@given(
+    rows=st.lists(st.tuples(TAILS, REVISIONS), min_size=1, max_size=6),
+    index=REVISIONS,
+)
+def test_puts_of_a_run_are_above_what_was_there_whatever_rows_end_with(
+    rows: list[tuple[bytes, int]], index: int
+) -> None:
+    store = MemoryKeyValue()
+    before = Tables(store, 1)
+    keys = [f"k{number}" for number in range(len(rows))]
+    for key, (value, revision) in zip(keys, rows, strict=True):
+        before.put(KV, Kv("default", key, value, revision))
+    db, at = Tables(store, index), Stamp(index, 0)
+    db.begin()
+    given_out = put_pairs(db, at, [("default", key, b"new", None) for key in keys])
+    assert given_out == [max(index, revision + 1) for _, revision in rows]
+
+
+@pytest.mark.parametrize("size", [1, STEP_BYTES // STEP_PAIRS])
+def test_a_long_run_that_names_keys_again_gives_each_its_next_revision(size: int) -> None:
+    db, at = Tables(MemoryKeyValue(), 70_000), Stamp(70_000, 0)
+    count = STEP_PAIRS + STEP_PAIRS_SMALL + 5
+    keys = [f"k{number}" for number in range(count)] * 3
+    db.begin()
+    given_out = put_pairs(db, at, [("default", key, b"x" * size, None) for key in keys])
+    assert given_out == [70_000] * count + [70_001] * count + [70_002] * count

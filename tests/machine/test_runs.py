@@ -65,7 +65,9 @@ def test_a_run_of_any_flat_class_survives_the_wire(data: st.DataObject) -> None:
         run = runs.unpack(cls, len(same), runs.pack(same))
         assert run.operations() == same
         assert runs.pack(run.operations()) == runs.pack(same), "the same bytes twice"
-        assert len(runs.pack(same)) <= sum(map(runs.weight, same)) + 300
+        weight = sum(map(runs.weight, same))
+        assert len(runs.pack(same)) <= weight + 300
+        assert weight <= runs.weight_of(runs.of(same)) <= 4 * weight
 
 
 KEYS = st.sampled_from(["a", "b", "c", "ä", "x" * 300])

@@ -361,8 +361,8 @@ STATE: Final = (
         "a-batch-of-puts-does-not-see-what-it-has-put-itself",
         "law 9",
         "state_machines.metadata.kv",
-        "                again[place] = row\n",
-        "                again[place] = again.get(place, row)\n",
+        "            again[place] = row\n",
+        "            again[place] = again.get(place, row)\n",
     ),
     Mutant(
         "many-reads-find-what-was-deleted",
@@ -391,7 +391,7 @@ STATE: Final = (
         "a-run-of-puts-gives-a-revision-twice",
         "law 7",
         "state_machines.metadata.kv",
-        "    return max(found, default=0) < at.index\n",
+        "    return newest < at.index\n",
         "    return True\n",
     ),
     Mutant(
