@@ -54,11 +54,11 @@ KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"), revision_field="revi
 _KEY, _VALUE, _REVISION = map(packing.field_names(Kv).index, ("key", "value", "revision"))
 
 _FIVE_BYTES: Final = range(1 << 16, 1 << 31)
-"""Indexes that msgpack packs into five bytes, lowest last: they compare as the numbers do.
+"""Indexes that msgpack packs into five bytes, highest first: packed they compare as numbers do.
 
-A row ends with its revision, and the last five bytes of one with a smaller one are either less than
-those of the index, or say nothing, if the revision takes fewer and what is in front of it comes
-with them. Longer ones, which would look less, are far from all of these indexes.
+A row ends with its revision. If its last five bytes are less than those of such an index, so is its
+revision: it was packed into five as well; or into fewer, and is below all of these; or into nine,
+but no revision is ahead of its entry by as much as that takes.
 """
 
 
@@ -189,6 +189,7 @@ def _older(
             return False
     if not there:
         return True
+    # Unpacking a row, value and all, takes five times as long.
     if at.index in _FIVE_BYTES and max([row[-5:] for row in there]) < packing.pack(at.index):
         return True
     unpack = packing.unpack_values
