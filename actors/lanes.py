@@ -282,15 +282,15 @@ class QueueLane(Lane, ABC):
         count = min(len(waiting), BATCH_ITEMS_MAX)
         if count >= HALVED_FROM and not self._under_way:
             count = -(-count // 2)
-        taken = [waiting.popleft() for _ in range(count)]
-        taken = [each for each in taken if not each.result.done()]  # callers may have given up
-        if taken:
-            terms = taken[0].terms
-            alike = [each.terms == terms for each in taken]
-            if not all(alike):
-                other = alike.index(False)
-                waiting.extendleft(reversed(taken[other:]))
-                del taken[other:]
+        taken: list[Waiting] = []
+        for _ in range(count):
+            head = waiting.popleft()
+            if head.result.done():  # its caller has given up
+                continue
+            if taken and head.terms != taken[0].terms:
+                waiting.appendleft(head)
+                break
+            taken.append(head)
         return taken
 
     async def _work(self) -> None:
