@@ -119,3 +119,29 @@ def test_a_watcher_is_told_of_each_write_once_in_order_and_of_nothing_else(
         assert getattr(verdict, wrong), verdict
     else:
         assert verdict.fine, verdict.wrong()
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ([[7], [9, "register.1", "c"]], False),  # he began after the entry that wrote both
+        ([[5], [5, "mark", ""], [7], [9, "register.1", "c"]], False),  # that one was compacted
+        ([[5], [7, "register.1", "a"], [9, "register.1", "c"]], True),
+    ],
+)
+def test_who_began_after_an_entry_is_not_told_of_the_second_write_in_it(
+    told: list[list[object]], wrong: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "c0.watch"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    verdict = check(
+        [
+            done("put", "register.1", ("a", None), 7, 1),
+            done("put", "register.1", ("b", None), 8, 3),  # of entry 7, as the first
+            done("put", "register.1", ("c", None), 9, 5),
+            end("get", "register.1", ("c", 9)),
+        ],
+        [path],
+    )
+    assert bool(verdict.lost) is wrong, verdict
+    assert verdict.fine is not wrong
