@@ -72,27 +72,24 @@ def commands_of(batch: list[Waiting]) -> tuple[list[api.Command], list[Waiting]]
     made: list[api.Command] = []
     valid: list[Waiting] = []
     room = ROOM_BYTES
-    groups = [list(some) for _, some in itertools.groupby(batch, _kind)]
     rest: list[Waiting] = []
-    for place, same in enumerate(groups):
-        run = _run_of(same)
+    groups = [(kind, list(some)) for kind, some in itertools.groupby(batch, _kind)]
+    for place, (kind, every) in enumerate(groups):
+        same, run = every, _run_of(every)
         size = runs.weight_of(run) if run is not None else _weight_of(same)
         if size > room:
-            fitting, rest = _fitting(same, room, alone=not made)
-            rest = [*rest, *itertools.chain(*groups[place + 1 :])]
-            run, size = _run_of(fitting), _weight_of(fitting)
-        else:
-            fitting = same
+            same, rest = _fitting(every, room, alone=not made)
+            rest += [each for _, later in groups[place + 1 :] for each in later]
+            run, size = _run_of(same), _weight_of(same)
         body = _body_of(run)
-        if body is None and runs.swept(_kind(same[0])):
-            fitting = [each for each in fitting if _valid(each)]
-            body = _body_of(_run_of(fitting))
+        if body is None and runs.swept(kind):
+            same = [each for each in same if _valid(each)]
+            body = _body_of(_run_of(same))
         if body is not None:
-            tag = op.tag(fitting[0].operation)
-            made.append(api.Command(tag=tag, body=body, count=len(fitting)))
+            made.append(api.Command(tag=op.TAGS[kind], body=body, count=len(same)))
         else:
-            made += map(_said, fitting)
-        valid += fitting
+            made += map(_said, same)
+        valid += same
         room -= size
         if rest:
             break

@@ -135,7 +135,7 @@ CLIENTS: Final = (
         "one-that-is-not-valid-goes-with-the-others",
         "law 18",
         "actors.shared_call",
-        "            fitting = [each for each in fitting if _valid(each)]\n",
+        "            same = [each for each in same if _valid(each)]\n",
         "",
     ),
     Mutant(
