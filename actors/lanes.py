@@ -25,14 +25,13 @@ from actors.spread import Spread
 from actors.within import within
 from state_machines import op, runs
 from state_machines.errors import (
-    BY_CODE,
     MetarayError,
     NoQuorum,
     Overloaded,
     QuotaExceeded,
     Unknown,
 )
-from state_machines.limits import BATCH_ITEMS_MAX, REQUEST_BYTES_MAX
+from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
@@ -215,11 +214,6 @@ class QueueLane(Lane, ABC):
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
         body = b"" if runs.flat(kind) else op.encode(operation)
-        if len(body) > REQUEST_BYTES_MAX:
-            op.validate(operation)
-            raise BY_CODE["INVALID"](
-                f"{op.tag(operation)}: {len(body)} bytes, the limit is {REQUEST_BYTES_MAX}"
-            )
         future = self._loop.create_future()
         waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
         if deadline < self._alarm_at:

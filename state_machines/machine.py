@@ -252,11 +252,13 @@ class _Answers:
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
         replies: list[Any] = []
-        outcomes: Iterable[Any] = self._read(run) if self._reads else self._apply(run)
-        if not self._reads and not any(
-            issubclass(kind, Rejected) for kind in set(map(type, outcomes))
-        ):
-            replies, outcomes = list(outcomes), ()
+        outcomes: Iterable[Any]
+        if self._reads:
+            outcomes = self._read(run)
+        else:
+            outcomes = self._apply(run)
+            if not any(issubclass(kind, Rejected) for kind in set(map(type, outcomes))):
+                replies, outcomes = list(outcomes), ()
         for place, each in enumerate(outcomes):
             if isinstance(each, Rejected):
                 self._refuse(result.refusals.add(place=place), each)

@@ -91,11 +91,6 @@ def of(operations: Sequence[Any]) -> Run:
     return Run(kind, len(operations), dict(zip(names, columns, strict=True)))
 
 
-def pack(operations: Sequence[Any]) -> bytes:
-    """The body of a run of valid operations."""
-    return body_of(of(operations))
-
-
 @cache
 def swept(kind: Any) -> bool:
     """Whether operations of this class are checked many at a time, by `sweep`."""
@@ -119,7 +114,8 @@ def sweep(run: Run) -> bytes:
 def body_of(run: Run) -> bytes:
     """The body of a run of valid operations.
 
-    A column that says what the field says by default is left out."""
+    A column that says what the field says by default is left out.
+    """
     return packing.pack_columns(
         {
             name: run.columns[name]
@@ -218,10 +214,8 @@ def weight_of(run: Run) -> int:
     size = SCALAR_BYTES * len(run.columns) * run.count
     for column in run.columns.values():
         kinds = frozenset(map(type, column))
-        if kinds <= _LONG:
-            size += sum(map(len, column)) * (4 if str in kinds else 1)
-        elif not kinds.isdisjoint(_LONG):
-            size += sum([4 * len(each) for each in column if type(each) in _LONG])
+        long = column if kinds <= _LONG else [each for each in column if type(each) in _LONG]
+        size += sum(map(len, long)) * (4 if str in kinds else 1)
     return size
 
 

@@ -53,7 +53,7 @@ def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> C
 
 def run_of(tenants: list[str]) -> runs.Run:
     operations = [OpenSession(tenant=each, client_id="c", broker="b") for each in tenants]
-    return runs.unpack(OpenSession, len(operations), runs.pack(operations))
+    return runs.unpack(OpenSession, len(operations), runs.body_of(runs.of(operations)))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from state_machines.errors import (
 )
 from state_machines.limits import REQUEST_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.metadata.kv_batch import KvItem, PutAllKv
 from state_machines.offset.offset import CommitOffsets
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import HANG, Call, Script, calling, once, put
@@ -103,6 +104,22 @@ async def test_one_that_no_request_has_room_for_is_told_and_the_others_go() -> N
     limit = f"value: {REQUEST_BYTES_MAX} bytes, the limit is {VALUE_BYTES_MAX}"
     assert said == [limit, limit, "value: bytes is wanted, not str"]
     assert [among[0], among[2]] == [1, 2]
+
+
+@in_virtual_time
+async def test_valid_items_that_are_too_much_for_a_request_are_told_with_the_limit() -> None:
+    script = Script()
+    async with calling(script) as caller:
+        items = tuple([KvItem(key=f"k{n}", value=bytes(VALUE_BYTES_MAX)) for n in range(4)])
+        many = PutAllKv(items=items)
+        asked = [put("a"), put("b"), many, put("c")]
+        alone = await asyncio.gather(caller.call(many), return_exceptions=True)
+        among = await asyncio.gather(*map(caller.call, asked), return_exceptions=True)
+    for told in (*alone, among.pop(2)):
+        assert isinstance(told, Invalid)
+        assert str(told).startswith("metadata.kv.put_all: 4194")
+        assert str(told).endswith(f"bytes, the limit is {REQUEST_BYTES_MAX}")
+    assert among == [1, 2, 3]
 
 
 @in_virtual_time

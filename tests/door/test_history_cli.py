@@ -41,7 +41,9 @@ def entry(index: int, *operations: Any, client: int = 7, at_ms: int = 0) -> byte
 
 
 def run_of(operations: Sequence[Any]) -> api.Command:
-    return api.Command(tag=op.tag(operations[0]), body=runs.pack(operations), count=len(operations))
+    return api.Command(
+        tag=op.tag(operations[0]), body=runs.body_of(runs.of(operations)), count=len(operations)
+    )
 
 
 def rows_of(*entries: bytes, group: str = "metadata-0") -> list[dict[str, Any]]:

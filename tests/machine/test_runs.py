@@ -30,7 +30,9 @@ KINDS = sorted({op.kind(cls) for cls in op.COMMANDS.values() if runs.flat(cls)} 
 def wire(operations: Sequence[Any], count: int | None = None) -> api.Command:
     """Some operations of one class as a run."""
     said = len(operations) if count is None else count
-    return api.Command(tag=op.tag(operations[0]), body=runs.pack(operations), count=said)
+    return api.Command(
+        tag=op.tag(operations[0]), body=runs.body_of(runs.of(operations)), count=said
+    )
 
 
 def carried_out(group: Group, operations: Sequence[Any]) -> list[Any]:
@@ -62,11 +64,12 @@ def test_a_run_of_any_flat_class_survives_the_wire(data: st.DataObject) -> None:
     classes: set[Any] = {type(each) for each in made}
     for cls in filter(runs.flat, classes):
         same = [each for each in made if type(each) is cls]
-        run = runs.unpack(cls, len(same), runs.pack(same))
+        body = runs.body_of(runs.of(same))
+        run = runs.unpack(cls, len(same), body)
         assert run.operations() == same
-        assert runs.pack(run.operations()) == runs.pack(same), "the same bytes twice"
+        assert runs.body_of(runs.of(run.operations())) == body, "the same bytes twice"
         weight = sum(map(runs.weight, same))
-        assert len(runs.pack(same)) <= weight + 300
+        assert len(body) <= weight + 300
         assert weight <= runs.weight_of(runs.of(same)) <= 4 * weight
 
 
