@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from zlib import crc32
 
 from google.protobuf.message import DecodeError
+from isal.isal_zlib import crc32
 
 from actors.storage_thread import StorageThread
 from actors.transport import Transport

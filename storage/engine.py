@@ -26,7 +26,8 @@ from pathlib import Path
 from struct import Struct
 from types import TracebackType
 from typing import Protocol, Self
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from storage.errors import BadKey, CorruptRecord
 

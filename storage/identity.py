@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from state_machines.raft.messages import Configuration
 from storage import filesystem

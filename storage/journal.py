@@ -31,7 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from storage.errors import CorruptLog, CorruptRecord
 

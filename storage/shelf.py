@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from storage import filesystem
 from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
 from typing import Protocol
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from state_machines.raft.messages import SnapshotMeta
 from state_machines.wire.codec import WireError, decode_meta

@@ -11,10 +11,10 @@ Whatever is wrong with a frame ends its connection: there is no place to go on f
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from isal.isal_zlib import crc32
 
 from state_machines.errors import Invalid
 from state_machines.wire import link_pb2 as link
@@ -28,7 +28,7 @@ HEADER_BYTES: Final = HEADER.size
 def pack(frame: link.Frame) -> bytes:
     """The bytes of a frame with its header."""
     data = frame.SerializeToString()
-    return HEADER.pack(len(data), zlib.crc32(data)) + data
+    return HEADER.pack(len(data), crc32(data)) + data
 
 
 class FrameReader:
@@ -69,7 +69,7 @@ class FrameReader:
                 break
             at = begin + length
             frame = bytes(data[begin:at])
-            if zlib.crc32(frame) != crc:
+            if crc32(frame) != crc:
                 raise Invalid("frame: its checksum does not match")
             try:
                 frames.append(link.Frame.FromString(frame))
