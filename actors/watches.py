@@ -172,6 +172,7 @@ class History:
                     del self._logs[place]
             self.changes -= len(gone.changes)
             self.bytes -= gone.size
+            gone.changes = Changes()  # logs are cut late: rows had gone by thousands, all at once
 
     def _too_much(self, oldest: Entry) -> bool:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgpack
 import pytest
 
 from actors import storage_jobs
+from actors.config import RaftSettings
 from actors.storage_thread import Haste
 from actors.wanted import Wanted
 from actors.watches import DEFAULTS, History
@@ -69,6 +71,17 @@ def test_it_is_bounded_and_says_what_is_gone(row: bytes) -> None:
     with pytest.raises(Compacted, match="from_revision: 0 is gone"):
         history.after(0, PAIRS, 10)
     assert revisions(history.after(history.floor, PAIRS, 1)[0]) == [history.floor + 1]
+
+
+def test_the_rows_of_what_is_gone_go_with_it() -> None:
+    history = History(0, RaftSettings(history_changes=10))
+    rows = [bytes([each]) * 100 for each in range(30)]
+    for revision, row in enumerate(rows, 1):
+        history.add(revision, Changes.of([("metadata.kv", ("t", "k"), row)]))
+    gone, kept = rows[: history.floor], rows[history.floor :]
+    assert (len(gone), len(kept)) == (20, 10)
+    holders = [sys.getrefcount(row) for row in gone]
+    assert max(holders) < min(sys.getrefcount(row) for row in kept)
 
 
 def test_a_snapshot_begins_a_new_past() -> None:
