@@ -1,14 +1,10 @@
-"""A replica's laws, broken on purpose: a disk that stalls, fails or lies, a lead that goes away."""
+"""A replica's laws, broken on purpose: a core that is wrong, a lead or a call that is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
-import sys
 import threading
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,99 +12,21 @@ from typing import Any
 import pytest
 
 from actors.caller import Caller
-from actors.seat import Seat
-from state_machines import op
 from state_machines.errors import Stopped
-from state_machines.metadata.kv import GetKv, PutKv, RangeKv
+from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.offset.offset import CommitOffsets, FetchOffsets
-from state_machines.raft.messages import AppendReply, Configuration, Entry, Message
+from state_machines.raft.messages import Configuration
 from state_machines.wire import api_pb2 as api
-from storage.disk import DiskEngine
-from tests.actors.wires import QUICK, Group, eventually, in_loop, running
-
-
-@asynccontextmanager
-async def stalled(*seats: Seat) -> AsyncIterator[None]:
-    """The storage threads of these seats do nothing, as over a disk that hangs."""
-    gate = threading.Event()
-    entered = [threading.Event() for _ in seats]
-
-    def hang(mine: threading.Event) -> None:
-        mine.set()
-        gate.wait(30)
-
-    waiting = []
-    for seat, mine in zip(seats, entered, strict=True):
-        assert seat.replica is not None
-        waiting.append(
-            asyncio.ensure_future(seat.replica.storage.run(functools.partial(hang, mine)))
-        )
-    await eventually(lambda: all(each.is_set() for each in entered))
-    try:
-        yield
-    finally:
-        gate.set()
-        await asyncio.gather(*waiting)
-
-
-def status(seat: Seat) -> dict[str, Any]:
-    assert seat.replica is not None
-    return seat.replica.status()
-
-
-def has_applied(seat: Seat, index: int) -> bool:
-    return bool(status(seat)["applied"] >= index)
-
-
-async def time_passes(seat: Seat, ticks: int) -> None:
-    """Wait until this replica's core was told of so many ticks."""
-    assert seat.replica is not None
-    core, seen, plain = seat.replica.core, 0, seat.replica.core.tick
-
-    def counted() -> None:
-        nonlocal seen
-        seen += 1
-        plain()
-
-    core.tick = counted  # type: ignore[method-assign]
-    try:
-        await eventually(lambda: seen >= ticks)
-    finally:
-        core.tick = plain  # type: ignore[method-assign]
-
-
-def put_request(key: str, client: int, sequence: int, timeout_ms: int = 20_000) -> bytes:
-    command = PutKv(key=key, value=b"v")
-    return api.ProposeRequest(
-        group="metadata-0",
-        timeout_ms=timeout_ms,
-        proposal=api.Proposal(
-            client=client,
-            sequence=sequence,
-            commands=[api.Command(tag=op.tag(command), body=op.encode(command))],
-        ),
-    ).SerializeToString()
-
-
-def get_request(key: str, **fields: Any) -> bytes:
-    command = op.encode(GetKv(key=key))
-    return api.QueryRequest(
-        group="metadata-0",
-        queries=[api.Command(tag=op.tag(GetKv(key=key)), body=command)],
-        **fields,
-    ).SerializeToString()
-
-
-async def register(seat: Seat) -> int:
-    request = api.ProposeRequest(
-        group="metadata-0",
-        timeout_ms=20_000,
-        proposal=api.Proposal(
-            sequence=9, commands=[api.Command(tag=op.REGISTER_TAG, body=b"\x80")]
-        ),
-    )
-    return api.Reply.FromString(await seat.propose(request.SerializeToString())).client
-
+from tests.actors.at_seat import (
+    get_request,
+    has_applied,
+    put_request,
+    register,
+    stalled,
+    status,
+    time_passes,
+)
+from tests.actors.wires import Group, eventually, in_loop, running
 
 # -- the core -----------------------------------------------------------------------------------
 
@@ -141,193 +59,6 @@ async def test_a_core_that_finds_itself_wrong_stops_the_replica(
         await caller.call(PutKv(key="k", value=b"w"))  # of those that are left
 
 
-# -- the disk -----------------------------------------------------------------------------------
-
-
-@in_loop
-async def test_a_stalled_disk_does_not_stop_heartbeats(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        seats = list(group.wires.living.values())
-        before = [status(seat)["term"] for seat in seats]
-        async with stalled(*seats):
-            write = asyncio.create_task(caller.call(PutKv(key="during", value=b"v")))
-            await time_passes(leader, 5 * QUICK.election_timeout_max_ms // QUICK.tick_ms)
-            assert not write.done()
-            assert [status(seat)["term"] for seat in seats] == before
-            assert status(leader)["role"] == "leader"
-        await write
-        assert (await group.leader()) is leader
-
-
-@in_loop
-async def test_a_promise_does_not_wait_for_the_apply_of_the_entry_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An append carries the commit of the entry before: both are due in one turn. A disk that is
-    busy may hide it once, so some writes are made."""
-    async with running(Group(tmp_path)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        follower = next(seat for seat in group.wires.living.values() if seat is not leader)
-        assert follower.replica is not None
-        transport, machine = follower.replica.transport, follower.replica._machine
-        promised, overtaken = [0], []
-        send, applied = transport.send, machine.apply
-
-        def sends(messages: Iterable[Message]) -> None:
-            nonlocal promised
-            some = list(messages)
-            promised += [each.match_index for each in some if isinstance(each, AppendReply)]
-            send(some)
-
-        def applies(entry: Entry, *known: Any) -> Any:
-            overtaken.append(promised[-1] > entry.index)
-            return applied(entry, *known)
-
-        monkeypatch.setattr(transport, "send", sends)
-        monkeypatch.setattr(machine, "apply", applies)
-        for _ in range(100):
-            await caller.call(PutKv(key="k", value=b"v"))
-            if any(overtaken):
-                break
-        assert any(overtaken)
-
-
-@in_loop
-async def test_a_watch_over_the_leader_that_has_ended_is_renewed(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        follower = next(seat for seat in group.wires.living.values() if seat is not leader)
-        assert follower.replica is not None
-        transport = follower.replica.transport
-
-        def watch() -> asyncio.Task[None] | None:
-            task: asyncio.Task[None] | None = transport._attending[1]  # type: ignore[attr-defined]
-            return task
-
-        await eventually(lambda: watch() is not None)
-        ended = watch()
-        assert ended is not None
-        ended.cancel()
-        await eventually(lambda: watch() is not ended)
-        assert await group.leader() is leader
-
-
-@in_loop
-async def test_a_leader_counts_itself_only_when_its_own_disk_has_it(tmp_path: Path) -> None:
-    async with running(Group(tmp_path, replicas=1)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        async with stalled(leader):
-            write = asyncio.create_task(caller.call(PutKv(key="promised", value=b"v")))
-            await time_passes(leader, 30)
-            assert not write.done()
-            assert status(leader)["commit"] < status(leader)["last_index"]
-        await write
-
-
-@in_loop
-async def test_no_majority_of_disks_is_no_answer(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        async with stalled(*group.followers()):
-            write = asyncio.create_task(caller.call(PutKv(key="promised", value=b"v")))
-            await time_passes(leader, 30)
-            assert not write.done()
-            assert status(leader)["commit"] < status(leader)["last_index"]
-        await write
-
-
-@in_loop
-async def test_two_disks_of_three_are_enough(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        async with stalled(group.followers()[0]):
-            await caller.call(PutKv(key="promised", value=b"v"))
-
-
-FAILING = """
-import asyncio, sys
-from pathlib import Path
-from state_machines.metadata.kv import PutKv
-from tests.actors.wires import Group, running
-
-async def main():
-    async with running(Group(Path(sys.argv[1]), replicas=1)) as (group, caller):
-        await caller.call(PutKv(key="k", value=b"v"))
-        print("acknowledged", flush=True)
-        {fault}
-        for number in range(500):
-            await caller.call(PutKv(key=f"k{{number}}", value=b"v" * 100_000))
-            print("acknowledged", flush=True)
-        print("went on", flush=True)
-
-asyncio.run(main())
-"""
-FULL = """
-        import resource, signal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        (path,) = Path(sys.argv[1]).rglob("log/data.mdb")
-        size = path.stat().st_blocks * 512
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-"""
-BROKEN = """
-        from storage.errors import StorageFailed
-        def fail(*_):
-            raise StorageFailed("log", "fdatasync: Input/output error")
-        group.wires.living["metadata-0/0"].replica.stores.log.save = fail
-"""
-
-
-@pytest.mark.parametrize("fault", [FULL, BROKEN], ids=["the file may not grow", "fsync fails"])
-def test_a_failed_commit_ends_the_process(fault: str, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(
-        [sys.executable, "-c", FAILING.format(fault=fault), str(tmp_path)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 70, ended.stderr[-2_000:]
-    assert "went on" not in ended.stdout
-    acknowledged = ended.stdout.count("acknowledged")
-
-    @in_loop
-    async def reopened() -> None:
-        group = Group(tmp_path, replicas=1)
-        caller = Caller(group.wires, timeout_ms=20_000, rng=Random(1))
-        try:
-            await group.sit("metadata-0/0")
-            page = await caller.call(RangeKv(limit=1_000))
-            assert len(page.entries) >= min(acknowledged, 2)
-            assert len(page.entries) >= acknowledged
-        finally:
-            await caller.close()
-            await group.close()
-
-    reopened()
-
-
-def test_it_does_not_start_without_assertions(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-O", "-c", FAILING.format(fault=""), str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode not in (0, 70)
-    assert "-O" in ended.stderr
-    assert ended.stdout == ""
-
-
 @in_loop
 async def test_a_surprise_after_an_apply_stops_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,55 +78,6 @@ async def test_a_surprise_after_an_apply_stops_its_replica(
         await eventually(lambda: status(leader)["role"] == "stopped")
         assert "that cannot be" in status(leader)["stopped"]
         assert (await caller.call(GetKv(key="k"))).value == b"2"
-
-
-@in_loop
-async def test_a_record_that_lies_stops_its_replica_alone(tmp_path: Path) -> None:
-    async with running(Group(tmp_path)) as (group, caller):
-        for number in range(20):
-            await caller.call(PutKv(key=f"k{number:02}", value=b"right"))
-        leader = await group.leader()
-        liar = group.followers()[0]
-        name = liar.spec.seat
-        await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
-        # What the last flush wrote is still in memory; after one more the disk has to be asked.
-        await caller.call(PutKv(key="later", value=b"right"))
-        await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
-        replica = liar.replica
-        assert replica is not None
-        corrupt(replica.stores.state.engine)
-        for _ in range(3):
-            reply = api.Reply.FromString(
-                await liar.query(get_request("k07", stale=True, timeout_ms=5_000))
-            )
-            assert reply.code == api.STOPPED
-            assert "k07" in reply.detail or "metadata.kv" in reply.detail
-            assert b"right" not in reply.SerializeToString()
-        assert status(liar)["role"] == "stopped"
-        assert liar.hello()["status"] == "stopped"
-        assert "metadata.kv" in liar.hello()["fault"]
-        reply = api.Reply.FromString(await liar.propose(put_request("x", 1, 1)))
-        assert reply.code == api.STOPPED
-        with pytest.raises(Stopped):
-            await liar.export_open(("metadata.node",))
-        await caller.call(PutKv(key="after", value=b"v"))
-        assert (await caller.call(GetKv(key="k07"))).value == b"right"
-        await group.crash(name)
-        back = await group.sit(name)  # it lies at the next start as well
-        assert back.hello()["status"] == "stopped"
-        assert "metadata.kv" in back.hello()["fault"]
-
-
-def corrupt(engine: Any) -> None:
-    """Flip a bit in the stored value of k07, below every checksum."""
-    assert isinstance(engine, DiskEngine)
-    for key, value in list(engine.scan("metadata.kv")):
-        if b"k07" in key:
-            place = value.index(b"right")
-            flipped = value[:place] + b"wrong" + value[place + 5 :]
-            engine.write([("metadata.kv", key, flipped)])
-            return
-    raise AssertionError("no such row")
 
 
 # -- the lead -----------------------------------------------------------------------------------
@@ -492,6 +174,27 @@ async def test_a_stale_read_waits_for_the_revision_it_names(tmp_path: Path) -> N
         reply = api.Reply.FromString(await waits)
         assert b"new" in reply.results[0].body
         assert reply.revision >= later
+
+
+@in_loop
+async def test_a_watch_over_the_leader_that_has_ended_is_renewed(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        leader = await group.leader()
+        follower = next(seat for seat in group.wires.living.values() if seat is not leader)
+        assert follower.replica is not None
+        transport = follower.replica.transport
+
+        def watch() -> asyncio.Task[None] | None:
+            task: asyncio.Task[None] | None = transport._attending[1]  # type: ignore[attr-defined]
+            return task
+
+        await eventually(lambda: watch() is not None)
+        ended = watch()
+        assert ended is not None
+        ended.cancel()
+        await eventually(lambda: watch() is not ended)
+        assert await group.leader() is leader
 
 
 # -- the seat -----------------------------------------------------------------------------------

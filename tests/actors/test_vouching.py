@@ -16,7 +16,7 @@ from state_machines.raft import Configuration, Raft, RaftConfig, SnapshotMeta
 from state_machines.raft.messages import AppendReply, Heartbeat, VoteReply
 from state_machines.wire import api_pb2 as api
 from tests.actors.alone import Alone, code
-from tests.actors.test_replica import get_request
+from tests.actors.at_seat import get_request
 from tests.actors.virtual_time import in_virtual_time, settled
 from tests.actors.wires import Group, Wires, eventually, in_loop
 
