@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from zlib import crc32
 
 import msgpack
-from isal.isal_zlib import crc32
 
 from state_machines import packing
 from state_machines.limits import REQUEST_BYTES_MAX

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
-
-from isal.isal_zlib import crc32
+from zlib import crc32
 
 from state_machines import packing
 from state_machines.errors import Invalid, QuotaExceeded, SessionExpired

@@ -25,8 +25,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
-
-from isal.isal_zlib import crc32
+from zlib import crc32
 
 from state_machines import batch, names, row_key
 from state_machines.batch import Batch, Outcome
