@@ -88,17 +88,17 @@ class Caller:
         if group != "":
             _check_group(group)
         deadline = way.now() + (timeout_ms or self._timeout_ms) / 1000
-        terms = (deadline, stale, min_revision)
         lane = self._lane(group, type(operation)) if group else way.lane
-        if lane is None:
-            if way.swept:
-                op.validate(operation)  # its slot follows from what it says
-            return await self._routed(operation, group, SHARD_MOVES_MAX, terms)
-        try:
-            return await lane.submit(operation, *terms)
-        except WrongShard as error:
-            await self._fetch_map(error.version, deadline)
-        return await self._routed(operation, group, SHARD_MOVES_MAX - 1, terms)
+        moves = SHARD_MOVES_MAX
+        if lane is not None:
+            try:
+                return await lane.submit(operation, deadline, stale, min_revision)
+            except WrongShard as error:
+                await self._fetch_map(error.version, deadline)
+            moves -= 1
+        elif way.swept:
+            op.validate(operation)  # its slot follows from what it says
+        return await self._routed(operation, group, moves, (deadline, stale, min_revision))
 
     async def _routed(
         self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]

@@ -9,7 +9,6 @@ caller's own deadline holds wherever it waits.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +19,16 @@ from typing import Any, Protocol
 
 from actors.admission import Drain
 from actors.partner import Partner
-from actors.shared_call import Trace, Waiting, commands_of, error_of, fail, gone, resolve
+from actors.shared_call import (
+    Trace,
+    UnderWay,
+    Waiting,
+    commands_of,
+    error_of,
+    fail,
+    gone,
+    resolve,
+)
 from actors.spread import Spread
 from actors.within import within
 from state_machines import op, runs
@@ -197,7 +205,7 @@ class QueueLane(Lane, ABC):
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
         self._waiting: deque[Waiting] = deque()
-        self._under_way: dict[int, list[Waiting]] = {}
+        self._under_way: dict[int, UnderWay] = {}
         self._starting = False  # a call is about to take what waits
         self._calls = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -234,13 +242,15 @@ class QueueLane(Lane, ABC):
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
-        for each in itertools.chain(self._waiting, *self._under_way.values()):
-            if each.result.done():
-                continue
-            if each.deadline <= now + NO_TIME_SECONDS:
-                fail(each, self._too_late(each.trace))
-            else:
-                nearest = min(nearest, each.deadline)
+        under_way = [(each.batch, each.trace) for each in self._under_way.values()]
+        for some, trace in [(self._waiting, None), *under_way]:
+            for each in some:
+                if each.result.done():
+                    continue
+                if each.deadline <= now + NO_TIME_SECONDS:
+                    fail(each, self._too_late(trace))
+                else:
+                    nearest = min(nearest, each.deadline)
         if nearest < math.inf:
             self._wake_at(max(nearest, now + LOOK_SECONDS))
 
@@ -296,13 +306,13 @@ class QueueLane(Lane, ABC):
         number = self._calls
         if not self._under_way:
             self._drain.begin(self._loop.time())
-        self._under_way[number] = batch
+        call = self._under_way[number] = UnderWay(batch)
         try:
             commands, rest = commands_of(batch)
             self._waiting.extendleft(reversed(rest))
             self._pump()
             if commands:
-                await self._carry_out(batch, commands)
+                await self._carry_out(call, commands)
         except asyncio.CancelledError:
             for each in batch:
                 fail(each, Unknown(f"{self._group}: the client was closed"))
@@ -317,8 +327,8 @@ class QueueLane(Lane, ABC):
             self._drain.answered(len(batch), self._loop.time())
 
     @abstractmethod
-    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
-        """Make one call for the batch, which says these commands, and settle every operation in
+    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
+        """Make one call for its batch, which says these commands, and settle every operation in
         it."""
 
 
@@ -332,7 +342,8 @@ class CommandLane(QueueLane):
         self._out: set[int] = set()
         self._registering = asyncio.Lock()
 
-    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
+    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
+        batch = call.batch
         deadline = max([each.deadline for each in batch])
         while True:
             trace = Trace(command=True)
@@ -341,7 +352,7 @@ class CommandLane(QueueLane):
             sequence = self._sequence
             self._out.add(sequence)
             try:
-                send = self._sender(client, sequence, batch, trace, commands)
+                send = self._sender(client, sequence, call, trace, commands)
                 reply = await self._attempts(send, deadline, trace)
             finally:
                 if self._client == client:
@@ -358,7 +369,7 @@ class CommandLane(QueueLane):
         self,
         client: int,
         sequence: int,
-        batch: list[Waiting],
+        call: UnderWay,
         trace: Trace,
         commands: list[api.Command],
     ) -> Callable[[str, int], Awaitable[bytes]]:
@@ -369,8 +380,9 @@ class CommandLane(QueueLane):
             if proposal is None:
                 # Whose deadline passed meanwhile was told that it was never sent. From here on
                 # the batch is what it is: the same sequence stands for the same commands.
-                if gone(batch, trace):
-                    commands[:], _ = commands_of(batch)  # fewer than before, so all have room
+                call.trace = trace
+                if gone(call.batch):
+                    commands[:], _ = commands_of(call.batch)  # fewer, so all have room
                 proposal = api.Proposal(
                     client=client,
                     sequence=sequence,
@@ -418,7 +430,8 @@ class QueryLane(QueueLane):
         super().__init__(group, groups, rng)
         self._partner = Partner(group, rng.randrange(2))
 
-    async def _carry_out(self, batch: list[Waiting], commands: list[api.Command]) -> None:
+    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
+        batch = call.batch
         stale, min_revision = batch[0].terms
         trace = Trace(command=False)
         alone = stale
@@ -458,8 +471,7 @@ class QueryLane(QueueLane):
             if vouch is not None:
                 vouch.cancel()
         # Together they were more than one reply may carry; the first of them never is.
-        for each in reversed(resolve(batch, commands, reply, QuotaExceeded)):
-            self._waiting.appendleft(each)
+        self._waiting.extendleft(reversed(resolve(batch, commands, reply, QuotaExceeded)))
 
 
 def _looked_at(vouch: asyncio.Future[bytes]) -> None:

@@ -39,7 +39,6 @@ class Waiting:
     result: asyncio.Future[Any]
     deadline: float
     terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
-    trace: Trace | None = None  # None until it goes with a batch
 
 
 @dataclass(slots=True)
@@ -50,14 +49,20 @@ class Trace:
     attempts: int = 0
 
 
-def gone(batch: list[Waiting], trace: Trace) -> bool:
-    """Whether some of a batch left it, whose callers have been told. The others share its trace
-    from now on."""
+@dataclass(slots=True)
+class UnderWay:
+    """A batch that is being carried out."""
+
+    batch: list[Waiting]
+    trace: Trace | None = None  # None until something may have been sent
+
+
+def gone(batch: list[Waiting]) -> bool:
+    """Whether some have left a batch, whose callers have been told: it is without them now."""
     left = [each for each in batch if not each.result.done()]
-    for each in left:
-        each.trace = trace
     some = len(left) < len(batch)
-    batch[:] = left
+    if some:
+        batch[:] = left
     return some
 
 
@@ -204,8 +209,9 @@ def resolve(
         some = batch[at : at + (command.count or 1)]
         at += len(some)
         answers = _answers(some, command, result, reply)
+        errors = any(issubclass(kind, MetarayError) for kind in frozenset(map(type, answers)))
         for waiting, answer in zip(some, answers, strict=True):
-            if not isinstance(answer, MetarayError):
+            if not errors or not isinstance(answer, MetarayError):
                 if not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)

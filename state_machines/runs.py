@@ -266,7 +266,11 @@ def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
     if made is None:
         if len(found) != count:
             raise Invalid(f"reply: {len(found)} replies came to {count} operations")
-        decode_one = packing.decoder(op.reply_type(kind))
+        hint = op.reply_type(kind)
+        if scalars := _scalars(hint):
+            check_column(found, scalars, "reply")
+            return found
+        decode_one = packing.decoder(hint)
         return [decode_one(each, "reply") for each in found]
     nothing, *columns = found or [None]
     if type(nothing) is not list or len(columns) not in (0, len(fields(made))):

@@ -268,6 +268,13 @@ def test_replies_that_do_not_fit_are_invalid(body: bytes) -> None:
         runs.unpack_replies(GetKv, 2, body)
 
 
+@pytest.mark.parametrize("replies", [[1], [1, None], [1, "2"], [1, True], [1, 2**63], [1, [2]]])
+def test_numbers_that_do_not_fit_are_invalid(replies: list[Any]) -> None:
+    assert runs.unpack_replies(PutKv, 2, packing.pack((1, 2))) == [1, 2]
+    with pytest.raises(Invalid, match=r"^reply"):
+        runs.unpack_replies(PutKv, 2, msgpack.packb(replies))
+
+
 def test_a_run_and_singles_share_a_proposal() -> None:
     group = Group("metadata")
     proposal = group.proposal(PutKv(key="one", value=b"1"))
