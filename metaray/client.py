@@ -218,7 +218,7 @@ class Client(Watches):
         tenant: str = "default",
     ) -> Coroutine[Any, Any, int]:
         """Set a key. Returns its revision; Conflict unless at `expected_revision` (0: absent)."""
-        return self._open().call(
+        return self.call(
             PutKv(tenant=tenant, key=key, value=value, expected_revision=expected_revision)
         )
 
@@ -226,7 +226,7 @@ class Client(Watches):
         self, key: str, *, tenant: str = "default", stale: bool = False
     ) -> Coroutine[Any, Any, KvEntry | None]:
         """A key's value and revision, None when there is none."""
-        return self._open().call(GetKv(tenant=tenant, key=key), stale=stale)
+        return self.call(GetKv(tenant=tenant, key=key), stale=stale)
 
     async def delete(
         self, key: str, *, expected_revision: int | None = None, tenant: str = "default"
