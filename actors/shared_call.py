@@ -61,8 +61,7 @@ def gone(batch: list[Waiting]) -> bool:
     """Whether some have left a batch, whose callers have been told: it is without them now."""
     left = [each for each in batch if not each.result.done()]
     some = len(left) < len(batch)
-    if some:
-        batch[:] = left
+    batch[:] = left
     return some
 
 
@@ -209,9 +208,8 @@ def resolve(
         some = batch[at : at + (command.count or 1)]
         at += len(some)
         answers = _answers(some, command, result, reply)
-        errors = any(issubclass(kind, MetarayError) for kind in frozenset(map(type, answers)))
         for waiting, answer in zip(some, answers, strict=True):
-            if not errors or not isinstance(answer, MetarayError):
+            if not isinstance(answer, MetarayError):
                 if not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)

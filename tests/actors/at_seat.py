@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from actors.seat import Seat
-from state_machines import op
+from state_machines.clients import RegisterClient
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.wires import eventually
+from tests.machine.alone import wire
 
 
 @asynccontextmanager
@@ -67,33 +68,22 @@ async def time_passes(seat: Seat, ticks: int) -> None:
 
 
 def put_request(key: str, client: int, sequence: int, timeout_ms: int = 20_000) -> bytes:
-    command = PutKv(key=key, value=b"v")
-    return api.ProposeRequest(
-        group="metadata-0",
-        timeout_ms=timeout_ms,
-        proposal=api.Proposal(
-            client=client,
-            sequence=sequence,
-            commands=[api.Command(tag=op.tag(command), body=op.encode(command))],
-        ),
-    ).SerializeToString()
+    commands = [wire(PutKv(key=key, value=b"v"))]
+    proposal = api.Proposal(client=client, sequence=sequence, commands=commands)
+    return _proposing(proposal, timeout_ms)
 
 
 def get_request(key: str, **fields: Any) -> bytes:
-    command = op.encode(GetKv(key=key))
-    return api.QueryRequest(
-        group="metadata-0",
-        queries=[api.Command(tag=op.tag(GetKv(key=key)), body=command)],
-        **fields,
-    ).SerializeToString()
+    queries = [wire(GetKv(key=key))]
+    return api.QueryRequest(group="metadata-0", queries=queries, **fields).SerializeToString()
 
 
 async def register(seat: Seat) -> int:
-    request = api.ProposeRequest(
-        group="metadata-0",
-        timeout_ms=20_000,
-        proposal=api.Proposal(
-            sequence=9, commands=[api.Command(tag=op.REGISTER_TAG, body=b"\x80")]
-        ),
-    )
-    return api.Reply.FromString(await seat.propose(request.SerializeToString())).client
+    proposal = api.Proposal(sequence=9, commands=[wire(RegisterClient())])
+    return api.Reply.FromString(await seat.propose(_proposing(proposal, 20_000))).client
+
+
+def _proposing(proposal: api.Proposal, timeout_ms: int) -> bytes:
+    return api.ProposeRequest(
+        group="metadata-0", timeout_ms=timeout_ms, proposal=proposal
+    ).SerializeToString()

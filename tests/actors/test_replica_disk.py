@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from actors.caller import Caller
+from actors.seat import Seat
 from state_machines.errors import Stopped
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.raft.messages import AppendReply, Entry, Message
@@ -79,30 +80,29 @@ async def test_a_promise_does_not_wait_for_the_apply_of_the_entry_before(
         assert any(overtaken)
 
 
+async def nothing_is_agreed_on_over(leader: Seat, caller: Caller, *seats: Seat) -> None:
+    """A write has no answer while the disks of these seats are stalled, and has one after."""
+    async with stalled(*seats):
+        write = asyncio.create_task(caller.call(PutKv(key="promised", value=b"v")))
+        await time_passes(leader, 30)
+        assert not write.done()
+        assert status(leader)["commit"] < status(leader)["last_index"]
+    await write
+
+
 @in_loop
 async def test_a_leader_counts_itself_only_when_its_own_disk_has_it(tmp_path: Path) -> None:
     async with running(Group(tmp_path, replicas=1)) as (group, caller):
         await caller.call(PutKv(key="k", value=b"v"))
         leader = await group.leader()
-        async with stalled(leader):
-            write = asyncio.create_task(caller.call(PutKv(key="promised", value=b"v")))
-            await time_passes(leader, 30)
-            assert not write.done()
-            assert status(leader)["commit"] < status(leader)["last_index"]
-        await write
+        await nothing_is_agreed_on_over(leader, caller, leader)
 
 
 @in_loop
 async def test_no_majority_of_disks_is_no_answer(tmp_path: Path) -> None:
     async with running(Group(tmp_path)) as (group, caller):
         await caller.call(PutKv(key="k", value=b"v"))
-        leader = await group.leader()
-        async with stalled(*group.followers()):
-            write = asyncio.create_task(caller.call(PutKv(key="promised", value=b"v")))
-            await time_passes(leader, 30)
-            assert not write.done()
-            assert status(leader)["commit"] < status(leader)["last_index"]
-        await write
+        await nothing_is_agreed_on_over(await group.leader(), caller, *group.followers())
 
 
 @in_loop
