@@ -52,10 +52,15 @@ _LENGTH = [n.to_bytes(2, "big") for n in range(PART_BYTES + 1)]
 
 def encode(key: tuple[Part, ...]) -> bytes:
     """The bytes of a whole key. Raises `BadKey` if it is empty or of a type that has no bytes."""
+    if len(key) == 1 and type(key[0]) is str:
+        return _named(key[0])
     if not key:
         raise BadKey("a key has at least one part")
     lead = _lead(*key[:-1])
-    last = key[-1]
+    return _ending(lead, key[-1])
+
+
+def _ending(lead: bytes, last: Part) -> bytes:
     room = KEY_BYTES - len(lead)
     if type(last) is str:
         raw = last.encode()
@@ -72,6 +77,13 @@ def encode(key: tuple[Part, ...]) -> bytes:
     if not lead and not raw:
         raise BadKey("a key of one empty part has no bytes")
     return lead + raw
+
+
+@lru_cache(maxsize=LEADS_KEPT)
+def _named(name: str) -> bytes:
+    """A key that is one name: those of the rows that a group has of itself are asked for with
+    each entry."""
+    return _ending(b"", name)
 
 
 def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:

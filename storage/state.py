@@ -45,6 +45,9 @@ from storage.walk import walk
 FLUSH_BYTES = 8 << 20
 """The layer is flushed when it holds about so much (design, 5.4)."""
 
+MISSING_KEPT: Final = 1_024
+"""So many keys of a table are remembered at which there is nothing: what is asked for with each
+entry (what the group owns, who is over a quota) would be looked for in LMDB every time."""
 
 NOTHING: Final = Layer()
 """The layer of a table that has none. Only read."""
@@ -70,6 +73,7 @@ class State:
         self._layers: dict[str, Layer] = {}
         self._under: dict[str, Layer] = {}  # the layer that was frozen last, durable or not yet
         self._flush: Flush | None = None  # what makes it durable, if it is not yet
+        self._missing: dict[str, set[bytes]] = {}  # what the engine has not, for certain
         # Last: who reads a row writes it, or reads what hangs on it.
         self._asked: tuple[object, bytes] = (None, b"")
         self._asked_many: tuple[object, list[bytes]] = (None, [])
@@ -104,11 +108,18 @@ class State:
             found = layer.rows.get(encoded, ABSENT)
             if found is not ABSENT:
                 return found
+        missing = self._missing.get(table)
+        if missing is not None and encoded in missing:
+            return None
         known = self.hot.get(table, encoded)
         if known is not None:
             return known
         stored = self._engine.get(table, encoded)
         if stored is None:
+            if missing is None:
+                missing = self._missing[table] = set()
+            if len(missing) < MISSING_KEPT:
+                missing.add(encoded)
             return None
         value = unseal(self._engine.path, table, encoded, stored)
         self.hot.add(table, encoded, value)
@@ -287,6 +298,7 @@ class State:
         if self.applied == self.flushed and not self._layers:
             return None
         self._under, self._layers = self._layers, {}
+        self._missing.clear()  # what was under has left memory
         self._held = (None, None)
         self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
         self._bytes = 0
@@ -402,6 +414,7 @@ class State:
         """Start from what the engine holds."""
         self._engine = self._shelf.engine
         self._layers, self._under, self._flush = {}, {}, None
+        self._missing.clear()
         self.hot.clear()
         self._bytes, self._loose = 0, False
         self.flushed = self.applied = self._point()

@@ -128,6 +128,25 @@ def test_deletes_are_seen_at_once_and_after_the_flush(disk: Disk) -> None:
     assert state.engine.stats().records == 4 + 1
 
 
+def test_what_was_missing_is_found_when_it_has_left_memory(disk: Disk) -> None:
+    """That nothing is at a key is remembered, until what came there may be in the engine alone."""
+    state = State(disk.shelf())
+    state.put("t", ("other",), b"0")
+    for index, name in enumerate(("a", "b", "c"), 1):
+        assert row(state, name) is None
+        assert row(state, name) is None
+        state.put("t", (name,), name.encode())
+        assert row(state, name) == name.encode()
+        state.set_applied(point(index))
+        state.flush()
+    for _ in range(2):
+        state.put("t", ("other",), b"1")
+        state.set_applied(point(state.applied.index + 1))
+        state.flush()
+        state.hot.clear()
+        assert [row(state, name) for name in ("a", "b", "c", "d")] == [b"a", b"b", b"c", None]
+
+
 def test_there_are_two_layers_at_most(disk: Disk) -> None:
     """Also if nobody goes on with the flush that a full layer has begun."""
     state = State(disk.shelf(), flush_bytes=10_000)
