@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -55,6 +58,22 @@ def body(**values: Any) -> bytes:
 def test_a_body_comes_back(value: Body) -> None:
     assert packing.unpack(Body, packing.pack(value)) == value
     packing.check(value)
+
+
+def test_packers_are_kept_for_a_thread_but_not_what_a_large_value_took() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    packed = {packing.pack(FULL)}
+    large = 64 * packing.BUFFER_BYTES
+    before = resident()
+    for _ in range(3):
+        assert len(packing.pack(bytes(large))) > large
+        packed.add(packing.pack(FULL))
+    assert resident() - before < large
+    others = ThreadPoolExecutor(4).map(lambda _: packing.pack(FULL), range(200))
+    assert packed | set(others) == packed
+    assert len(packed) == 1
 
 
 def test_missing_fields_take_their_default_and_unknown_ones_are_dropped() -> None:
