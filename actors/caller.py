@@ -18,13 +18,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from actors.lanes import (
-    CommandLane,
-    Groups,
-    Lane,
-    QueryLane,
-    QueueLane,
-)
+from actors.attempts import Groups, Lane
+from actors.lanes import CommandLane, QueryLane, QueueLane
 from actors.shared_call import error_of
 from actors.wanted import Wanted
 from actors.watch_lane import WatchLane

@@ -173,8 +173,7 @@ class LinkedGroups(_Linked):
     def _call(self, seat: str, method: str, body: bytes) -> Awaitable[bytes]:
         # The others' links, too, are kept up: when the leader dies, where they listen is known,
         # though Ray's control service may be away with it.
-        for other in self.seats(group_of(seat)):
-            self._links.get(other)
+        self._links.keep_up(self.seats(group_of(seat)))
         link = self._links.get(seat)
         if link is not None:
             return link.call(method, body)

@@ -4,6 +4,9 @@ A lane has a queue and a few calls under way. Each call takes everything that wa
 waiting callers cost one. A command's call carries (client, sequence) and is retried with the same
 pair, which the group answers once (law 9); a query or a watch has nothing to remember. Each
 caller's own deadline holds wherever it waits.
+
+Mostly a call is answered at its first attempt, and is then nobody's task: it is made in one turn of
+the loop and given to its callers in another (`attempts.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
+from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from actors.admission import Drain
+from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane
 from actors.partner import Partner
 from actors.shared_call import (
     Trace,
@@ -29,174 +36,18 @@ from actors.shared_call import (
     gone,
     resolve,
 )
-from actors.spread import Spread
-from actors.within import within
 from state_machines import op, runs
-from state_machines.errors import (
-    MetarayError,
-    NoQuorum,
-    Overloaded,
-    QuotaExceeded,
-    Unknown,
-)
+from state_machines.errors import MetarayError, NoQuorum, Overloaded, QuotaExceeded, Unknown
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
 HALVED_FROM = 256  #: operations that wait while no call is under way
 WAITING_MAX = 100_000  #: operations waiting in one lane
-RETRY_SECONDS_MIN = 0.01  #: the first wait between attempts; doubles, with jitter
-RETRY_SECONDS_MAX = 0.5
-ATTEMPT_SECONDS = 5.0  #: our own deadline for one attempt (law 13)
-NO_TIME_SECONDS = 0.0005  #: so little is left of a deadline: it has passed
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
-SAID_MAX = 200  #: characters of a carrier's error that are told on
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 log = logging.getLogger(__name__)
-
-
-class Groups(Protocol):
-    """The groups' replicas, whatever carries the calls."""
-
-    def seats(self, group: str) -> Sequence[str]:
-        """The seats of a group in order; empty when there is no such group."""
-        ...
-
-    def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Call the replica at this seat. Raises whatever the carrier raises."""
-        ...
-
-    def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Call the replica at this seat."""
-        ...
-
-    def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        """Call the replica at this seat; it answers late."""
-        ...
-
-    async def refresh(self) -> None:
-        """Look again which seats there are."""
-        ...
-
-
-class Lane:
-    """One group, one kind of call: send, follow the leader, retry, give up in time."""
-
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
-        self._group = group
-        self._groups = groups
-        self._rng = rng
-        # Kept, for asking which one runs is a call of the system (`getpid`, before Python 3.12).
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they began
-        self._leader = ""
-        self._turn = 0
-        self._spread = Spread(rng)
-        self._last = ""  # what the last attempt in vain came to, for the operator
-        self.overloaded = 0  # calls that were told to come back later
-        self._closed = False
-
-    def _too_late(self, trace: Trace | None) -> MetarayError:
-        said = f"; last: {self._last}" if self._last else ""
-        if trace is not None and trace.command and trace.attempts:
-            return Unknown(f"{self._group}: no outcome before the deadline{said}")
-        return NoQuorum(f"{self._group}: no answer before the deadline{said}")
-
-    async def close(self) -> None:
-        """End the calls under way; whoever waits is told."""
-        self._closed = True
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _attempts(
-        self,
-        send: Callable[[str, int], Awaitable[bytes]],
-        deadline: float,
-        trace: Trace,
-        any_seat: bool = False,
-    ) -> api.Reply:
-        """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline."""
-        wait, hinted = RETRY_SECONDS_MIN, False
-        while (left := deadline - self._loop.time()) > NO_TIME_SECONDS:
-            limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
-            try:
-                seat = await self._choose(any_seat, limit)
-                if not seat:
-                    self._last = f"there is no group {self._group!r} in this cluster"
-                    wait = await self._pause(wait, deadline)
-                    continue
-                # failpoint: client.before_attempt
-                trace.attempts += 1
-                self._spread.begin(seat)
-                try:
-                    data = await within(send(seat, int(limit * 1000) + 1), limit)
-                finally:
-                    self._spread.end(seat)
-                # failpoint: client.answered
-                reply = api.Reply.FromString(data)
-                said = api.Code.Name(reply.code) if reply.code else ""
-            except TimeoutError:
-                self._last = f"{seat} did not answer within {limit:.1f} s"
-                self._next_seat(seat)
-                continue
-            except Exception as error:  # noqa: BLE001 - the carrier's own errors: the seat is away
-                said = next(iter(str(error).splitlines()), repr(error))[:SAID_MAX]
-                self._last = f"{seat} is away: {said}"
-                self._next_seat(seat)
-                wait = await self._pause(wait, deadline)
-                continue
-            if reply.code < api.NOT_LEADER:
-                self._last = ""
-                if not any_seat:
-                    self._leader = seat
-                return reply
-            self._last = f"{said}: {reply.detail}"
-            if reply.code == api.OVERLOADED:
-                self.overloaded += 1
-                told = reply.retry_after_ms / 1000
-                wait = max(wait, await self._pause(told or wait, deadline, sooner=not told))
-            elif reply.leader in self._groups.seats(self._group):  # it may lead by now itself
-                # failpoint: client.following
-                self._leader = reply.leader
-                if hinted:  # two that point at each other are not asked in a tight circle
-                    wait = await self._pause(wait, deadline)
-                hinted = True
-            else:
-                self._next_seat(seat)
-                wait = await self._pause(wait, deadline)
-        raise self._too_late(trace)
-
-    async def _choose(self, any_seat: bool, limit: float) -> str:
-        """The leader if known, the next seat if not; empty when the group is not there."""
-        seats = self._groups.seats(self._group)
-        if not seats:
-            await asyncio.wait_for(self._groups.refresh(), limit)
-            seats = self._groups.seats(self._group)
-        if not seats:
-            return ""
-        if any_seat:
-            return self._spread.choose(seats, self._loop.time())
-        return self._leader if self._leader in seats else seats[self._turn % len(seats)]
-
-    def _next_seat(self, failed: str) -> None:
-        """Calls fail together: the later ones turn neither back nor from a leader just found."""
-        self._spread.leave(failed)
-        if self._leader not in ("", failed):
-            return
-        self._leader = ""
-        seats = self._groups.seats(self._group)
-        if failed in seats:
-            self._turn = seats.index(failed) + 1
-
-    async def _pause(self, seconds: float, deadline: float, *, sooner: bool = True) -> float:
-        """Wait with jitter, so that clients do not come back in step. Returns the next wait."""
-        left = deadline - self._loop.time()
-        jitter = seconds * self._rng.randrange(50 if sooner else 100, 151) / 100
-        await asyncio.sleep(max(0.0, min(jitter, left)))
-        return min(seconds * 2, RETRY_SECONDS_MAX)
 
 
 class QueueLane(Lane, ABC):
@@ -205,9 +56,8 @@ class QueueLane(Lane, ABC):
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
         self._waiting: deque[Waiting] = deque()
-        self._under_way: dict[int, UnderWay] = {}
+        self._under_way: dict[UnderWay, None] = {}  # in the order they began
         self._starting = False  # a call is about to take what waits
-        self._calls = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf  # the nearest deadline, or before it
         self._drain = Drain(rng)
@@ -238,11 +88,19 @@ class QueueLane(Lane, ABC):
         self._alarm = self._loop.call_at(deadline, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
-        """Tell those whose deadline has passed, wherever they wait."""
+        """Tell those whose deadline has passed, wherever they wait, and end first attempts that
+        take too long."""
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
-        under_way = [(each.batch, each.trace) for each in self._under_way.values()]
+        for call in self._under_way:
+            if call.first is None:
+                continue
+            if call.first.until <= now + NO_TIME_SECONDS:
+                call.first.answer.cancel()
+            else:
+                nearest = min(nearest, call.first.until)
+        under_way = [(each.batch, each.trace) for each in self._under_way]
         for some, trace in [(self._waiting, None), *under_way]:
             for each in some:
                 if each.result.done():
@@ -255,28 +113,27 @@ class QueueLane(Lane, ABC):
             self._wake_at(max(nearest, now + LOOK_SECONDS))
 
     def _pump(self) -> None:
-        room = len(self._tasks) < IN_FLIGHT_MAX and not self._closed
+        room = len(self._under_way) < IN_FLIGHT_MAX and not self._closed
         if self._waiting and room and not self._starting:
             self._starting = True  # what else comes in this turn of the loop goes with it
-            task = self._loop.create_task(self._work())
-            self._tasks[task] = None
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        del self._tasks[task]
-        if task.cancelled():
-            self._starting = False  # it may not have begun
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s: a client task failed", self._group, exc_info=task.exception())
-        self._pump()
+            self._loop.call_soon(self._begin)
 
     async def close(self) -> None:
         """End the calls under way; whoever waits is told."""
         await super().close()
         if self._alarm is not None:
             self._alarm.cancel()
+        for call in tuple(self._under_way):
+            if call.first is not None:
+                call.first.answer.cancel()
+            self._closed_over(call)
+        self._under_way.clear()
         for each in self._waiting:
             fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
+
+    def _closed_over(self, call: UnderWay) -> None:
+        for each in call.batch:
+            fail(each, Unknown(f"{self._group}: the client was closed"))
 
     def _take(self) -> list[Waiting]:
         """Everything that waits on the same terms, up to a proposal's limit; of many half, when no
@@ -297,39 +154,140 @@ class QueueLane(Lane, ABC):
             taken.append(head)
         return taken
 
-    async def _work(self) -> None:
+    def _begin(self) -> None:
+        """Make a call of what waits. It is a task's from the start only if there is more to find
+        out than whom to ask."""
         self._starting = False
-        batch = self._take()
-        if not batch:
+        if self._closed:
             return
-        self._calls += 1
-        number = self._calls
+        call = UnderWay(self._take())
+        if not call.batch:
+            return
         if not self._under_way:
             self._drain.begin(self._loop.time())
-        call = self._under_way[number] = UnderWay(batch)
+        self._under_way[call] = None
         try:
-            commands, rest = commands_of(batch)
-            self._waiting.extendleft(reversed(rest))
-            self._pump()
-            if commands:
-                await self._carry_out(call, commands)
+            call.commands, rest = commands_of(call.batch)
+        except Exception as error:
+            log.exception("%s: a call could not be made", self._group)
+            self._failed(call, error)
+            self._left(call)
+            return
+        self._waiting.extendleft(reversed(rest))
+        self._pump()
+        if not call.commands:
+            self._left(call)
+            return
+        call.deadline = max([each.deadline for each in call.batch])
+        first = self._first(call)
+        if first is None:
+            self._start(call, None)
+            return
+        call.first = first
+        first.answer.add_done_callback(partial(self._answered, call))
+        if first.until < self._alarm_at:
+            self._wake_at(first.until)
+
+    def _answered(self, call: UnderWay, answer: asyncio.Future[bytes]) -> None:
+        first, call.first = call.first, None
+        assert first is not None, "it waited for this"
+        self._tried(first)
+        good = not answer.cancelled() and answer.exception() is None
+        if self._closed:
+            return
+        if good and self._given(call, first):
+            self._left(call)
+        else:
+            self._start(call, first)
+
+    def _given(self, call: UnderWay, first: First) -> bool:
+        """Whether the callers could be given what they wait for, from the first answer."""
+        try:
+            reply = api.Reply.FromString(first.answer.result())
+            return reply.code == api.OK and self._settle(call, reply, first.seat)
+        except DecodeError:
+            return False
+        except Exception as error:
+            self._failed(call, error)
+            log.exception("%s: a reply could not be given", self._group)
+            return True
+
+    def _start(self, call: UnderWay, first: First | None) -> None:
+        task = self._loop.create_task(self._work(call, first))
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: a client task failed", self._group, exc_info=task.exception())
+
+    async def _work(self, call: UnderWay, first: First | None) -> None:
+        try:
+            await self._carry_out(call, first)
         except asyncio.CancelledError:
-            for each in batch:
-                fail(each, Unknown(f"{self._group}: the client was closed"))
+            self._closed_over(call)
             raise
         except Exception as error:
-            for each in batch:
-                fail(each, error)
+            self._failed(call, error)
             if not isinstance(error, MetarayError):
                 raise
         finally:
-            del self._under_way[number]
-            self._drain.answered(len(batch), self._loop.time())
+            self._left(call)
+
+    def _failed(self, call: UnderWay, error: Exception) -> None:
+        for each in call.batch:
+            fail(each, error)
+
+    def _left(self, call: UnderWay) -> None:
+        """It is over, whatever came of it: there is room for another."""
+        del self._under_way[call]
+        self._drain.answered(len(call.batch), self._loop.time())
+        self._pump()
 
     @abstractmethod
-    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
+    def _first(self, call: UnderWay) -> First | None:
+        """Make its first attempt, if nothing has to be waited for before."""
+
+    @abstractmethod
+    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
+        """Give its callers what this good reply to its first attempt says, if that can be done
+        without waiting; whether it could."""
+
+    @abstractmethod
+    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
         """Make one call for its batch, which says these commands, and settle every operation in
-        it."""
+        it. `first`: what its first attempt came to, if that was made."""
+
+
+class _Proposal:
+    """How a call of commands is sent: at every attempt the same."""
+
+    __slots__ = ("_call", "_lane", "_said", "client", "sequence", "trace")
+
+    def __init__(self, lane: CommandLane, call: UnderWay, client: int, sequence: int) -> None:
+        self._lane = lane
+        self._call = call
+        self._said: api.Proposal | None = None
+        self.client = client
+        self.sequence = sequence
+        self.trace = Trace(command=True)
+
+    def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
+        """Send it. Whose deadline passed before the first time was told that it was never sent;
+        from then on the batch is what it is, for the same sequence stands for the same commands."""
+        lane, call = self._lane, self._call
+        if self._said is None:
+            call.trace = self.trace
+            if gone(call.batch):
+                call.commands, _ = commands_of(call.batch)  # fewer, so all have room
+            self._said = api.Proposal(
+                client=self.client,
+                sequence=self.sequence,
+                acked=min(lane.out, default=self.sequence) - 1,
+                commands=call.commands,
+            )
+        return lane.propose(seat, self._said, timeout_ms)
 
 
 class CommandLane(QueueLane):
@@ -339,62 +297,57 @@ class CommandLane(QueueLane):
         super().__init__(group, groups, rng)
         self._client = 0
         self._sequence = 0
-        self._out: set[int] = set()
+        self.out: set[int] = set()  #: numbers of this client that may not have been answered
         self._registering = asyncio.Lock()
 
-    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
-        batch = call.batch
-        deadline = max([each.deadline for each in batch])
+    def propose(self, seat: str, proposal: api.Proposal, timeout_ms: int) -> Awaitable[bytes]:
+        """Send it to this seat, which has so long."""
+        request = api.ProposeRequest(group=self._group, proposal=proposal, timeout_ms=timeout_ms)
+        return self._groups.propose(seat, request.SerializeToString())
+
+    def _first(self, call: UnderWay) -> First | None:
+        if not self._client:
+            return None
+        made = self._numbered(call, self._client)
+        return self._try_first(made, call.deadline, made.trace, any_seat=False)
+
+    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
+        self._heard(seat, any_seat=False)
+        self._replied(call.made)
+        self._tell(call, reply)
+        return True
+
+    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
         while True:
-            trace = Trace(command=True)
-            client = self._client or await self._registered(deadline)
-            self._sequence += 1
-            sequence = self._sequence
-            self._out.add(sequence)
+            made = call.made
+            if made is None:
+                client = self._client or await self._registered(call.deadline)
+                made = self._numbered(call, client)
             try:
-                send = self._sender(client, sequence, call, trace, commands)
-                reply = await self._attempts(send, deadline, trace)
+                reply = await self._attempts(made, call.deadline, made.trace, first=first)
             finally:
-                if self._client == client:
-                    self._out.discard(sequence)
-            # failpoint: client.before_result
-            if reply.code == api.SESSION_EXPIRED and self._client == client:
+                self._replied(made)
+            if reply.code == api.SESSION_EXPIRED and self._client == made.client:
                 self._client = 0
-            if reply.code == api.SESSION_EXPIRED and trace.attempts == 1:
+            if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:
+                call.made = first = None
                 continue  # sent once and refused: it was not applied, so a new id is safe
-            resolve(batch, commands, reply)
+            self._tell(call, reply)
             return
 
-    def _sender(
-        self,
-        client: int,
-        sequence: int,
-        call: UnderWay,
-        trace: Trace,
-        commands: list[api.Command],
-    ) -> Callable[[str, int], Awaitable[bytes]]:
-        proposal: api.Proposal | None = None
+    def _numbered(self, call: UnderWay, client: int) -> _Proposal:
+        self._sequence += 1
+        self.out.add(self._sequence)
+        made = call.made = _Proposal(self, call, client, self._sequence)
+        return made
 
-        def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
-            nonlocal proposal
-            if proposal is None:
-                # Whose deadline passed meanwhile was told that it was never sent. From here on
-                # the batch is what it is: the same sequence stands for the same commands.
-                call.trace = trace
-                if gone(call.batch):
-                    commands[:], _ = commands_of(call.batch)  # fewer, so all have room
-                proposal = api.Proposal(
-                    client=client,
-                    sequence=sequence,
-                    acked=min(self._out, default=sequence) - 1,
-                    commands=commands,
-                )
-            request = api.ProposeRequest(
-                group=self._group, proposal=proposal, timeout_ms=timeout_ms
-            )
-            return self._groups.propose(seat, request.SerializeToString())
+    def _replied(self, made: _Proposal) -> None:
+        if self._client == made.client:
+            self.out.discard(made.sequence)
 
-        return send
+    def _tell(self, call: UnderWay, reply: api.Reply) -> None:
+        # failpoint: client.before_result
+        resolve(call.batch, call.commands, reply)
 
     async def _registered(self, deadline: float) -> int:
         """The id this group knows us by. Losing a reply here leaves an unused id, nothing more."""
@@ -408,10 +361,7 @@ class CommandLane(QueueLane):
             )
 
             def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
-                request = api.ProposeRequest(
-                    group=self._group, proposal=proposal, timeout_ms=timeout_ms
-                )
-                return self._groups.propose(seat, request.SerializeToString())
+                return self.propose(seat, proposal, timeout_ms)
 
             reply = await self._attempts(send, deadline, Trace(command=False))
             if reply.code != api.OK:
@@ -419,8 +369,36 @@ class CommandLane(QueueLane):
             self._client = reply.client
             # failpoint: client.registered
             self._sequence = 0
-            self._out.clear()
+            self.out.clear()
             return self._client
+
+
+class _Query:
+    """How a call of queries is sent, and who was asked to vouch for the last answer."""
+
+    __slots__ = ("_call", "_lane", "alone", "trace", "vouch")
+
+    def __init__(self, lane: QueryLane, call: UnderWay) -> None:
+        self._lane = lane
+        self._call = call
+        self.alone, _ = call.batch[0].terms  # stale: nobody has to vouch for it
+        self.trace = Trace(command=False)
+        self.vouch: asyncio.Future[bytes] | None = None
+
+    def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
+        """Send it."""
+        self.end()  # of an attempt in vain
+        partner = "" if self.alone else self._lane.partner_beside(seat)
+        answer = self._lane.query(seat, self._call, timeout_ms, vouched=bool(partner))
+        if partner:
+            self.vouch = self._lane.ask_to_vouch(partner)
+        return answer
+
+    def end(self) -> None:
+        """Nobody waits for the vouch any more."""
+        if self.vouch is not None:
+            self.vouch.cancel()
+            self.vouch = None
 
 
 class QueryLane(QueueLane):
@@ -430,48 +408,62 @@ class QueryLane(QueueLane):
         super().__init__(group, groups, rng)
         self._partner = Partner(group, rng.randrange(2))
 
-    async def _carry_out(self, call: UnderWay, commands: list[api.Command]) -> None:
-        batch = call.batch
-        stale, min_revision = batch[0].terms
-        trace = Trace(command=False)
-        alone = stale
-        vouch: asyncio.Future[bytes] | None = None
+    def query(
+        self, seat: str, call: UnderWay, timeout_ms: int, *, vouched: bool
+    ) -> Awaitable[bytes]:
+        """Send what a call says to this seat, which has so long."""
+        stale, min_revision = call.batch[0].terms
+        request = api.QueryRequest(
+            group=self._group,
+            stale=stale,
+            min_revision=min_revision,
+            timeout_ms=timeout_ms,
+            queries=call.commands,
+            vouched=vouched,
+        )
+        return self._groups.query(seat, request.SerializeToString())
 
-        def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
-            nonlocal vouch
-            partner = ""
-            if not alone and seat == self._leader:
-                seats = self._groups.seats(self._group)
-                partner = self._partner.choose(seats, seat, self._loop.time())
-            request = api.QueryRequest(
-                group=self._group,
-                stale=stale,
-                min_revision=min_revision,
-                timeout_ms=timeout_ms,
-                queries=commands,
-                vouched=bool(partner),
-            )
-            if vouch is not None:  # of an attempt in vain
-                vouch.cancel()
-            vouch = None
-            answer = self._groups.query(seat, request.SerializeToString())
-            if partner:
-                vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
-                vouch.add_done_callback(_looked_at)
-            return answer
+    def partner_beside(self, seat: str) -> str:
+        """Who could vouch for what this seat says; empty for nobody."""
+        if seat != self._leader:
+            return ""
+        return self._partner.choose(self._groups.seats(self._group), seat, self._loop.time())
 
-        deadline = max([each.deadline for each in batch])
+    def ask_to_vouch(self, partner: str) -> asyncio.Future[bytes]:
+        """Ask that seat."""
+        vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
+        vouch.add_done_callback(_looked_at)
+        return vouch
+
+    def _first(self, call: UnderWay) -> First | None:
+        made = call.made = _Query(self, call)
+        return self._try_first(made, call.deadline, made.trace, any_seat=made.alone)
+
+    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
+        made: _Query = call.made
+        if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):
+            return False
+        self._heard(seat, any_seat=made.alone)
+        self._tell(call, reply)
+        return True
+
+    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
+        made: _Query = call.made
+        stale = made.alone
         try:
             while True:
-                reply = await self._attempts(send, deadline, trace, any_seat=stale)
-                if vouch is None or await self._partner.vouches(reply, vouch):
+                reply = await self._attempts(made, call.deadline, made.trace, stale, first)
+                if made.vouch is None or await self._partner.vouches(reply, made.vouch):
                     break
-                alone = True
+                made.alone, first = True, None
         finally:
-            if vouch is not None:
-                vouch.cancel()
+            made.end()
+        self._tell(call, reply)
+
+    def _tell(self, call: UnderWay, reply: api.Reply) -> None:
         # Together they were more than one reply may carry; the first of them never is.
-        self._waiting.extendleft(reversed(resolve(batch, commands, reply, QuotaExceeded)))
+        again = resolve(call.batch, call.commands, reply, QuotaExceeded)
+        self._waiting.extendleft(reversed(again))
 
 
 def _looked_at(vouch: asyncio.Future[bytes]) -> None:

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from actors.within import within
+from google.protobuf.message import DecodeError
+
 from state_machines.wire import api_pb2 as api
 
 VOUCH_SECONDS: Final = 0.02  #: waited for it, from when the leader has answered
@@ -33,15 +34,22 @@ class Partner:
         others = [each for each in seats if each != leader]
         return others[self._turn % len(others)]
 
+    def has_vouched(self, reply: api.Reply, vouch: asyncio.Future[bytes]) -> bool:
+        """Whether it has made the leader's answer good by now."""
+        if not reply.partners or not vouch.done() or vouch.cancelled() or vouch.exception():
+            return False
+        try:
+            said = api.Reply.FromString(vouch.result())
+        except DecodeError:
+            return False
+        return said.replica in reply.partners and said.term <= reply.term
+
     async def vouches(self, reply: api.Reply, vouch: asyncio.Future[bytes]) -> bool:
         """Whether it makes the leader's answer good."""
         if reply.partners:
-            try:
-                data = vouch.result() if vouch.done() else await within(vouch, VOUCH_SECONDS)
-                said = api.Reply.FromString(data)
-            except Exception:  # noqa: BLE001 - whatever its carrier raises: it does not vouch
-                said = api.Reply()
-            if said.replica in reply.partners and said.term <= reply.term:
+            if not vouch.done():
+                await asyncio.wait((vouch,), timeout=VOUCH_SECONDS)
+            if self.has_vouched(reply, vouch):
                 return True
         now = asyncio.get_running_loop().time()
         if reply.partners and now >= self._from:  # else another call has said so already

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from state_machines import op, runs
 from state_machines.errors import (
@@ -26,6 +26,9 @@ from state_machines.errors import (
 )
 from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
+
+if TYPE_CHECKING:
+    from actors.attempts import First
 
 ROOM_BYTES: Final = REQUEST_BYTES_MAX * 3 // 4  #: for the operations of one call
 
@@ -49,12 +52,16 @@ class Trace:
     attempts: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class UnderWay:
     """A batch that is being carried out."""
 
     batch: list[Waiting]
-    trace: Trace | None = None  # None until something may have been sent
+    commands: list[api.Command] = field(default_factory=list)
+    deadline: float = 0.0  #: the latest of theirs
+    first: First | None = None  #: its first attempt, while that is waited for
+    made: Any = None  #: how it is sent: its lane's own
+    trace: Trace | None = None  #: None until something may have been sent
 
 
 def gone(batch: list[Waiting]) -> bool:

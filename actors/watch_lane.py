@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from actors.lanes import Lane
+from actors.attempts import Lane
 from actors.shared_call import Trace, error_of
 from state_machines.errors import NoQuorum
 from state_machines.wire import api_pb2 as api

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from random import Random
 from typing import Any, Final, cast
 
@@ -203,6 +203,14 @@ class Links:
             if loop.time() >= known.not_before:
                 self._start(known, self._connect(seat, known))
         return known.link
+
+    def keep_up(self, seats: Iterable[str]) -> None:
+        """Work on each of these that is not up."""
+        known = self._seats
+        for seat in seats:
+            each = known.get(seat)
+            if each is None or each.link is None:
+                self.get(seat)
 
     def expect(self, seat: str) -> None:
         """A process is heard of at this seat: what waits for the next attempt waits no longer."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import lanes
+from actors import attempts, lanes
 from actors.caller import Caller
 from state_machines.errors import (
     MetarayError,
@@ -100,7 +100,7 @@ async def test_a_carrier_that_fails_is_asked_again_elsewhere_and_ever_more_slowl
     assert [call.seat[-1] for call in script.calls[:4]] == ["0", "1", "2", "0"]
     gaps = [later - sooner for sooner, later in itertools.pairwise(script.at)]
     assert gaps[0] <= 0.015
-    assert max(gaps) <= lanes.RETRY_SECONDS_MAX * 1.5
+    assert max(gaps) <= attempts.RETRY_SECONDS_MAX * 1.5
     assert len(script.calls) < 60
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors import lanes
+from actors import attempts, lanes
 from state_machines.errors import (
     NoQuorum,
     Unknown,
@@ -101,8 +101,8 @@ async def test_each_attempt_has_a_deadline_of_its_own() -> None:
     async with calling(script) as caller:
         begun = now()
         await caller.call(put())
-        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
-    assert script.proposals[0].timeout_ms <= lanes.ATTEMPT_SECONDS * 1000 + 1
+        assert now() - begun == pytest.approx(attempts.ATTEMPT_SECONDS, abs=0.05)
+    assert script.proposals[0].timeout_ms <= attempts.ATTEMPT_SECONDS * 1000 + 1
     assert script.proposals[0].sequence == script.proposals[1].sequence
 
 
@@ -120,7 +120,7 @@ async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(s
             waiting.append(asyncio.create_task(caller.call(put())))
             await settled()
         await asyncio.gather(*waiting)
-        assert now() - begun == pytest.approx(lanes.ATTEMPT_SECONDS, abs=0.05)
+        assert now() - begun == pytest.approx(attempts.ATTEMPT_SECONDS, abs=0.05)
     assert [call.seat for call in script.proposals].count(seat) == 1 + lanes.IN_FLIGHT_MAX
 
 

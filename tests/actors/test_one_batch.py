@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import lanes
+from actors import attempts
 from state_machines.errors import NoQuorum, Unknown
 from tests.actors.scripted import HANG, LOSE, Script, calling, once, put
 from tests.actors.virtual_time import in_virtual_time
@@ -39,4 +39,4 @@ async def test_who_was_told_that_nothing_was_sent_is_not_sent_later() -> None:
             await short
         await long
     assert [each.key for each in script.applied["metadata-0"]] == ["long"]
-    assert lanes.ATTEMPT_SECONDS > 1, "the registration outlasted him"
+    assert attempts.ATTEMPT_SECONDS > 1, "the registration outlasted him"
