@@ -145,8 +145,7 @@ class Replica:
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Messages from peers, in any order, any number of times: somebody waits for the answer."""
-        for message in messages:
-            self._steps.append(partial(self.core.step, message))
+        self._steps.extend([partial(self.core.step, message) for message in messages])
         if not self._turning:
             self._turn()
 
@@ -172,13 +171,9 @@ class Replica:
         try:
             if not self.leads:
                 self._must_lead()
-            write = pending.Write(
-                request.proposal,
-                self._machine.admit(request.proposal),
-                request.ByteSize(),
-                self._loop.create_future(),
-                self._clock.monotonic(),
-            )
+            admitted, size = self._machine.admit(request.proposal), request.ByteSize()
+            reply, now = self._loop.create_future(), self._clock.monotonic()
+            write = pending.Write(request.proposal, admitted, size, reply, now)
             self.writes.queue(write)
         except (Rejected, Unavailable) as error:
             return self.leadership.refused(error, self.core.leader, limit_ms)
@@ -195,17 +190,14 @@ class Replica:
             self._must_run()
             if request.vouch:
                 return self._vouching.vouch(request, read.reply)
-            if request.stale:
-                self.reads.queue_safe(read, request.min_revision)
-            else:
+            if not request.stale:
                 self._must_lead()
                 read.partners = self._vouching.partners(request, self.applied.term)
-                if read.partners:
-                    self.reads.queue_safe(read, self.core.commit)
-                else:
-                    self.reads.queue(read)
-                    self._wake()
-            self._serve_reads()
+            if request.stale or read.partners:
+                self._answer(read, self.core.commit if read.partners else request.min_revision)
+            else:
+                self.reads.queue(read)
+                self._wake()
         except (Rejected, Unavailable) as error:
             return self.leadership.refused(error, self.core.leader, limit_ms)
         self.counters.queries += 1
@@ -336,8 +328,7 @@ class Replica:
             if (wait := self.writes.linger(now)) > 0:
                 self._loop.call_later(wait, self._wake)
                 return
-            writes = self.writes.take(now)
-            if not writes:
+            if not (writes := self.writes.take(now)):
                 return
             data = batch_of(self._clock.now_ms(), [write.proposal for write in writes])
             try:
@@ -376,6 +367,8 @@ class Replica:
         def job() -> float:
             begun = self._clock.monotonic()
             save(self.stores, ready, staged)
+            if staged is not None:
+                self._machine.forget()
             return begun
 
         def done(begun: float) -> None:
@@ -383,8 +376,7 @@ class Replica:
             self.counters.saves += 1
             self.counters.save_seconds += self._clock.monotonic() - begun
             if ready.snapshot is not None:
-                self.applied = ready.snapshot
-                self._configuration = ready.snapshot.configuration
+                self.applied, self._configuration = ready.snapshot, ready.snapshot.configuration
                 self.history.restart(ready.snapshot.index)
             self._steps.append(partial(self._after_save, ready))
             if not self._turning:
@@ -398,14 +390,14 @@ class Replica:
         self.writes.saved(ready.entries, self._clock.monotonic())
         if ready.promises:
             self.transport.send(ready.promises)
+        if self.core.commit > self.core.applied_handed:
+            self._wake()  # the only voter: what it has saved is committed with that
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         admitted = self.writes.committed(entries, self._clock.monotonic())
         self._applying += 1
-        for entry in entries:
-            if entry.configuration is not None:
-                self._configuration = entry.configuration
-        configuration = self._configuration
+        changed = [each.configuration for each in entries if each.configuration is not None]
+        configuration = self._configuration = changed[-1] if changed else self._configuration
 
         def job() -> tuple[float, list[Outcome], SnapshotMeta]:
             begun, state = self._clock.monotonic(), self.stores.state
@@ -432,6 +424,14 @@ class Replica:
 
         haste = haste_of_apply(entries, self.stores.state)
         self.storage.hand(job, done, self.storage_failed, haste=haste)
+
+    def _answer(self, read: pending.Read, index: int) -> None:
+        """Answer a read that needs no round, once this index is applied: mostly it is."""
+        if index <= self.applied.index and not self.reads.safe:
+            self._answers.hand((read,))
+        else:
+            self.reads.queue_safe(read, index)
+            self._serve_reads()
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""

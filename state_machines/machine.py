@@ -85,6 +85,7 @@ class Machine:
         self.group = group
         self._store = store
         self._changes = Changes()
+        self._read: dict[str, Any] = {}  # what reads would read again and again, until it changes
 
     # -- before the log ---------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Machine:
 
         Who has admitted the proposals of this very entry passes on what came of it.
         """
+        self.forget()
         batch = api.Batch.FromString(entry.data)
         db = Tables(self._store, entry.index)
         at = Stamp(entry.index, max(batch.now_ms, self._clock(db).now_ms))
@@ -135,6 +137,10 @@ class Machine:
             reply = self._proposal(db, at, position, each, known)
             outcomes.append(Applied(each.client, each.sequence, reply))
         return outcomes
+
+    def forget(self) -> None:
+        """The rows are others now: nothing of what was read of them counts any more."""
+        self._read = {}
 
     def take_changes(self) -> Changes:
         """The rows that commands have changed since this was last asked, in order: for watches."""
@@ -184,8 +190,14 @@ class Machine:
 
         The reply's revision is that of the last entry with commands.
         """
-        db = Tables(self._store if store is None else store, 0)
-        clock = self._clock(db)
+        if store is None:
+            db = Tables(self._store, 0)
+            db.memo = self._read
+            if (clock := db.memo.get(CLOCK.name)) is None:
+                clock = db.memo[CLOCK.name] = self._clock(db)
+        else:
+            db = Tables(store, 0)
+            clock = self._clock(db)
         at = Stamp(clock.index, max(now_ms, clock.now_ms))
         if (count := runs.count_of(queries)) > BATCH_ITEMS_MAX:
             detail = f"queries: {count}, the limit is {BATCH_ITEMS_MAX}"

@@ -194,8 +194,10 @@ def operations_of(registry: dict[str, type], command: api.Command) -> list[Any]:
     return found.operations() if type(found) is Run else [found]
 
 
-def count_of(commands: Iterable[api.Command]) -> int:
+def count_of(commands: Sequence[api.Command]) -> int:
     """How many operations these are."""
+    if len(commands) == 1:
+        return commands[0].count or 1
     return sum([each.count or 1 for each in commands])
 
 

@@ -54,6 +54,7 @@ class Owned:
 
 
 OWNED: Final = Table("group.owned", Owned, key=("kind",))
+_OWNED: Final = "slots.owned/"
 
 
 def check_ranges(ranges: Sequence[SlotRange]) -> None:
@@ -96,6 +97,7 @@ class Own:
         if old is not None and old.version == self.version and old != new:
             raise Conflict(f"version: {self.version} stands for other ranges already")
         db.put(OWNED, new)
+        db.memo.clear()
 
 
 def places(operation: Any) -> Sequence[tuple[str, ...] | None]:
@@ -126,12 +128,20 @@ def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
     return ()
 
 
+def owned_by(db: Tables, kind: str) -> Owned | None:
+    """What this group owns of its kind; None as long as nobody has told it. Read once an entry."""
+    place = _OWNED + kind
+    if place not in db.memo:
+        db.memo[place] = db.get(OWNED, kind)
+    found: Owned | None = db.memo[place]
+    return found
+
+
 def check_owned(db: Tables, kind: str, operation: Any) -> None:
     """Raise WrongShard when this group does not own a slot that the operation touches."""
-    stored = db.store.get(OWNED.name, (kind,))
-    if stored is None:
+    owned = owned_by(db, kind)
+    if owned is None:
         return
-    owned, _ = OWNED.decode(stored)
     for key in dict.fromkeys(slot_keys(operation)):
         slot = slot_of(key)
         if not any(each.first <= slot <= each.last for each in owned.ranges):
@@ -140,7 +150,7 @@ def check_owned(db: Tables, kind: str, operation: Any) -> None:
 
 def owned_version(db: Tables, kind: str) -> int:
     """The version of the slot map that this group goes by; 0 for the trivial one."""
-    owned = db.get(OWNED, kind)
+    owned = owned_by(db, kind)
     return owned.version if owned is not None else 0
 
 

@@ -22,12 +22,14 @@ from actors.snapshots import (
 from actors.storage_thread import StorageThread
 from actors.transport import Transport
 from state_machines.errors import Invalid
-from state_machines.metadata.kv import PutKv
+from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.raft.messages import Configuration, InstallSnapshot, SnapshotMeta
+from state_machines.wire import api_pb2 as api
 from state_machines.wire import raft_pb2
 from storage.errors import CorruptRecord
 from storage.stores import MemoryDisk, Stores, memory_stores
 from tests.actors.wires import Group, eventually, in_loop, running
+from tests.machine.alone import wire
 
 SENDER, RECEIVER, TERM = 1, 2, 5
 VOTERS = Configuration(voters=(SENDER, RECEIVER))
@@ -363,3 +365,33 @@ async def test_a_sender_that_cannot_read_its_own_rows_serves_no_more() -> None:
         await both.stream()
         assert both.ended == [(RECEIVER, False)]
         assert [type(each) for each in both.faults] == [CorruptRecord]
+
+
+@in_loop
+async def test_reads_after_a_snapshot_are_of_the_snapshot(tmp_path: Path) -> None:
+    """What a replica keeps for its reads between two entries is nothing to those after it."""
+    async with running(Group(tmp_path)) as (group, caller):
+        first = await caller.call(PutKv(key="k", value=b""))
+        leader, away = await group.leader(), group.followers()[0]
+
+        async def revision() -> int:
+            request = api.QueryRequest(
+                group="metadata-0", stale=True, queries=[wire(GetKv(key="k"))]
+            )
+            return api.Reply.FromString(await away.query(request.SerializeToString())).revision
+
+        await eventually(lambda: away.replica and away.replica.applied.index >= first)
+        assert await revision() == first
+        seat = away.spec.seat
+        for other in group.seat_names:
+            group.wires.cut |= {(seat, other), (other, seat)}
+        for number in range(100):
+            last = await caller.call(PutKv(key=f"k{number:03}", value=b"v" * 5_000))
+        assert leader.replica is not None
+        replica = leader.replica
+        await eventually(lambda: replica.core.first_index > 30)
+        assert await revision() == first
+        group.wires.cut.clear()
+        await eventually(lambda: away.replica and away.replica.applied.index >= last)
+        assert replica.snapshots.sent == 1
+        assert await revision() == last

@@ -8,13 +8,14 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from state_machines import op
-from state_machines.errors import Conflict, Invalid, NotFound, QuotaExceeded
+from state_machines.errors import Conflict, Invalid, NotFound, QuotaExceeded, WrongShard
 from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.machine import Machine
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, PutKv
 from state_machines.metadata.node import HeartbeatNode, RegisterNode
 from state_machines.offset.offset import FetchOffsets
 from state_machines.raft.messages import Entry
+from state_machines.slots import Own, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
 from tests.machine.alone import EMPTY, NOW_MS, Group, wire
@@ -67,6 +68,28 @@ def test_time_never_goes_back(group: Group) -> None:
 def test_a_query_says_how_far_the_group_had_come(group: Group) -> None:
     group.run(put("a"))
     assert group.machine.query([wire(GetKv(key="a"))], 0).revision == group.index
+
+
+def test_reads_keep_nothing_beyond_the_next_entry(group: Group) -> None:
+    """How far the group has come and what it owns is read once for all reads between two."""
+    other = next(key for key in map(str, range(999)) if slot_of(("default", key)) > 8_000)
+    for _ in range(2):
+        group.run(put(other))
+        assert group.machine.query([wire(GetKv(key=other))], NOW_MS).revision == group.index
+    owned = (SlotRange(0, 8_000),)
+    group.run(Own(controller_epoch=1, group_kind="metadata", version=4, ranges=owned))
+    for _ in range(2):
+        with pytest.raises(WrongShard):
+            group.ask(GetKv(key=other))
+
+
+def test_reads_keep_nothing_beyond_a_snapshot(group: Group) -> None:
+    group.run(put("a"))
+    group.ask(GetKv(key="a"))
+    later = Group("metadata", group.store)  # changes the rows behind the other's back
+    later.run(put("a"))
+    group.machine.forget()
+    assert group.machine.query([wire(GetKv(key="a"))], NOW_MS).revision == later.index
 
 
 def test_a_query_that_is_not_known_or_not_ours_is_refused(group: Group) -> None:
