@@ -64,6 +64,12 @@ class First:
     limit: float  #: seconds
     until: float
 
+    @property
+    def good(self) -> bool:
+        """Whether there is an answer, and no error of the carrier."""
+        answer = self.answer
+        return not answer.cancelled() and answer.exception() is None
+
     def result(self) -> bytes:
         """What came of it, whatever the carrier raised, or TimeoutError."""
         if self.answer.cancelled():
@@ -156,7 +162,7 @@ class Lane:
                         data = await within(self._ask(seat, send, limit, trace), limit)
                     finally:
                         self._spread.end(seat)
-                reply = _reply_of(data)
+                reply = reply_of(data)
                 said = api.Code.Name(reply.code) if reply.code else ""
             except TimeoutError:
                 self._last = f"{seat} did not answer within {limit:.1f} s"
@@ -224,6 +230,7 @@ class Lane:
         return min(seconds * 2, RETRY_SECONDS_MAX)
 
 
-def _reply_of(data: bytes) -> api.Reply:
+def reply_of(data: bytes) -> api.Reply:
+    """The reply that has come. Raises DecodeError."""
     # failpoint: client.answered
     return api.Reply.FromString(data)

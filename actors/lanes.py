@@ -24,8 +24,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from actors.admission import Drain
-from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane
-from actors.partner import Partner
+from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
+from actors.partner import VOUCH_SECONDS, Partner
 from actors.shared_call import (
     Trace,
     UnderWay,
@@ -188,11 +188,11 @@ class QueueLane(Lane, ABC):
         if first.until < self._alarm_at:
             self._wake_at(first.until)
 
-    def _answered(self, call: UnderWay, answer: asyncio.Future[bytes]) -> None:
+    def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
         first, call.first = call.first, None
         assert first is not None, "it waited for this"
         self._tried(first)
-        good = not answer.cancelled() and answer.exception() is None
+        good = first.good
         if self._closed:
             return
         if good and self._given(call, first):
@@ -203,7 +203,7 @@ class QueueLane(Lane, ABC):
     def _given(self, call: UnderWay, first: First) -> bool:
         """Whether the callers could be given what they wait for, from the first answer."""
         try:
-            reply = api.Reply.FromString(first.answer.result())
+            reply = reply_of(first.answer.result())
             return reply.code == api.OK and self._settle(call, reply, first.seat)
         except DecodeError:
             return False
@@ -438,6 +438,16 @@ class QueryLane(QueueLane):
     def _first(self, call: UnderWay) -> First | None:
         made = call.made = _Query(self, call)
         return self._try_first(made, call.deadline, made.trace, any_seat=made.alone)
+
+    def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
+        vouch, first = call.made.vouch, call.first
+        if vouch is None or vouch.done() or first is None or not first.good:
+            super()._answered(call, _)
+            return
+        # The leader was quicker than who vouches for it, who has a moment more.
+        late = self._loop.call_later(VOUCH_SECONDS, vouch.cancel)
+        vouch.add_done_callback(lambda _: late.cancel())
+        vouch.add_done_callback(partial(super()._answered, call))
 
     def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
         made: _Query = call.made

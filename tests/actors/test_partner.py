@@ -100,6 +100,27 @@ async def test_without_a_vouch_the_leader_makes_its_round(said: Any) -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize(("late", "rounds"), [(0.5, 0), (1.5, 1)])
+async def test_a_vouch_may_come_a_moment_after_the_answer(
+    late: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Script.query
+
+    async def query(script: Script, seat: str, request: bytes) -> bytes:
+        if api.QueryRequest.FromString(request).vouch:
+            await asyncio.sleep(late * VOUCH_SECONDS)
+        return await honest(script, seat, request)
+
+    monkeypatch.setattr(Script, "query", query)
+    script = group_of_three(lambda call: VOUCH)
+    began = asyncio.get_running_loop().time()
+    assert await reads(script) == [None]
+    took = asyncio.get_running_loop().time() - began
+    assert took == pytest.approx(min(late, 1.0) * VOUCH_SECONDS, rel=0.1)
+    assert kinds(script).count("round") == rounds
+
+
+@in_virtual_time
 async def test_who_did_not_vouch_is_left_alone_and_then_it_is_anothers_turn() -> None:
     script = group_of_three(lambda call: HANG)
     await reads(script, 3, apart=LEFT_SECONDS / 4)

@@ -21,7 +21,7 @@ ACTORS: Final = (
     Mutant(
         "a-stale-reader-asks-again-who-gave-no-answer",
         "design 5.11",
-        "actors.lanes",
+        "actors.attempts",
         "        self._spread.leave(failed)\n",
         "",
     ),
@@ -29,8 +29,8 @@ ACTORS: Final = (
         "calls-that-ended-count-as-under-way",
         "design 5.11",
         "actors.spread",
-        "        self._under_way[seat] -= 1\n",
-        "        self._under_way[seat] -= 0\n",
+        "        self._under_way[seat] -= 1\n        self._count -= 1\n",
+        "",
     ),
     Mutant(
         "writes-wait-on-when-the-lead-is-lost",

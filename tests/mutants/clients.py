@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 MACHINE: Final = "state_machines.machine"
 TABLE: Final = "state_machines.clients"
 LANES: Final = "actors.lanes"
+ATTEMPTS: Final = "actors.attempts"
 
 CLIENTS: Final = (
     Mutant(
@@ -97,32 +98,32 @@ CLIENTS: Final = (
         "a-retry-has-a-new-sequence",
         "law 9",
         LANES,
-        "            if proposal is None:\n",
-        "            if proposal is not None:\n"
-        "                self._sequence += 1\n"
-        "                proposal.sequence = self._sequence\n"
-        "            if proposal is None:\n",
+        "        if self._said is None:\n",
+        "        if self._said is not None:\n"
+        "            lane._sequence += 1\n"
+        "            self._said.sequence = lane._sequence\n"
+        "        if self._said is None:\n",
     ),
     Mutant(
         "a-retry-has-another-body",
         "law 9",
         LANES,
-        "            if proposal is None:\n",
-        "            if trace.attempts:\n",
+        "        if self._said is None:\n",
+        "        if self.trace.attempts:\n",
     ),
     Mutant(
         "a-forgotten-outcome-is-sent-again-under-a-new-id",
         "law 9",
         LANES,
-        "if reply.code == api.SESSION_EXPIRED and trace.attempts == 1:",
+        "if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:",
         "if reply.code == api.SESSION_EXPIRED:",
     ),
     Mutant(
         "answers-that-are-awaited-are-acknowledged",
         "law 9",
         LANES,
-        "acked=min(self._out, default=sequence) - 1,",
-        "acked=sequence - 1,",
+        "acked=min(lane.out, default=self.sequence) - 1,",
+        "acked=self.sequence - 1,",
     ),
     Mutant(
         "a-write-is-sent-after-its-deadline",
@@ -142,8 +143,8 @@ CLIENTS: Final = (
         "a-later-term-vouches-for-a-leader",
         "law 10",
         "actors.partner",
-        " and said.term <= reply.term:",
-        ":",
+        " and said.term <= reply.term\n",
+        "\n",
     ),
     Mutant(
         "anybody-vouches-for-a-leader",
@@ -155,17 +156,25 @@ CLIENTS: Final = (
     Mutant(
         "an-unknown-outcome-is-called-not-accepted",
         "design 5.11",
-        LANES,
+        ATTEMPTS,
         "        if trace is not None and trace.command and trace.attempts:\n",
         "        if trace is not None and trace.command and not trace.attempts:\n",
     ),
     Mutant(
         "a-lost-reply-is-a-failure",
         "design 3",
-        LANES,
+        ATTEMPTS,
         "                self._next_seat(seat)\n"
         "                wait = await self._pause(wait, deadline)\n"
         "                continue\n",
         "                raise self._too_late(trace) from error\n",
+    ),
+    Mutant(
+        "a-first-attempt-has-no-end",
+        "law 13",
+        LANES,
+        "            if call.first.until <= now + NO_TIME_SECONDS:\n"
+        "                call.first.answer.cancel()\n",
+        "            if call.first.until <= now + NO_TIME_SECONDS:\n                pass\n",
     ),
 )

@@ -31,7 +31,7 @@ HAD: Final = (
     Mutant(
         "calls-turn-each-other-back-to-a-silent-leader",
         "law 13",
-        "actors.lanes",
+        "actors.attempts",
         "            self._turn = seats.index(failed) + 1\n",
         "            self._turn += 1\n",
     ),
@@ -83,5 +83,12 @@ HAD: Final = (
         "actors.requests",
         "if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):",
         "if len(request) < 0:",
+    ),
+    Mutant(
+        "a-write-of-a-group-of-one-waits-for-a-tick",
+        "liveness",
+        "actors.replica",
+        "            self._wake()  # the only voter: what it has saved is committed with that\n",
+        "            pass\n",
     ),
 )

@@ -100,15 +100,19 @@ READS: Final = (
         "a-stale-read-does-not-wait-for-its-revision",
         "design 3",
         "actors.replica",
-        "self.reads.queue_safe(read, request.min_revision)",
-        "self.reads.queue_safe(read, 0)",
+        "self.core.commit if read.partners else request.min_revision)",
+        "self.core.commit if read.partners else 0)",
     ),
     Mutant(
         "a-follower-answers-linearizable-reads",
         "law 10",
         "actors.replica",
-        "            if request.stale:\n",
-        "            if request.stale or not self.leads:\n",
+        "            if not request.stale:\n                self._must_lead()\n"
+        "                read.partners = self._vouching.partners(request, self.applied.term)\n"
+        "            if request.stale or read.partners:\n",
+        "            if self.leads and not request.stale:\n"
+        "                read.partners = self._vouching.partners(request, self.applied.term)\n"
+        "            if request.stale or read.partners or not self.leads:\n",
     ),
     Mutant(
         "a-read-is-answered-from-what-is-flushed",
@@ -189,5 +193,19 @@ READS: Final = (
         "                self.reloads += 1\n"
         "                self.history.restart((await self._source.poll(\n"
         "                    self.group, self._wanted(), None)).revision)",
+    ),
+    Mutant(
+        "reads-after-a-snapshot-are-of-before",
+        "law 10",
+        "actors.replica",
+        "                self._machine.forget()\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a-first-answer-needs-no-vouch",
+        "law 10",
+        "actors.lanes",
+        "if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):",
+        "if reply is None:",
     ),
 )

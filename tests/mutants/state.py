@@ -422,4 +422,11 @@ STATE: Final = (
         "        layer.fresh += fresh\n",
         "",
     ),
+    Mutant(
+        "what-was-missing-stays-missing",
+        "law 5",
+        LAYER,
+        "        self._missing.clear()  # what was under has left memory\n",
+        "",
+    ),
 )

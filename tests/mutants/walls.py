@@ -13,8 +13,8 @@ WALLS: Final = (
         "a-proposal-enters-the-log-unseen",
         "law 18",
         "actors.replica",
-        "                self._machine.admit(request.proposal),\n",
-        "                (),\n",
+        "            admitted, size = self._machine.admit(request.proposal), request.ByteSize()\n",
+        "            admitted, size = (), request.ByteSize()\n",
     ),
     Mutant(
         "a-request-has-no-limit",
