@@ -14,11 +14,10 @@ shrink. The hottest rows have a form of their own (`layout`).
 from __future__ import annotations
 
 import dataclasses
-import threading
 import types
 import typing
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -42,7 +41,7 @@ TEXT_BYTES_MAX: Final = 2 * MQTT_STRING_BYTES_MAX  #: one text; up to here its f
 DATA_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
 FIXED_MAP: Final = 0x80  #: msgpack of a map of up to fifteen fields: this and their number
 FIXED_MAP_FIELDS_MAX: Final = 15
-BUFFER_BYTES: Final = 256 * 1024  #: that a packer begins with
+BUFFER_BYTES: Final = 2_048  #: that a packer begins with; it grows
 FEW_BYTES: Final = 4_096  #: a body so small has neither too many parts nor too many values
 
 Decoder = Callable[[Any, str], Any]
@@ -52,40 +51,29 @@ PLAIN: Final[frozenset[type]] = frozenset({int, str, bytes, bool, types.NoneType
 """What msgpack writes as it is."""
 
 
-class _Packers(threading.local):
-    """Each thread's packers, which threads must not share. `msgpack.packb` makes one for each call,
-    with a buffer of 256 KiB; the C library gives the pages of two such back to the system and
-    fetches them anew, which takes ten times as long as a small value."""
-
-    def __init__(self) -> None:
-        self.flat: Callable[[Any], bytes] = msgpack.Packer().pack
-        self.deep: Callable[[Any], bytes] = msgpack.Packer(default=_plain).pack
-
-    def packed(self, value: Any) -> bytes:
-        """A value with dataclasses in it. After a large one the buffer is let go."""
-        data = self.deep(value)
-        if len(data) > BUFFER_BYTES:
-            self.deep = msgpack.Packer(default=_plain).pack
-        return data
+_Packer: Final = partial(msgpack.Packer, buf_size=BUFFER_BYTES)
+"""What `msgpack.packb` makes for each call, for threads must not share one. By itself it has a
+buffer of 256 KiB: where there are two of them, the C library gives their pages back to the system
+each time and fetches them anew, which takes ten times as long as it takes to pack a small value."""
 
 
 def pack(value: Any) -> bytes:
     """A dataclass, or a plain value, as msgpack. The same value gives the same bytes."""
-    return _packers.packed(value if type(value) in PLAIN else _plain(value))
+    return bytes(_Packer().pack(value if type(value) in PLAIN else _plain(value)))
 
 
 def pack_checked(value: Any) -> bytes:
     """`pack` of a dataclass that `check` has passed: no column is looked at again."""
     kind: Any = type(value)
     fields = {name: getattr(value, name) for name in field_names(kind)}
-    return _packers.packed(fields)
+    return bytes(_Packer(default=_plain).pack(fields))
 
 
 def pack_fields(value: Any, names: Sequence[str]) -> bytes:
     """Some fields of a dataclass that `check` has passed, as they are within what `pack_checked`
     makes. `map_head` and all fields so are the same as that."""
     fields = {name: getattr(value, name) for name in names}
-    return _packers.packed(fields)[len(map_head(len(fields))) :]
+    return bytes(_Packer(default=_plain).pack(fields))[len(map_head(len(fields))) :]
 
 
 def map_head(fields: int) -> bytes:
@@ -96,7 +84,7 @@ def map_head(fields: int) -> bytes:
 
 def pack_columns(columns: Any) -> bytes:
     """Lists or tuples of scalars, in a map or a list, as msgpack (`runs.py`)."""
-    return _packers.packed(columns)
+    return bytes(msgpack.packb(columns))
 
 
 def _plain(value: Any) -> Any:
@@ -112,9 +100,6 @@ def _plain(value: Any) -> Any:
     if not PLAIN.issuperset(map(type, values)):
         values = list(map(_plain, values))
     return dict(zip(names, values, strict=True))
-
-
-_packers: Final = _Packers()
 
 
 @cache
@@ -415,9 +400,9 @@ def _checked_dataclass(kind: type) -> Decoder:
 
 
 def row_packer() -> Callable[[Any], bytes]:
-    """Packs (revision, plain values in the order of the row's fields), again and again, on this
-    thread."""
-    return _packers.flat
+    """Packs (revision, plain values in the order of the row's fields), again and again."""
+    packer: Callable[[Any], bytes] = _Packer().pack
+    return packer
 
 
 def row_values(row: Any) -> list[Any]:
