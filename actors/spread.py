@@ -23,7 +23,6 @@ class Spread:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._under_way: Counter[str] = Counter()
-        self._count = 0  # of them all
         self._last = ""
         self._failed = ""
         self._until = 0.0
@@ -33,7 +32,9 @@ class Spread:
         if now >= self._until:
             self._last = self._failed = ""
             self._until = now + STAY_SECONDS
-        elif not self._count and self._last != self._failed and self._last in seats:
+        elif (
+            self._last != self._failed and self._last in seats and not any(self._under_way.values())
+        ):
             return self._last  # as below, with fewer steps: nothing is under way anywhere
         some = [each for each in seats if each != self._failed] or seats
         counts = [self._under_way[each] for each in some]
@@ -46,12 +47,10 @@ class Spread:
     def begin(self, seat: str) -> None:
         """A call is under way there."""
         self._under_way[seat] += 1
-        self._count += 1
 
     def end(self, seat: str) -> None:
         """It has ended, whatever came of it."""
         self._under_way[seat] -= 1
-        self._count -= 1
 
     def leave(self, seat: str) -> None:
         """It gave no answer: others are asked for a while."""

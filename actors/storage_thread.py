@@ -128,14 +128,17 @@ class StorageThread:
         `of_state`: whether it may touch the state, or else the log alone, or what was frozen or
         taken of the state. In haste, either may be called before this returns.
         """
+        made = _Job(job, done, failed, of_state, of_log=not of_state and on is On.STORAGE)
         if haste in _ON_THE_LOOP:
-            begun = time.monotonic()
-            if self._may_run_here(begun):
-                self._run_here(job, done, failed, begun)
+            if self._may_run_here():
+                begun = time.monotonic()
+                made.run()
+                if time.monotonic() - begun > HERE_SECONDS:
+                    self._here_from = time.monotonic() + SULK_SECONDS
+                made.tell()
                 return
             if haste is Haste.SPARE:
                 return
-        made = _Job(job, done, failed, of_state, of_log=not of_state and on is On.STORAGE)
         wait = haste is Haste.SAVE and not self.queued and time.monotonic() >= self._wait_from
         if wait:
             made.waited = threading.Lock()
@@ -177,27 +180,8 @@ class StorageThread:
             jobs.put(None)
             thread.join()
 
-    def _run_here(
-        self,
-        job: Callable[[], T],
-        done: Callable[[T], None],
-        failed: Callable[[BaseException], None],
-        begun: float,
-    ) -> None:
-        """What `_Job` does, in one step: most jobs are so small that it would be a part of them."""
-        try:
-            result = job()
-        except BaseException as error:  # noqa: BLE001 - whoever handed it over is told
-            failed(error)
-            return
-        if (now := time.monotonic()) - begun > HERE_SECONDS:
-            self._here_from = now + SULK_SECONDS
-        try:
-            done(result)
-        except Exception as unforeseen:  # noqa: BLE001 - as in `_Job.tell`
-            failed(unforeseen)
-
-    def _may_run_here(self, now: float) -> bool:
+    def _may_run_here(self) -> bool:
+        now = time.monotonic()
         overdue = self._save_since is not None and now - self._save_since > OVERDUE_SECONDS
         return not self._of_state and not overdue and now >= self._here_from
 

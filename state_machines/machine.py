@@ -190,14 +190,11 @@ class Machine:
 
         The reply's revision is that of the last entry with commands.
         """
+        db = Tables(self._store if store is None else store, 0)
         if store is None:
-            db = Tables(self._store, 0)
             db.memo = self._read
-            if (clock := db.memo.get(CLOCK.name)) is None:
-                clock = db.memo[CLOCK.name] = self._clock(db)
-        else:
-            db = Tables(store, 0)
-            clock = self._clock(db)
+        if (clock := db.memo.get(CLOCK.name)) is None:
+            clock = db.memo[CLOCK.name] = self._clock(db)
         at = Stamp(clock.index, max(now_ms, clock.now_ms))
         if (count := runs.count_of(queries)) > BATCH_ITEMS_MAX:
             detail = f"queries: {count}, the limit is {BATCH_ITEMS_MAX}"

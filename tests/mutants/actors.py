@@ -29,8 +29,8 @@ ACTORS: Final = (
         "calls-that-ended-count-as-under-way",
         "design 5.11",
         "actors.spread",
-        "        self._under_way[seat] -= 1\n        self._count -= 1\n",
-        "",
+        "        self._under_way[seat] -= 1\n",
+        "        self._under_way[seat] -= 0\n",
     ),
     Mutant(
         "writes-wait-on-when-the-lead-is-lost",
