@@ -42,7 +42,8 @@ from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
-HALVED_FROM = 256  #: operations that wait while no call is under way
+HALVED_FROM = 256  #: commands that wait while no call is under way
+READS_HALVED_FROM = 32  #: the same of queries, whose calls cost less
 WAITING_MAX = 100_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 class QueueLane(Lane, ABC):
     """Operations that wait for a call of this lane and then share one."""
+
+    halved_from: int
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
@@ -141,7 +144,7 @@ class QueueLane(Lane, ABC):
         there."""
         waiting = self._waiting
         count = min(len(waiting), BATCH_ITEMS_MAX)
-        if count >= HALVED_FROM and not self._under_way:
+        if count >= self.halved_from and not self._under_way:
             count = -(-count // 2)
         taken: list[Waiting] = []
         for _ in range(count):
@@ -293,6 +296,8 @@ class _Proposal:
 class CommandLane(QueueLane):
     """Proposals with (client, sequence), several under way."""
 
+    halved_from = HALVED_FROM
+
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
         self._client = 0
@@ -403,6 +408,8 @@ class _Query:
 
 class QueryLane(QueueLane):
     """Queries: nothing to remember, so a retry is a new query."""
+
+    halved_from = READS_HALVED_FROM
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)

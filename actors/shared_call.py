@@ -87,7 +87,7 @@ def commands_of(batch: list[Waiting]) -> tuple[list[api.Command], list[Waiting]]
     groups = [(kind, list(some)) for kind, some in itertools.groupby(batch, _kind)]
     for place, (kind, every) in enumerate(groups):
         same, run = every, _run_of(every)
-        size = runs.weight_of(run) if run is not None else _weight_of(same)
+        size = runs.weight_of(run.columns.values()) if run is not None else _weight_of(same)
         if size > room:
             same, rest = _fitting(every, room, alone=not made)
             rest += [each for _, later in groups[place + 1 :] for each in later]

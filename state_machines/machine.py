@@ -260,10 +260,13 @@ class _Answers:
         return reply
 
     def _run(self, result: api.Result, run: runs.Run) -> None:
+        if self._reads and hasattr(run.kind, "read_run") and not self._one_by_one():
+            result.body = runs.pack_values(self._read(result, run))
+            return
         replies: list[Any] = []
         outcomes: Iterable[Any]
         if self._reads:
-            outcomes = self._read(run)
+            outcomes = self._each(run)
         else:
             outcomes = self._apply(run)
             if not any(issubclass(kind, Rejected) for kind in set(map(type, outcomes))):
@@ -279,6 +282,28 @@ class _Answers:
         if not self._reads:
             self._size += len(result.body)
 
+    def _read(self, result: api.Result, run: runs.Run) -> list[runs.Values]:
+        """What a run of queries finds. Those for which there is no room in the reply are refused,
+        and not read but for some."""
+        kind: Any = run.kind
+        found: list[runs.Values] = []
+        for some in kind.read_run(self._db, self._at, run):
+            size = runs.weight_of_values(some)
+            if self._size + size <= REPLY_BYTES_MAX:
+                found += some
+                self._size += size
+                continue
+            for each in some:
+                if self._size > REPLY_BYTES_MAX:
+                    break
+                found.append(each)
+                self._size += runs.weight_of_values((each,))
+            if self._size > REPLY_BYTES_MAX:
+                break
+        for place in range(len(found), run.count):
+            self._refuse(result.refusals.add(place=place), _too_much())
+        return found
+
     def _apply(self, run: runs.Run) -> Sequence[Any]:
         """A reply or a Rejected for each command of the run, in order."""
         if not hasattr(run.kind, "apply_run") or self._one_by_one():
@@ -287,14 +312,6 @@ class _Answers:
         outcomes: Sequence[Any] = run.kind.apply_run(self._db, self._at, run)
         self._machine._changes.join(self._db.take_written())
         return outcomes
-
-    def _read(self, run: runs.Run) -> Iterator[Any]:
-        """The same of a run of queries."""
-        if not hasattr(run.kind, "read_run") or self._one_by_one():
-            yield from self._each(run)
-            return
-        for each in run.kind.read_run(self._db, self._at, run):
-            yield each if self._size <= REPLY_BYTES_MAX else _too_much()
 
     def _each(self, run: runs.Run) -> Iterator[Any]:
         for each in run.operations():

@@ -5,14 +5,15 @@ checked and taken apart at the speed of C, and a replica makes no object an oper
 classes have runs: all of whose fields are scalars. Their replies travel together in the same way.
 
 A class may do a run itself, with the same outcome as one operation after the other: `validate_run`
-raises Invalid for the first that is beyond its limits; `apply_run` or `read_run` returns a reply or
-a `Rejected` for each, and has changed nothing for those that it rejects.
+raises Invalid for the first that is beyond its limits; `apply_run` returns a reply or a `Rejected`
+for each, and has changed nothing for those that it rejects; `read_run`, of a query that rejects
+nothing and answers with a dataclass or None, gives their `Values`, some of them at a time.
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from operator import attrgetter
@@ -25,9 +26,11 @@ from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX, INT_MIN, REPLY_BYTES
 from state_machines.wire import api_pb2 as api
 
 SCALAR_BYTES: Final = 9  #: the most that msgpack takes for a number, or in front of a text
-_LONG: Final = frozenset({str, bytes})
 
 Column = Sequence[Any]
+
+Values = Sequence[Any] | None
+"""A reply as the values of its fields, in order; None for None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,25 +214,45 @@ def weight(some: Any) -> int:
     return len(packing.pack(some))  # pages and lists: a flat query may be answered with much
 
 
-def weight_of(run: Run) -> int:
-    """`weight` of all operations of a run, at the speed of C: up to four times as much."""
-    size = SCALAR_BYTES * len(run.columns) * run.count
-    for column in run.columns.values():
+def weight_of(columns: Iterable[Column]) -> int:
+    """`weight` of all operations of a run, or of replies, together: at the speed of C."""
+    size = 0
+    for column in columns:
+        size += SCALAR_BYTES * len(column)
         kinds = frozenset(map(type, column))
-        long = column if kinds <= _LONG else [each for each in column if type(each) in _LONG]
-        size += sum(map(len, long)) * (4 if str in kinds else 1)
+        if bytes in kinds:
+            size += sum(map(len, _only(bytes, column, kinds)))
+        if str in kinds:
+            texts = _only(str, column, kinds)
+            all_of_them = "".join(texts)
+            size += len(all_of_them) if all_of_them.isascii() else sum(map(_text_bytes, texts))
     return size
 
 
-def _weight_of(values: tuple[Any, ...]) -> int:
+def weight_of_values(replies: Sequence[Values]) -> int:
+    """`weight` of these replies together."""
+    there = [each for each in replies if each is not None]
+    return SCALAR_BYTES * (len(replies) - len(there)) + weight_of(zip(*there, strict=True))
+
+
+def _only(kind: type, column: Column, kinds: frozenset[type]) -> Column:
+    return column if len(kinds) == 1 else [each for each in column if type(each) is kind]
+
+
+def _weight_of(values: Sequence[Any]) -> int:
     size = SCALAR_BYTES * len(values)
     for each in values:
         some = type(each)
         if some is str:
-            size += len(each) if each.isascii() else 4 * len(each)
+            size += _text_bytes(each)
         elif some is bytes:
             size += len(each)
     return size
+
+
+def _text_bytes(text: str) -> int:
+    """How many bytes it has in UTF-8, or more."""
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 # -- replies ------------------------------------------------------------------------------------
@@ -254,9 +277,15 @@ def pack_replies(kind: type, replies: Sequence[Any]) -> bytes:
     made = _reply_columns(kind)
     if made is None:
         return packing.pack(tuple(replies))
+    values = _values(made)
+    return pack_values([None if each is None else values(each) for each in replies])
+
+
+def pack_values(replies: Sequence[Values]) -> bytes:
+    """`pack_replies` of dataclasses."""
     nothing = [place for place, each in enumerate(replies) if each is None]
-    there = [each for each in replies if each is not None] if nothing else replies
-    return packing.pack_columns([nothing, *zip(*map(_values(made), there), strict=True)])
+    there = [each for each in replies if each is not None]
+    return packing.pack_columns([nothing, *zip(*there, strict=True)])
 
 
 def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
@@ -286,5 +315,7 @@ def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
         raise Invalid(f"reply: places beyond {count}, or one twice")
     if not columns and len(places) != count:
         raise Invalid(f"reply: {len(places)} replies came to {count} operations")
-    there = map(made, *columns) if columns else iter(())
+    there: Iterator[Any] = map(made, *columns) if columns else iter(())
+    if not places:
+        return list(there)
     return [None if place in places else next(there) for place in range(count)]

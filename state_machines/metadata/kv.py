@@ -19,7 +19,7 @@ from state_machines.errors import Conflict, NotFound
 from state_machines.keyvalue import Part
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
-from state_machines.runs import Run
+from state_machines.runs import Run, Values
 from state_machines.tables import Table, Tables
 
 TENANT_BYTES_MAX: Final = 64
@@ -71,12 +71,15 @@ class KvEntry:
     revision: int
 
 
+_READ: Final = slice(_KEY, _REVISION + 1)  #: what an entry says of a row
+assert packing.field_names(Kv)[_READ] == packing.field_names(KvEntry)
+
+
 def _entry(stored: bytes | None) -> KvEntry | None:
     """What a stored row says; None of none."""
     if stored is None:
         return None
-    values = packing.unpack_values(stored)[1]
-    return KvEntry(values[_KEY], values[_VALUE], values[_REVISION])
+    return KvEntry(*packing.unpack_values(stored)[1][_READ])
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +315,12 @@ class GetKv:
         _check_places(run.columns)
 
     @classmethod
-    def read_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[KvEntry | None]:
+    def read_run(cls, db: Tables, at: Stamp, run: Run) -> Iterator[list[Values]]:
         """The same of a run."""
-        places = iter(run.rows("tenant", "key"))
+        places, unpack = iter(run.rows("tenant", "key")), packing.unpack_values
         while some := tuple(itertools.islice(places, STEP_PAIRS)):
-            yield from map(_entry, db.store.get_many(KV.name, some))
+            found = db.store.get_many(KV.name, some)
+            yield [None if each is None else unpack(each)[1][_READ] for each in found]
 
 
 @query("metadata.kv.range")

@@ -47,6 +47,16 @@ async def test_all_that_waits_goes_together() -> None:
 
 
 @in_virtual_time
+async def test_reads_go_in_halves_from_fewer_on() -> None:
+    script = Script()
+    async with calling(script) as caller:
+        for count in (lanes.READS_HALVED_FROM - 1, lanes.READS_HALVED_FROM):
+            asked = [caller.call(GetKv(key=f"k{n}"), stale=True) for n in range(count)]
+            await asyncio.gather(*asked)
+    assert [len(call.tags) for call in script.calls] == [31, 16, 16]
+
+
+@in_virtual_time
 async def test_what_comes_while_calls_are_under_way_goes_in_the_next() -> None:
     script = Script()
     script.faults.append(lambda call: HANG if call.tags[0] == "metadata.kv.put" else None)

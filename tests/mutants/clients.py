@@ -177,4 +177,11 @@ CLIENTS: Final = (
         "                call.first.answer.cancel()\n",
         "            if call.first.until <= now + NO_TIME_SECONDS:\n                pass\n",
     ),
+    Mutant(
+        "a-run-of-reads-is-more-than-a-reply-may-carry",
+        "law 18",
+        MACHINE,
+        "            if self._size + size <= REPLY_BYTES_MAX:\n",
+        "            if size:\n",
+    ),
 )
