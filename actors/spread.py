@@ -1,8 +1,9 @@
 """Which seat is asked what any seat may answer: a stale read, or a stale watch.
 
-Where the fewest calls of this lane are under way; among those, the one that was asked last, for it
-answers faster than one that was not asked for a while. So calls one after the other stay with a
-replica, and many at a time are spread over all. But nobody stays with one for more than
+The one that was asked last, as long as fewer than `TOGETHER` calls of this lane are under way
+there: it answers faster than one that was not asked for a while, and of two that share a machine's
+processors with the client one mostly waits. Otherwise where the fewest are. So a few calls stay
+with a replica, and many at a time are spread over all. But nobody stays with one for more than
 `STAY_SECONDS`: it may be cut off, and what it says older and older. One that gave no answer is not
 asked until then.
 """
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+TOGETHER: Final = 2  #: calls under way at one seat before another is asked
 STAY_SECONDS: Final = 1.0  #: then another may be chosen
 
 
@@ -32,10 +34,9 @@ class Spread:
         if now >= self._until:
             self._last = self._failed = ""
             self._until = now + STAY_SECONDS
-        elif (
-            self._last != self._failed and self._last in seats and not any(self._under_way.values())
-        ):
-            return self._last  # as below, with fewer steps: nothing is under way anywhere
+        last = self._last
+        if last in seats and last != self._failed and self._under_way[last] < TOGETHER:
+            return last
         some = [each for each in seats if each != self._failed] or seats
         counts = [self._under_way[each] for each in some]
         fewest = min(counts)

@@ -1,4 +1,4 @@
-"""Whom a stale read is asked: one after another the same seat, for a while; at once all of them."""
+"""Whom a stale read is asked: a few the same seat, for a while; many at once all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 
 from actors.caller import Caller
-from actors.spread import STAY_SECONDS, Spread
+from actors.spread import STAY_SECONDS, TOGETHER, Spread
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import Call, Script
@@ -24,6 +24,18 @@ def test_one_call_at_a_time_stays_with_a_seat_for_a_while() -> None:
         spread.end(chosen[-1])
     assert all(len(set(chosen[at : at + 10])) == 1 for at in range(0, 100, 10))
     assert set(chosen) == set(SEATS), "nobody stays for ever"
+
+
+def test_two_calls_at_a_time_share_a_seat_and_the_third_goes_elsewhere() -> None:
+    spread = Spread(Random(1))
+    chosen = []
+    for _ in range(TOGETHER + 1):
+        chosen.append(spread.choose(SEATS, 0.0))
+        spread.begin(chosen[-1])
+    assert len(set(chosen[:TOGETHER])) == 1
+    assert chosen[TOGETHER] != chosen[0]
+    spread.end(chosen[0])
+    assert spread.choose(SEATS, 0.0) == chosen[TOGETHER], "it was asked last"
 
 
 def test_many_calls_at_a_time_are_spread_over_all() -> None:
