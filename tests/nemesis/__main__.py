@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from metaray import plain
+
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 console = Console(file=sys.stdout)  #: this one, whatever stands in for it while Ray talks
 
@@ -157,4 +159,5 @@ def client(
 
 
 if __name__ == "__main__":
+    plain.again("tests.nemesis")
     app()
