@@ -283,8 +283,8 @@ class _Answers:
             self._size += len(result.body)
 
     def _read(self, result: api.Result, run: runs.Run) -> list[runs.Values]:
-        """What a run of queries finds. Those for which there is no room in the reply are refused,
-        and not read but for some."""
+        """What a run of queries finds. Those for which the reply has no room any more are refused;
+        few of them have been read."""
         kind: Any = run.kind
         found: list[runs.Values] = []
         for some in kind.read_run(self._db, self._at, run):
