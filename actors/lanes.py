@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 class QueueLane(Lane, ABC):
     """Operations that wait for a call of this lane and then share one."""
 
-    halved_from: int
+    halved_from: int  #: so many that wait leave as two calls, if none is under way
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)

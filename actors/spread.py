@@ -1,11 +1,10 @@
 """Which seat is asked what any seat may answer: a stale read, or a stale watch.
 
 The one that was asked last, as long as fewer than `TOGETHER` calls of this lane are under way
-there: it answers faster than one that was not asked for a while, and of two that share a machine's
-processors with the client one mostly waits. Otherwise where the fewest are. So a few calls stay
-with a replica, and many at a time are spread over all. But nobody stays with one for more than
-`STAY_SECONDS`: it may be cut off, and what it says older and older. One that gave no answer is not
-asked until then.
+there: it answers faster than one that was not asked for a while. Otherwise where the fewest are. So
+a few calls stay with a replica, and many at a time are spread over all. But nobody stays with one
+for more than `STAY_SECONDS`: it may be cut off, and what it says older and older. One that gave no
+answer is not asked until then.
 """
 
 from __future__ import annotations

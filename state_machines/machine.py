@@ -298,8 +298,7 @@ class _Answers:
                     break
                 found.append(each)
                 self._size += runs.weight_of_values((each,))
-            if self._size > REPLY_BYTES_MAX:
-                break
+            break  # it is full
         for place in range(len(found), run.count):
             self._refuse(result.refusals.add(place=place), _too_much())
         return found

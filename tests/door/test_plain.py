@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from metaray import plain
+from tests.kernel import ROOT
 
 
 def test_a_path_without_a_space_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +55,20 @@ def test_the_module_prints_an_interpreter_that_runs() -> None:
         [python, "-c", "import metaray; print('here')"], capture_output=True, text=True, check=True
     )
     assert said.stdout == "here\n"
+
+
+@pytest.mark.parametrize("module", ["metaray.cli", "tests.nemesis"])
+def test_what_starts_ray_and_spark_does_so_by_the_link(module: str, tmp_path: Path) -> None:
+    """Found by the nemesis: started by its own path, which had a space, it could not start Spark."""
+    here = tmp_path / "my projects"
+    here.symlink_to(sys.prefix, target_is_directory=True)
+    subprocess.run(
+        [here / "bin" / "python", "-m", module, "--help"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    (link,) = tmp_path.glob("metaray-*")
+    assert link.readlink() == here
