@@ -59,7 +59,7 @@ def test_the_module_prints_an_interpreter_that_runs() -> None:
 
 @pytest.mark.parametrize("module", ["metaray.cli", "tests.nemesis"])
 def test_what_starts_ray_and_spark_does_so_by_the_link(module: str, tmp_path: Path) -> None:
-    """Found by the nemesis: started by its own path, which had a space, it could not start Spark."""
+    """Found by the nemesis, which could not start Spark by its own path: that had a space."""
     here = tmp_path / "my projects"
     here.symlink_to(sys.prefix, target_is_directory=True)
     subprocess.run(
