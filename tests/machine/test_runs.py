@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from types import NoneType
 from typing import Any
 
 import msgpack
@@ -21,7 +22,7 @@ from state_machines.mqtt.subscription import PutSubscriptions
 from state_machines.offset.offset import CommitOffsets, FetchOffsets, ListOffsets, OffsetCommit
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
-from tests.bad_input.bodies import FITTING
+from tests.bad_input.bodies import FITTING, plain
 from tests.machine.alone import Group, outcomes
 from tests.machine.operations import commands
 
@@ -281,6 +282,17 @@ def test_only_flat_classes_come_in_runs() -> None:
 def test_replies_that_do_not_fit_are_invalid(body: bytes) -> None:
     with pytest.raises(Invalid, match=r"^reply"):
         runs.unpack_replies(GetKv, 2, body)
+
+
+FLAT = [each for each in sorted(op.TAGS, key=op.TAGS.__getitem__) if runs.flat(each)]
+
+
+@pytest.mark.parametrize("kind", FLAT, ids=op.TAGS.get)
+def test_replies_of_a_run_are_what_they_are_alone(kind: Any) -> None:
+    hint = op.reply_type(kind)
+    reply = None if hint is NoneType else packing.decoder(hint)(plain(hint), "reply")
+    body = runs.pack_replies(kind, [reply, reply])
+    assert runs.unpack_replies(kind, 2, body) == [reply, reply]
 
 
 @pytest.mark.parametrize("replies", [[1], [1, None], [1, "2"], [1, True], [1, 2**63], [1, [2]]])
