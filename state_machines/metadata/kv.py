@@ -53,13 +53,13 @@ KV: Final = Table("metadata.kv", Kv, key=("tenant", "key"), revision_field="revi
 
 _KEY, _VALUE, _REVISION = map(packing.field_names(Kv).index, ("key", "value", "revision"))
 
+_THREE_BYTES: Final = range(1 << 8, 1 << 16)
 _FIVE_BYTES: Final = range(1 << 16, 1 << 31)
-"""Indexes that msgpack packs into five bytes, highest first: packed they compare as numbers do.
+"""Indexes that msgpack packs into so many bytes, highest first: packed they compare as numbers do.
+No revision is ahead of its entry by as much as nine bytes take."""
 
-A row ends with its revision. If its last five bytes are less than those of such an index, so is its
-revision: it was packed into five as well; or into fewer, and is below all of these; or into nine,
-but no revision is ahead of its entry by as much as that takes.
-"""
+_IN_FIVE: Final = 0xCE
+"""What a number that was packed into five bytes begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +190,26 @@ def _older(
         new = tuple([place for place, row in zip(places, before, strict=True) if row is None])
         if any(db.store.get_many(FLOORS.name, new)):
             return False
-    if not there:
-        return True
-    # Unpacking a row, value and all, takes five times as long.
-    if at.index in _FIVE_BYTES and max([row[-5:] for row in there]) < packing.pack(at.index):
-        return True
     unpack = packing.unpack_values
-    newest: int = max([unpack(row)[1][_REVISION] for row in there])
+    doubtful = _doubtful(at.index, there)
+    newest: int = max([unpack(row)[1][_REVISION] for row in doubtful], default=0)
     return newest < at.index
+
+
+def _doubtful(index: int, rows: Sequence[bytes]) -> Sequence[bytes]:
+    """Those of these rows that may have a revision of `index` or above, which all of them end with:
+    to unpack a row, value and all, takes three times as long as to look at its end.
+
+    One that ends with what is less than the packed index has a lesser revision, if that was packed
+    into as many bytes or into fewer; into more, its fifth byte from behind says so.
+    """
+    packed = packing.pack(index)
+    end = slice(-len(packed), None)
+    if index in _FIVE_BYTES:
+        return [row for row in rows if row[end] >= packed]
+    if index in _THREE_BYTES:
+        return [row for row in rows if row[end] >= packed or row[-5] == _IN_FIVE]
+    return rows
 
 
 def _next_revision(

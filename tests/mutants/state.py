@@ -395,6 +395,13 @@ STATE: Final = (
         "    return True\n",
     ),
     Mutant(
+        "a-longer-revision-is-taken-for-a-lesser-one",
+        "law 7",
+        "state_machines.metadata.kv",
+        " or row[-5] == _IN_FIVE]",
+        "]",
+    ),
+    Mutant(
         "many-rows-are-not-checked-as-they-are-read",
         "law 16",
         "storage.engine",
