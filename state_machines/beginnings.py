@@ -103,12 +103,13 @@ class Beginnings(Generic[S]):
         return self._nothing
 
     def rest(self, body: bytes, known: Beginning[S]) -> dict[Any, Any]:
-        """The fields of a body after its beginning, as plain values; read as they would be if it
-        were read as a whole. Raises Invalid if that says too little of what is wrong."""
+        """The fields of a body after its beginning, as plain values, whose types are to be asked
+        for: they may be nested too deep. Otherwise read as they would be if it were read as a
+        whole. Raises Invalid if that says too little of what is wrong."""
         left = known.fields - self._columns - 1
         spent = packing.Spent(self._columns, known.spent)
         data = packing.map_head(left) + body[len(known.data) :]
-        found: dict[Any, Any] = packing.load(data, spent=spent)
+        found: dict[Any, Any] = packing.load(data, spent=spent, any_depth=True)
         return found
 
     def keep(self, body: bytes, look: Look[S], said: S, items: int) -> None:

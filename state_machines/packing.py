@@ -138,9 +138,15 @@ def _once(pairs: list[Any]) -> dict[str | bytes, Any]:
 
 
 def load(
-    data: bytes, what: str = "body", limit: int = REQUEST_BYTES_MAX, spent: Spent | None = None
+    data: bytes,
+    what: str = "body",
+    limit: int = REQUEST_BYTES_MAX,
+    spent: Spent | None = None,
+    *,
+    any_depth: bool = False,
 ) -> Any:
     """Plain values from msgpack, within limits that are checked before anything large is made.
+    `any_depth`: for who asks each value for its type, which nothing too deep has.
 
     A value is a byte or two on the wire and up to sixty as an object, so values are counted too: a
     body never takes more than twice its size limit, whatever is in it. Bodies that share `spent`
@@ -187,9 +193,15 @@ def load(
         ) from None
     if spent is not None:
         spent.parts, spent.values = parts, values
+    if not any_depth:
+        check_depth(value, what)
+    return value
+
+
+def check_depth(value: Any, what: str = "body") -> None:
+    """Raise Invalid if plain values are nested deeper than any body is."""
     if _deeper(value, DEPTH_MAX):
         raise Invalid(f"{what}: nested deeper than {DEPTH_MAX}")
-    return value
 
 
 _NESTED: Final = frozenset({list, dict})

@@ -139,9 +139,11 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
         raise Invalid(f"count: {count}, the range is 1 to {BATCH_ITEMS_MAX}")
     if not flat(kind):
         raise Invalid(f"count: {op.TAGS[kind]} does not come in runs")
-    found = packing.load(body)
+    found = packing.load(body, any_depth=True)
     if type(found) is not dict:
         raise Invalid("body: a map of columns is wanted")
+    if not found.keys() <= frozenset(packing.field_names(kind)):  # nobody looks at the others
+        packing.check_depth(found)
     columns: dict[str, Column] = {}
     for name, default, scalars in _fields(kind):
         column = found.get(name)
@@ -292,7 +294,7 @@ def pack_values(replies: Sequence[Values]) -> bytes:
 
 def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
     """The typed replies. Raises Invalid unless there are `count`."""
-    found = packing.load(body, "reply", 2 * REPLY_BYTES_MAX)
+    found = packing.load(body, "reply", 2 * REPLY_BYTES_MAX, any_depth=True)
     made = _reply_columns(kind)
     if type(found) is not list:
         raise Invalid("reply: a list is wanted")
@@ -303,6 +305,7 @@ def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
         if scalars := _scalars(hint):
             check_column(found, scalars, "reply")
             return found
+        packing.check_depth(found, "reply")
         decode_one = packing.decoder(hint)
         return [decode_one(each, "reply") for each in found]
     nothing, *columns = found or [None]

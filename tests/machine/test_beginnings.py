@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from state_machines import beginnings, op, packing
 from state_machines.beginnings import NOTED_MAX, Beginning, Beginnings
 from state_machines.errors import Invalid
-from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX, VALUES_MAX
+from state_machines.limits import BATCH_ITEMS_MAX, DEPTH_MAX, INT_MAX, VALUES_MAX
 from state_machines.offset import offset
 from state_machines.offset.offset import CommitOffsets, MoreColumns
 from state_machines.offset.recurring import Named
@@ -111,6 +111,26 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 FIELDS = st.sampled_from((*FIRST, "offsets", "metadata", "more", "unknown", b"offsets"))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [1, DEPTH_MAX - 2, DEPTH_MAX - 1, DEPTH_MAX, 1_000])
+@pytest.mark.parametrize("field", ["offsets", "more", "unknown"])
+def test_what_is_nested_too_deep_is_refused_whether_the_beginning_is_known_or_not(
+    field: str, depth: int
+) -> None:
+    batch = CommitOffsets(groups=("g",), topics=("t",), partitions=(0,), offsets=(7,))
+    learn(op.encode(batch))
+    fields = fields_of(batch)
+    fields[field] = {"unknown": nested(depth - 1)} if field == "more" else nested(depth)
+    body = msgpack.packb(fields)
+    assert outcome(decode, body) == outcome(plain, body)
 
 
 @st.composite

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from state_machines import op, packing, runs
 from state_machines.errors import Conflict, Invalid, WrongShard
-from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX
+from state_machines.limits import (
+    BATCH_ITEMS_MAX,
+    DEPTH_MAX,
+    REPLY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
 from state_machines.metadata.kv import STEP_PAIRS, DeleteKv, GetKv, PutKv
 from state_machines.mqtt.session import CloseSession, OpenSession
 from state_machines.mqtt.subscription import PutSubscriptions
@@ -266,6 +271,18 @@ def test_only_flat_classes_come_in_runs() -> None:
     proposal.commands.add(tag=op.TAGS[PutSubscriptions], body=b"\x80", count=2)
     with pytest.raises(Invalid, match="does not come in runs"):
         group.machine.admit(proposal)
+
+
+def test_what_nobody_knows_is_not_nested_too_deep_either() -> None:
+    def body(depth: int) -> bytes:
+        value: Any = 0
+        for _ in range(depth):
+            value = [value]
+        return bytes(msgpack.packb({"key": ["a"], "later": value}))
+
+    assert runs.unpack(GetKv, 1, body(DEPTH_MAX - 1)).columns["key"] == ["a"]
+    with pytest.raises(Invalid, match=f"nested deeper than {DEPTH_MAX}"):
+        runs.unpack(GetKv, 1, body(DEPTH_MAX))
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,20 @@ STATE: Final = (
         "    return True\n",
     ),
     Mutant(
+        "a-known-beginning-lets-in-what-is-nested-too-deep",
+        "law 18",
+        "state_machines.offset.offset",
+        "            packing.check_depth(rest)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a-run-lets-in-what-is-nested-too-deep",
+        "law 18",
+        "state_machines.runs",
+        "        packing.check_depth(found)\n",
+        "        pass\n",
+    ),
+    Mutant(
         "a-longer-revision-is-taken-for-a-lesser-one",
         "law 7",
         "state_machines.metadata.kv",
