@@ -91,7 +91,10 @@ def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:
     if not keys or len(keys[0]) < 2:
         return [encode(each) for each in keys]
     *leading, last = zip(*keys, strict=True)
-    leads = list(map(_lead, *leading))
+    if all(type(each[0]) is str and len(set(each)) == 1 for each in leading):  # of one tenant
+        leads = [_lead(*keys[0][:-1])] * len(keys)
+    else:
+        leads = list(map(_lead, *leading))
     raw = _uncut(last)
     longest = max(map(len, leads))
     if longest > LEAD_BYTES or raw is None or longest + max(map(len, raw)) >= KEY_BYTES:

@@ -54,6 +54,13 @@ def test_many_keys_are_encoded_as_each_is(some: list[tuple[Part, ...]]) -> None:
         assert keys.encode_many(tuple(some)) == [keys.encode(each) for each in some]
 
 
+@pytest.mark.parametrize("tenant", ["", "t", "\u00e9", "t" * 96, "t" * 65_535])
+@pytest.mark.parametrize("last", [("a", "b"), (1, 2), (1 << 40, -1)])
+def test_keys_of_one_tenant_are_encoded_as_each_is(tenant: str, last: tuple[Part, ...]) -> None:
+    some = tuple([(tenant, "topic", each) for each in last])
+    assert keys.encode_many(some) == [keys.encode(each) for each in some]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
