@@ -1,24 +1,28 @@
-"""Rows that were read from the disk lately, bounded by their bytes.
+"""Rows that were read from the disk or written to it lately, bounded by their bytes.
 
     found = hot.get("mqtt.session", key)    # bytes, or None: ask the engine, then `add`
     hot.drop("mqtt.session", [key])         # it is written just now
+    hot.keep({"mqtt.session": rows}, size)  # a layer that is on the disk leaves its place
 
-It stands between the layers and the engine (`state.py`), and holds only what the engine holds: a
-row that is written goes into the layer above and leaves this place, so that no row is in memory
-twice and none has to be brought up to date. It is for what is read more often than written; what is
-written again and again stays in the layers.
+It stands between the layers and the engine (`state.py`). Of what was read it holds only what the
+engine holds: a row that is written goes into the layer above and leaves this place, so that no row
+is in memory twice and none has to be brought up to date. That is for what is read more often than
+written. Of what is written again and again, more than the layers hold, the last layer that has left
+them is kept as it is. Its rows may have been written since: so who asks here has asked the layers,
+which have all that is newer, before.
 
 Memory follows the bound and not the data; what is cold is read from LMDB. When the bound is
 reached the table that holds most gives its oldest rows, so that no table drives out all others, and
-only one row in `KEPT_ONE_IN` comes in. Rows that are read in turn and do not fit, as those of all
-clients in a reconnect storm, would else drive each other out before any is read again (bimodal
-insertion: Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
+only one row in `KEPT_ONE_IN` comes in; the layer gives none, it goes when the next one comes. Rows
+that are read in turn and do not fit, as those of all clients in a reconnect storm, would else drive
+each other out before any is read again (bimodal insertion: Qureshi et al., Adaptive Insertion
+Policies, ISCA 2007).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 ROW_OVERHEAD_BYTES: Final = 200
@@ -54,16 +58,26 @@ class HotRows:
     def __init__(self, limit_bytes: int = HOT_BYTES) -> None:
         #: what it may hold
         self.limit_bytes = limit_bytes
-        #: what it holds
-        self.size = 0
+        self._size = 0  # of the rows that were read
+        self._layer: Mapping[str, Mapping[bytes, bytes | None]] = {}
+        self._layer_size = 0
         #: how often a row was here, and how often it had to be read
         self.hits = self.misses = 0
         self._tables: dict[str, _Table] = {}
         self._awaited: dict[str, dict[bytes, bytes]] = {}  # what `add_many` brought
         self._passed = 0  # rows that came when there was no room
 
+    @property
+    def size(self) -> int:
+        """What it holds, in bytes."""
+        return self._size + self._layer_size
+
     def get(self, table: str, key: bytes) -> bytes | None:
         """The row, if it is here."""
+        layer = self._layer.get(table)
+        if layer is not None and (written := layer.get(key)) is not None:
+            self.hits += 1
+            return written
         if table in self._awaited:
             self._come_in(table)
         found = self._tables.get(table)
@@ -77,20 +91,31 @@ class HotRows:
 
     def find(self, table: str, keys: list[bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
         """What `get` finds at these keys, and those of them at which there is nothing."""
+        found: dict[bytes, bytes] = {}
+        left = keys
+        layer = self._layer.get(table, NONE)
+        if not layer.keys().isdisjoint(keys):
+            found = {key: row for key in keys if (row := layer.get(key)) is not None}
+            left = [key for key in keys if key not in found]
         if table in self._awaited:
             self._come_in(table)
-        held = self._tables.get(table)
-        if held is None:
-            self.misses += len(keys)
-            return {}, keys
-        rows = held.rows
-        left = [key for key in keys if key not in rows]
-        found = {key: rows[key] for key in keys if key in rows} if len(left) < len(keys) else {}
-        for key in found:
-            rows.move_to_end(key)
+        if (held := self._tables.get(table)) is not None:
+            rows = held.rows
+            read = {key: rows[key] for key in left if key in rows}
+            for key in read:
+                rows.move_to_end(key)
+            left = [key for key in left if key not in read]
+            found |= read
         self.hits += len(keys) - len(left)
         self.misses += len(left)
         return found, left
+
+    def keep(self, layer: Mapping[str, Mapping[bytes, bytes | None]], size: int) -> None:
+        """This layer, by table, is on the disk and leaves its place; the one before goes."""
+        if size > self.limit_bytes:
+            layer, size = {}, 0
+        self._layer, self._layer_size = layer, size
+        self._shrink()
 
     def add_many(self, table: str, rows: dict[bytes, bytes]) -> None:
         """These were read just now, and were not here. The dict is taken over.
@@ -123,9 +148,8 @@ class HotRows:
             found = self._tables[table] = _Table()
         found.rows[key] = value
         found.size += cost
-        self.size += cost
-        while self.size > self.limit_bytes:
-            self._drop_oldest()
+        self._size += cost
+        self._shrink()
 
     def drop(self, table: str, keys: Sequence[bytes]) -> None:
         """These rows are written just now: what is here of them goes."""
@@ -144,17 +168,22 @@ class HotRows:
             if old is not None:
                 cost = ROW_OVERHEAD_BYTES + len(key) + len(old)
                 found.size -= cost
-                self.size -= cost
+                self._size -= cost
 
     def clear(self) -> None:
         """The engine holds something else now."""
         self._tables.clear()
         self._awaited.clear()
-        self.size = 0
+        self._layer, self._layer_size = {}, 0
+        self._size = 0
+
+    def _shrink(self) -> None:
+        while self._size and self.size > self.limit_bytes:
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         largest = max(self._tables.values(), key=lambda each: each.size)
         key, value = largest.rows.popitem(last=False)
         cost = ROW_OVERHEAD_BYTES + len(key) + len(value)
         largest.size -= cost
-        self.size -= cost
+        self._size -= cost

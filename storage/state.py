@@ -15,7 +15,7 @@ that is written to, and the frozen one on its way to the disk. Never three: a la
 while the one before is under way waits for it.
 
 Reads look into the layer first, then into the frozen one (kept as a read cache once it is on the
-disk), then among the rows that were read lately (`storage.hot_rows`), then into the engine. A
+disk), then among what was read or written lately (`storage.hot_rows`), then into the engine. A
 delete is a tombstone in the layer. A scan merges them in key order, lazily; a layer's keys are
 sorted only when a scan asks. Checksums are made at flush and checked at every read from the engine.
 """
@@ -23,6 +23,7 @@ sorted only when a scan asks. Checksums are made at flush and checked at every r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -63,7 +64,7 @@ class State:
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        #: rows that were read lately
+        #: rows that were read lately, or written before the layers that are here
         self.hot = HotRows()
         #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
@@ -72,6 +73,7 @@ class State:
         self._shelf = shelf
         self._layers: dict[str, Layer] = {}
         self._under: dict[str, Layer] = {}  # the layer that was frozen last, durable or not yet
+        self._under_bytes = 0
         self._flush: Flush | None = None  # what makes it durable, if it is not yet
         self._missing: dict[str, set[bytes]] = {}  # what the engine has not, for certain
         # Last: who reads a row writes it, or reads what hangs on it.
@@ -140,17 +142,19 @@ class State:
         self, table: str, encoded: list[bytes], newest: dict[bytes, bytes | None]
     ) -> list[bytes | None]:
         """What is at each key, if not all are in the newest layer."""
-        older = self._under.get(table, NOTHING).rows
-        left = [key for key in encoded if key not in newest] if newest else encoded
-        if older:
-            left = [key for key in left if key not in older]
-        below = self._below(table, left) if left else {}
-        if len(left) == len(encoded):
-            return list(map(below.get, encoded))
-        return [
-            newest[key] if key in newest else older[key] if key in older else below.get(key)
-            for key in encoded
-        ]
+        found: dict[bytes, bytes | None] = {}
+        left = encoded
+        for rows in (newest, self._under.get(table, NOTHING).rows):
+            if rows.keys().isdisjoint(left):
+                continue
+            if left is encoded:
+                with suppress(KeyError):  # who was written together is mostly together
+                    return list(map(rows.__getitem__, encoded))
+            found |= {key: rows[key] for key in left if key in rows}
+            left = [key for key in left if key not in rows]
+        if left:
+            found |= self._below(table, left)
+        return list(map(found.get, encoded))
 
     def _below(self, table: str, keys: list[bytes]) -> dict[bytes, bytes]:
         """What lies below the layers: among the hot rows, or in the engine."""
@@ -297,11 +301,12 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self.applied == self.flushed and not self._layers:
             return None
+        self.hot.keep({name: each.rows for name, each in self._under.items()}, self._under_bytes)
         self._under, self._layers = self._layers, {}
-        self._missing.clear()  # what was under has left memory
+        self._under_bytes, self._bytes = self._bytes, 0
+        self._missing.clear()  # what was under has left its place
         self._held = (None, None)
-        self._flush = Flush(self._engine, self._under, self.applied, self._bytes)
-        self._bytes = 0
+        self._flush = Flush(self._engine, self._under, self.applied, self._under_bytes)
         # failpoint: flush.frozen
         return self._flush
 
@@ -416,7 +421,7 @@ class State:
         self._layers, self._under, self._flush = {}, {}, None
         self._missing.clear()
         self.hot.clear()
-        self._bytes, self._loose = 0, False
+        self._bytes, self._under_bytes, self._loose = 0, 0, False
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
         number = b"" if stored is None else unseal(self._engine.path, STATE, INSTALLED, stored)
@@ -460,4 +465,5 @@ class State:
             else:
                 thawed[table] = layer
         self._layers, self._under = thawed, {}
+        self._under_bytes = 0
         self._bytes += flush.size

@@ -27,9 +27,9 @@ STATE: Final = (
         "a-flush-leaves-the-applied-index-behind",
         "law 5",
         LAYER,
-        "Flush(self._engine, self._under, self.applied, self._bytes)\n",
+        "Flush(self._engine, self._under, self.applied, self._under_bytes)\n",
         "Flush(self._engine, self._under, "
-        "self.flushed if self.flushed.index else self.applied, self._bytes)\n"
+        "self.flushed if self.flushed.index else self.applied, self._under_bytes)\n"
         "        setattr(self._flush, 'said', self.applied)\n",
         (("self.installed = flush.point, False", "self.installed = vars(flush)['said'], False"),),
     ),
@@ -368,17 +368,15 @@ STATE: Final = (
         "many-reads-find-what-was-deleted",
         "law 5",
         LAYER,
-        "            left = [key for key in left if key not in older]\n",
-        "            left = [key for key in left if older.get(key) is None]\n",
-        (("older[key] if key in older else", "older[key] if older.get(key) else"),),
+        "            left = [key for key in left if key not in rows]\n",
+        "            left = [key for key in left if rows.get(key) is None]\n",
     ),
     Mutant(
         "many-reads-look-below-the-frozen-layer",
         "law 5",
         LAYER,
-        "        if older:\n",
-        "        if older and not newest:\n",
-        (("older[key] if key in older else", "older[key] if not newest else"),),
+        "in (newest, self._under.get(table, NOTHING).rows):\n",
+        "in (newest or self._under.get(table, NOTHING).rows,):\n",
     ),
     Mutant(
         "many-long-names-are-not-cut",
@@ -444,10 +442,24 @@ STATE: Final = (
         "",
     ),
     Mutant(
+        "an-install-leaves-the-last-layer-that-was-written",
+        "law 5",
+        "storage.hot_rows",
+        "        self._layer, self._layer_size = {}, 0\n        self._size = 0\n\n",
+        "        self._size = 0\n\n",
+    ),
+    Mutant(
+        "the-last-layer-that-was-written-stays-when-the-next-one-comes",
+        "law 5",
+        "storage.hot_rows",
+        "        self._layer, self._layer_size = layer, size\n",
+        "        self._layer = self._layer or layer\n",
+    ),
+    Mutant(
         "what-was-missing-stays-missing",
         "law 5",
         LAYER,
-        "        self._missing.clear()  # what was under has left memory\n",
+        "        self._missing.clear()  # what was under has left its place\n",
         "",
     ),
 )

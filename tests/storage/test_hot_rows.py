@@ -94,6 +94,27 @@ def test_rows_that_are_large_come_in_at_once() -> None:
     assert hot.size > AWAITED_BYTES_MAX
 
 
+def test_the_last_layer_that_was_written_stays_until_the_next_and_takes_its_room() -> None:
+    hot = HotRows(3 * ROW)
+    for key in (b"k1", b"k2", b"k3"):
+        hot.add("t", key, bytes(10))
+    hot.keep({"t": {b"k4": b"4", b"k5": None}, "u": {b"k1": b"u"}}, 2 * ROW)
+    assert hot.size == 3 * ROW
+    assert hot.get("u", b"k1") == b"u"
+    keys = [b"k1", b"k2", b"k3", b"k4", b"k5"]
+    assert hot.find("t", keys) == ({b"k3": bytes(10), b"k4": b"4"}, [b"k1", b"k2", b"k5"])
+    assert (hot.hits, hot.misses) == (3, 3)
+    hot.keep({"t": {b"k6": b"6"}}, ROW)
+    assert hot.find("t", [b"k3", b"k4", b"k6"]) == ({b"k3": bytes(10), b"k6": b"6"}, [b"k4"])
+    assert hot.size == 2 * ROW
+    hot.keep({"t": {b"k7": b"7"}}, 4 * ROW)  # more than there may be
+    assert hot.find("t", [b"k3", b"k6", b"k7"]) == ({b"k3": bytes(10)}, [b"k6", b"k7"])
+    hot.keep({"t": {b"k8": b"8"}}, ROW)
+    hot.clear()
+    assert hot.get("t", b"k8") is None
+    assert hot.size == 0
+
+
 KEYS = [("a", number) for number in range(5)]
 BATCHES = st.lists(st.sampled_from(KEYS), max_size=6).map(tuple)
 KEPT = [KeptKeys.of(some) for some in (KEYS, KEYS[2:], KEYS[:1], KEYS[:2] * 2, [])]
@@ -136,12 +157,13 @@ def test_a_state_never_gives_a_stale_row(steps: list[tuple[object, ...]], rows: 
                 if how == "flush" and flush is not None:
                     state.finish(flush)
         assert 0 <= state.hot.size <= state.hot.limit_bytes
-        held = [key for key in KEYS if state.hot.get("t", encode(key)) is not None]
-        assert state.hot.size == sum(
-            ROW_OVERHEAD_BYTES + len(encode(k)) + len(state.get("t", k) or b"") for k in held
-        )
     for key in KEYS:
         assert state.get("t", key) == model.get("t", key)
+    state.hot.keep({}, 0)
+    held = [key for key in KEYS if state.hot.get("t", encode(key)) is not None]
+    assert state.hot.size == sum(
+        ROW_OVERHEAD_BYTES + len(encode(k)) + len(state.get("t", k) or b"") for k in held
+    )
 
 
 def flushed(state: State, index: int) -> None:
@@ -158,8 +180,9 @@ def test_many_rows_that_are_written_are_not_hot_any_more(disk: Disk) -> None:
     assert state.get_many("t", keys) == [b"1", b"1"]
     state.put_many("t", keys[:1], [b"2"])
     flushed(state, 2)
-    state.put("u", ("other",), b"")
-    flushed(state, 3)  # from here on it is in no layer
+    for index in (3, 4):  # from here on it is in no layer
+        state.put("u", ("other",), b"")
+        flushed(state, index)
     assert state.get_many("t", keys) == [b"2", b"1"]
 
 
