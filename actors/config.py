@@ -102,7 +102,8 @@ class RaftSettings:
     """What was saved is carried from the journal into LMDB once it has reached this size."""
 
     hot_bytes: int = _setting(16 << 20, 0, 1 << 40, "bytes")
-    """Rows that were read lately are kept in this much memory, of each replica. 0: none are."""
+    """Rows on the disk that were read or written lately are kept in this much memory, of each
+    replica, beside those of the last flush. 0: none are."""
 
     log_keep_entries: int = _setting(2_000, 1, 1_000_000)
     """Entries kept behind the last flush, so that a replica that was away needs no snapshot. They

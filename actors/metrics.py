@@ -31,7 +31,7 @@ _GAUGES = {
     "queue": "proposals waiting to enter the log",
     "storage_queue": "jobs waiting for the storage thread",
     "dirty_bytes": "bytes of rows not yet flushed",
-    "hot_bytes": "bytes of rows kept because they were read lately",
+    "hot_bytes": "bytes of rows kept because they were read or written lately",
     "hot_hits_total": "rows that were found there",
     "hot_misses_total": "rows that had to be looked for in LMDB",
     "history_changes": "changes kept so that watches can be resumed",

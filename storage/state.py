@@ -64,7 +64,7 @@ class State:
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        #: rows that were read lately, or written before the layers that are here
+        #: rows below the layers that were read or written lately
         self.hot = HotRows()
         #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes

@@ -1,4 +1,4 @@
-"""The rows read lately: never stale, never more bytes than allowed, and counted."""
+"""The rows read or written lately: never stale, never more bytes than allowed, and counted."""
 
 from __future__ import annotations
 
