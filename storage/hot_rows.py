@@ -93,8 +93,8 @@ class HotRows:
         """What `get` finds at these keys, and those of them at which there is nothing."""
         found: dict[bytes, bytes] = {}
         left = keys
-        layer = self._layer.get(table, NONE)
-        if not layer.keys().isdisjoint(keys):
+        layer = self._layer.get(table)
+        if layer and not layer.keys().isdisjoint(keys):
             found = {key: row for key in keys if (row := layer.get(key)) is not None}
             left = [key for key in keys if key not in found]
         if table in self._awaited:

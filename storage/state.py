@@ -145,7 +145,7 @@ class State:
         found: dict[bytes, bytes | None] = {}
         left = encoded
         for rows in (newest, self._under.get(table, NOTHING).rows):
-            if rows.keys().isdisjoint(left):
+            if not rows or rows.keys().isdisjoint(left):
                 continue
             if left is encoded:
                 with suppress(KeyError):  # who was written together is mostly together

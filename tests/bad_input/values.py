@@ -85,6 +85,14 @@ def noise(rng: Random) -> bytes:
     return rng.randbytes(rng.randrange(rng.choice((8, 64, 512, 4_096, 65_537))))
 
 
+def nested(depth: int) -> Any:
+    """A list in a list, so many times."""
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def varint(value: int) -> bytes:
     """As protobuf has it."""
     out = bytearray()

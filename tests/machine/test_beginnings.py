@@ -18,6 +18,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, DEPTH_MAX, INT_MAX, VALUES_MA
 from state_machines.offset import offset
 from state_machines.offset.offset import CommitOffsets, MoreColumns
 from state_machines.offset.recurring import Named
+from tests.bad_input.values import nested
 
 TAG: Final = "offset.commit"
 FIRST: Final = ("tenant", "groups", "topics", "partitions")
@@ -111,13 +112,6 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 FIELDS = st.sampled_from((*FIRST, "offsets", "metadata", "more", "unknown", b"offsets"))
-
-
-def nested(depth: int) -> Any:
-    value: Any = 0
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize("depth", [1, DEPTH_MAX - 2, DEPTH_MAX - 1, DEPTH_MAX, 1_000])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from state_machines import packing
 from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX, DEPTH_MAX, REQUEST_BYTES_MAX
+from tests.bad_input.values import nested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +131,6 @@ def test_what_is_not_msgpack_within_the_limits_is_refused(data: bytes) -> None:
 def test_a_body_is_a_map(data: bytes) -> None:
     with pytest.raises(Invalid, match="body: a map of fields is wanted"):
         packing.unpack(Body, data)
-
-
-def nested(depth: int) -> Any:
-    value: Any = 0
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def test_nesting_ends_at_its_limit_also_in_fields_nobody_knows() -> None:

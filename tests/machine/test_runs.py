@@ -28,6 +28,7 @@ from state_machines.offset.offset import CommitOffsets, FetchOffsets, ListOffset
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
 from tests.bad_input.bodies import FITTING, plain
+from tests.bad_input.values import nested
 from tests.machine.alone import Group, outcomes
 from tests.machine.operations import commands
 
@@ -275,10 +276,7 @@ def test_only_flat_classes_come_in_runs() -> None:
 
 def test_what_nobody_knows_is_not_nested_too_deep_either() -> None:
     def body(depth: int) -> bytes:
-        value: Any = 0
-        for _ in range(depth):
-            value = [value]
-        return bytes(msgpack.packb({"key": ["a"], "later": value}))
+        return bytes(msgpack.packb({"key": ["a"], "later": nested(depth)}))
 
     assert runs.unpack(GetKv, 1, body(DEPTH_MAX - 1)).columns["key"] == ["a"]
     with pytest.raises(Invalid, match=f"nested deeper than {DEPTH_MAX}"):
