@@ -200,9 +200,10 @@ async def test_a_record_that_lies_stops_its_replica_alone(tmp_path: Path) -> Non
         liar = group.followers()[0]
         name = liar.spec.seat
         await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
-        # What the last flush wrote is still in memory; after one more the disk has to be asked.
-        await caller.call(PutKv(key="later", value=b"right"))
-        await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
+        # What the last two flushes wrote is still in memory; then the disk has to be asked.
+        for later in ("later", "still later"):
+            await caller.call(PutKv(key=later, value=b"right"))
+            await eventually(lambda: status(liar)["flushed"] == status(leader)["commit"])
         replica = liar.replica
         assert replica is not None
         corrupt(replica.stores.state.engine)

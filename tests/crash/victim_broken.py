@@ -24,9 +24,9 @@ BROKEN: Final[dict[str, Rewrite]] = {
     "rows-behind-their-point": _replace(
         "storage.state",
         (
-            "Flush(self._engine, self._under, self.applied, self._bytes)\n",
+            "Flush(self._engine, self._under, self.applied, self._under_bytes)\n",
             "Flush(self._engine, self._under, "
-            "self.flushed if self.flushed.index else self.applied, self._bytes)\n"
+            "self.flushed if self.flushed.index else self.applied, self._under_bytes)\n"
             "        setattr(self._flush, 'said', self.applied)\n",
         ),
         ("self.installed = flush.point, False", "self.installed = vars(flush)['said'], False"),
