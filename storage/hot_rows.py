@@ -36,6 +36,10 @@ KEPT_ONE_IN: Final = 8
 """Of the rows that were not here, when there is no room left."""
 
 
+DROPPED_AT_ONCE: Final = 64
+"""Rows of one table, before it is seen whether another holds more by now."""
+
+
 AWAITED_BYTES_MAX: Final = 1 << 20
 """Of the rows of one table that were read and have not come in yet."""
 
@@ -59,8 +63,9 @@ class HotRows:
         #: what it may hold
         self.limit_bytes = limit_bytes
         self._size = 0  # of the rows that were read
-        self._layer: Mapping[str, Mapping[bytes, bytes | None]] = {}
-        self._layer_size = 0
+        #: the layer that is kept, by table, and its bytes
+        self.layer: Mapping[str, Mapping[bytes, bytes | None]] = {}
+        self.layer_size = 0
         #: how often a row was here, and how often it had to be read
         self.hits = self.misses = 0
         self._tables: dict[str, _Table] = {}
@@ -70,11 +75,11 @@ class HotRows:
     @property
     def size(self) -> int:
         """What it holds, in bytes."""
-        return self._size + self._layer_size
+        return self._size + self.layer_size
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The row, if it is here."""
-        layer = self._layer.get(table)
+        layer = self.layer.get(table)
         if layer is not None and (written := layer.get(key)) is not None:
             self.hits += 1
             return written
@@ -93,7 +98,7 @@ class HotRows:
         """What `get` finds at these keys, and those of them at which there is nothing."""
         found: dict[bytes, bytes] = {}
         left = keys
-        layer = self._layer.get(table)
+        layer = self.layer.get(table)
         if layer and not layer.keys().isdisjoint(keys):
             found = {key: row for key in keys if (row := layer.get(key)) is not None}
             left = [key for key in keys if key not in found]
@@ -114,7 +119,7 @@ class HotRows:
         """This layer, by table, is on the disk and leaves its place; the one before goes."""
         if size > self.limit_bytes:
             layer, size = {}, 0
-        self._layer, self._layer_size = layer, size
+        self.layer, self.layer_size = layer, size
         self._shrink()
 
     def add_many(self, table: str, rows: dict[bytes, bytes]) -> None:
@@ -174,16 +179,19 @@ class HotRows:
         """The engine holds something else now."""
         self._tables.clear()
         self._awaited.clear()
-        self._layer, self._layer_size = {}, 0
+        self.layer, self.layer_size = {}, 0
         self._size = 0
 
     def _shrink(self) -> None:
-        while self._size and self.size > self.limit_bytes:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        largest = max(self._tables.values(), key=lambda each: each.size)
-        key, value = largest.rows.popitem(last=False)
-        cost = ROW_OVERHEAD_BYTES + len(key) + len(value)
-        largest.size -= cost
-        self._size -= cost
+        """Keep to the bound. Many rows may have to go at once, for a layer: then the table that
+        holds most is not looked for anew for each."""
+        while self._size and (over := self.size - self.limit_bytes) > 0:
+            largest = max(self._tables.values(), key=lambda each: each.size)
+            gone = 0
+            for _ in range(DROPPED_AT_ONCE):
+                key, value = largest.rows.popitem(last=False)
+                gone += ROW_OVERHEAD_BYTES + len(key) + len(value)
+                if gone >= over or not largest.rows:
+                    break
+            largest.size -= gone
+            self._size -= gone

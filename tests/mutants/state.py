@@ -445,15 +445,15 @@ STATE: Final = (
         "an-install-leaves-the-last-layer-that-was-written",
         "law 5",
         "storage.hot_rows",
-        "        self._layer, self._layer_size = {}, 0\n        self._size = 0\n\n",
+        "        self.layer, self.layer_size = {}, 0\n        self._size = 0\n\n",
         "        self._size = 0\n\n",
     ),
     Mutant(
         "the-last-layer-that-was-written-stays-when-the-next-one-comes",
         "law 5",
         "storage.hot_rows",
-        "        self._layer, self._layer_size = layer, size\n",
-        "        self._layer = self._layer or layer\n",
+        "        self.layer, self.layer_size = layer, size\n",
+        "        self.layer = self.layer or layer\n",
     ),
     Mutant(
         "what-was-missing-stays-missing",

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.keyvalue import KeptKeys
-from storage.hot_rows import AWAITED_BYTES_MAX, KEPT_ONE_IN, ROW_OVERHEAD_BYTES, HotRows
+from storage.hot_rows import (
+    AWAITED_BYTES_MAX,
+    DROPPED_AT_ONCE,
+    KEPT_ONE_IN,
+    ROW_OVERHEAD_BYTES,
+    HotRows,
+)
 from storage.keys import encode
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
@@ -115,6 +121,21 @@ def test_the_last_layer_that_was_written_stays_until_the_next_and_takes_its_room
     assert hot.size == 0
 
 
+def test_room_for_a_layer_is_made_of_the_oldest_rows_of_the_largest_tables() -> None:
+    hot = HotRows(1_000 * ROW)
+    tables = {"small": 20, "large": 300, "larger": 400}
+    for table, count in tables.items():
+        for number in range(count):
+            hot.add(table, b"%03d" % number, bytes(9))
+    hot.keep({"u": {}}, 850 * ROW)
+    assert hot.size == 1_000 * ROW
+    for table, count in tables.items():
+        keys = [b"%03d" % number for number in range(count)]
+        found, left = hot.find(table, keys)
+        assert left == keys[: len(left)], "the oldest went"
+        assert len(found) == 20 if table == "small" else 0 < len(found) <= 20 + 2 * DROPPED_AT_ONCE
+
+
 KEYS = [("a", number) for number in range(5)]
 BATCHES = st.lists(st.sampled_from(KEYS), max_size=6).map(tuple)
 KEPT = [KeptKeys.of(some) for some in (KEYS, KEYS[2:], KEYS[:1], KEYS[:2] * 2, [])]
@@ -157,13 +178,17 @@ def test_a_state_never_gives_a_stale_row(steps: list[tuple[object, ...]], rows: 
                 if how == "flush" and flush is not None:
                     state.finish(flush)
         assert 0 <= state.hot.size <= state.hot.limit_bytes
+        written = {key for key, row in state.hot.layer.get("t", {}).items() if row is not None}
+        held = [
+            key
+            for key in KEYS
+            if encode(key) not in written and state.hot.get("t", encode(key)) is not None
+        ]
+        assert state.hot.size - state.hot.layer_size == sum(
+            ROW_OVERHEAD_BYTES + len(encode(k)) + len(state.get("t", k) or b"") for k in held
+        )
     for key in KEYS:
         assert state.get("t", key) == model.get("t", key)
-    state.hot.keep({}, 0)
-    held = [key for key in KEYS if state.hot.get("t", encode(key)) is not None]
-    assert state.hot.size == sum(
-        ROW_OVERHEAD_BYTES + len(encode(k)) + len(state.get("t", k) or b"") for k in held
-    )
 
 
 def flushed(state: State, index: int) -> None:
