@@ -75,6 +75,7 @@ def batch_of(now_ms: int, proposals: Iterable[api.Proposal]) -> bytes:
 
 
 _PROPOSALS_FIELD: Final = b"\x12"  # of a Batch: 2, with a length
+_NOTHING: Final = packing.pack(None)
 
 
 class Machine:
@@ -219,6 +220,8 @@ class _Answers:
         self._registry = registry
         self._reads = registry is op.QUERIES
         self._size = 0  # of what was answered
+        self._said: Any = None  # the last reply of an operation
+        self._body = _NOTHING  # what that is on the wire
 
     def add(self, command: api.Command, decoded: Any = None) -> None:
         """Carry out an operation or a run, and add what came of it."""
@@ -235,9 +238,12 @@ class _Answers:
                 self._run(result, decoded)
 
     def _one(self, operation: Any) -> bytes:
-        body = packing.pack(self._carried_out(operation))
-        self._size += len(body)
-        return body
+        reply = self._carried_out(operation)
+        # Mostly an entry's batches are answered alike. A yes equals a one, and is not the same.
+        if type(reply) is not type(self._said) or reply != self._said:
+            self._said, self._body = reply, packing.pack(reply)
+        self._size += len(self._body)
+        return self._body
 
     def _carried_out(self, operation: Any) -> Any:
         """The reply. What is refused has changed nothing."""

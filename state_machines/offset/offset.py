@@ -228,7 +228,7 @@ class CommitOffsets(Recurring):
         """The batch that names these, and says this besides. Raises Invalid."""
         if not rest.keys() <= _REST.keys():
             raise Invalid("body: a field that is not known, or comes twice")
-        if "more" in rest:  # which may have fields that nobody looks at
+        if rest.get("more") is not None:  # which may have fields that nobody looks at
             packing.check_depth(rest)
         made = cls(
             tenant=named.tenant,

@@ -13,6 +13,8 @@ from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX, VALUE_BYTES_
 from state_machines.machine import Machine
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, PutKv
 from state_machines.metadata.node import HeartbeatNode, RegisterNode
+from state_machines.mqtt.retained import DeleteRetained, SetRetained
+from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.offset.offset import FetchOffsets
 from state_machines.raft.messages import Entry
 from state_machines.slots import Own, SlotRange, slot_of
@@ -41,6 +43,20 @@ def test_one_refused_command_takes_only_its_own_writes_back(group: Group) -> Non
     assert isinstance(second, Conflict)
     assert group.ask(GetKv(key="a")).value == b"1"
     assert group.ask(GetKv(key="b")).value == b"3"
+
+
+def test_each_command_has_its_own_reply() -> None:
+    group = Group("mqtt")
+    group.together(SetRetained(topic="t", payload=b"1"), CreateTopics(names=("t", "u")))
+    gone, some, other, none, still_gone = group.together(
+        DeleteRetained(topic="t"),
+        DeleteTopics(names=("t",)),
+        DeleteTopics(names=("u",)),
+        DeleteTopics(names=("u",)),
+        DeleteRetained(topic="t"),
+    )
+    assert (gone, still_gone) == (True, False)  # a yes is not sent as a one: it could not be read
+    assert (some, other, none) == (1, 1, 0)
 
 
 def test_a_refused_proposal_leaves_everything_but_the_books_as_it_was(group: Group) -> None:

@@ -153,6 +153,20 @@ STATE: Final = (
         "        else:\n",
     ),
     Mutant(
+        "a-command-is-told-the-reply-of-the-one-before-it",
+        "law 9",
+        MACHINE,
+        "is not type(self._said) or reply != self._said:",
+        "is not type(self._said):",
+    ),
+    Mutant(
+        "a-yes-is-told-as-a-one",
+        "law 9",
+        MACHINE,
+        "        if type(reply) is not type(self._said) or reply != self._said:\n",
+        "        if reply != self._said:\n",
+    ),
+    Mutant(
         "a-row-keeps-its-old-revision",
         "law 5",
         "state_machines.tables",
