@@ -11,7 +11,7 @@ import pytest
 
 from metaray.contract import registry, source
 from metaray.contract.refusals import refusals
-from state_machines import fence, limits
+from state_machines import fence, limits, op
 from state_machines.batch import Batch, Outcome, each
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.metadata import kv, kv_batch
@@ -203,3 +203,12 @@ def test_a_generated_docstring_is_none() -> None:
     bare = dataclasses.make_dataclass("Bare", [("a", int)])
     assert registry.words(bare) == ""
     assert registry.words(Explained) == "A class of this file."
+
+
+@pytest.mark.parametrize("tag", sorted(op.COMMANDS | op.QUERIES))
+def test_replies_that_are_equal_are_the_same(tag: str) -> None:
+    # The machine packs a reply once for the commands of an entry that are answered alike.
+    kinds: list[Any] = registry.dataclasses_in([op.reply_type((op.COMMANDS | op.QUERIES)[tag])])
+    for kind in kinds:
+        assert kind.__eq__ is not object.__eq__, f"{kind}: nothing is equal to it"
+        assert all(field.compare for field in dataclasses.fields(kind)), kind
