@@ -21,7 +21,7 @@ help:
 	@echo "              faults on Ray, every planted bug, real peers"
 	@echo "make sim      many simulated clusters under faults (make sim SEEDS=20000)"
 	@echo "make proof    every long proof, resumable; figures in build/proof.json (hours)"
-	@echo "make bench    measure this machine; figures in build/bench.json, build/bench.png"
+	@echo "make bench    measure this machine, beside the last time; build/bench.json, build/bench.png"
 	@echo "make bench-peers  the same beside etcd and ZooKeeper, in turns (apt-get line if not installed)"
 	@echo "make bench-scale  one replica as its rows grow; build/scale.json, build/scale.png (minutes;"
 	@echo "              with ARGS='--sizes 10000,1000000,10000000' up to an hour)"

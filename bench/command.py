@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import compare, report
+from bench import compare, recorded, report
 from bench import storm as storms
 from bench.peers import PEERS, need
 from bench.profile import Profiles
@@ -52,7 +52,8 @@ def bench(
 
     With --peers etcd,zookeeper each round is one turn of each system, on a cluster of its own, and
     what is known is written after every round. A peer that is not installed is refused before
-    anything starts, with the line that installs it.
+    anything starts, with the line that installs it. Without peers the figures of a row stand beside
+    those that were recorded last in OUT, and are recorded for the next run.
     """
     if context.invoked_subcommand is not None:
         return
@@ -63,6 +64,7 @@ def bench(
         raise Invalid(f"seconds: from 0.1 to {SECONDS_MAX:.0f}, not {seconds}")
     beside = [PEERS[name] for name in _among("peers", peers, list(PEERS))]
     need(beside)
+    before = {} if beside else recorded.read(out)
     profiles = Profiles(out) if profile else None
     if profiles is not None:
         profiles.check()
@@ -76,7 +78,10 @@ def bench(
             progress=lambda text: None if as_json else console.print(text, highlight=False),
             profiles=profiles,
         ):
+            result = recorded.beside(result, before)
             values, picture = report.write(result, out)
+    if not beside:
+        recorded.write(result, out, before)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         return

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -43,6 +44,7 @@ def results(
 ) -> Iterator[dict[str, Any]]:
     """What is known after each round; without peers after all rounds, on one cluster."""
     described: dict[str, Any] = {
+        "at": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": run.machine(),
         "versions": run.versions(),
         "seconds": seconds,

@@ -34,22 +34,26 @@ def table(result: dict[str, Any], *, phases: bool) -> Table:
     """
     names = systems(result)
     title = "workload" if phases or len(names) > 1 else "says"
-    told = ("ratio", "must", "aim") if len(names) > 1 else ("p50 ms", "p99 ms", "must", "aim")
-    shown = Table(
-        "workload", "unit", *names, *told, *(PHASES if phases else ()), caption=_errors(result)
-    )
+    known = any("before" in row for row in result["rows"])
+    told = ["ratio"] if len(names) > 1 else ["p50 ms", "p99 ms"]
+    told += ["before", "times before"] if known else []
+    told += ["must", "aim", *(PHASES if phases else ())]
+    below = [text for text in (_errors(result), _recorded(result)) if text]
+    shown = Table("workload", "unit", *names, *told, caption="\n".join(below) or None)
     shown.columns[0].overflow = "fold"  # names that differ at their end stay apart
     for row in result["rows"]:
         medians = row["metaray"]["medians"]
         cells = [row[title], row["unit"]]
         digits = 2 if row["unit"] == "times" else 0
         cells += [_figure(row, name, digits) for name in names]
-        bounds = [_bound(row, name, digits) for name in ("must", "aim")]
         if len(names) > 1:
-            cells += [_ratio(row), *bounds]
+            cells.append(_ratio(row))
         else:
             cells += [_number(medians.get(name)) for name in ("p50_ms", "p99_ms")]
-            cells += bounds if row["absolute"] else ["", ""]
+        if known:
+            cells += _before(row.get("before"), digits)
+        bounded = len(names) > 1 or row["absolute"]
+        cells += [_bound(row, name, digits) if bounded else "" for name in ("must", "aim")]
         if phases:
             cells += [_share(medians.get(f"share_{name}")) for name in PHASES]
         shown.add_row(*cells)
@@ -65,6 +69,25 @@ def _errors(result: dict[str, Any]) -> str | None:
             if count:
                 found.append(f"{name} {row['workload']} {count:,.0f}")
     return f"calls that failed: {', '.join(found)}" if found else None
+
+
+def _recorded(result: dict[str, Any]) -> str | None:
+    """When what stands beside this run was measured; None if nothing does."""
+    times = sorted(row["before"]["at"] for row in result["rows"] if "before" in row)
+    if not times:
+        return None
+    first, last = times[0], times[-1]
+    return f"before: recorded {first}" + (f" to {last}" if last != first else "")
+
+
+def _before(told: dict[str, Any] | None, digits: int) -> list[Text | str]:
+    """What was recorded, and how many times better it is now: coloured where rounds lie apart."""
+    if told is None:
+        return ["", ""]
+    if told["times"] is None:
+        return [_number(told["median"], digits), ""]
+    colour = ("green" if told["times"] > 1 else "red") if told["apart"] else ""
+    return [_number(told["median"], digits), Text(_number(told["times"]), colour)]
 
 
 def _number(value: float | None, digits: int = 2) -> str:
