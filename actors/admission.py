@@ -112,6 +112,10 @@ class Drain:
             self._rate = (self._rate + rate) / 2 if self._rate else rate
             self._since, self._answered = now, 0
 
+    def answered_in(self, seconds: float) -> int:
+        """How many are answered in this time, at the speed of late; 0 as long as none was."""
+        return int(self._rate * seconds)
+
     def retry_after_ms(self, waiting: int) -> int:
         """When so many will have been answered, at the speed of late; with jitter."""
         wanted = waiting * 1_000 / self._rate if self._rate else RETRY_MS_UNKNOWN
@@ -180,6 +184,10 @@ class Admission:
             waits.add(-1, -operations, -size)
             if not waits.calls:
                 del self._tenants[tenant]
+
+    def answered_in(self, seconds: float) -> int:
+        """How many operations are answered in this time, at the speed of late; 0: not known."""
+        return self._drain.answered_in(seconds)
 
     def clear(self) -> None:
         """Nobody waits any more."""

@@ -38,12 +38,12 @@ from actors.shared_call import (
 )
 from state_machines import op, runs
 from state_machines.errors import MetarayError, NoQuorum, Overloaded, QuotaExceeded, Unknown
-from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
 HALVED_FROM = 256  #: commands that wait while no call is under way
 READS_HALVED_FROM = 32  #: the same of queries, whose calls cost less
+CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
 WAITING_MAX = 100_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
@@ -139,11 +139,11 @@ class QueueLane(Lane, ABC):
             fail(each, Unknown(f"{self._group}: the client was closed"))
 
     def _take(self) -> list[Waiting]:
-        """Everything that waits on the same terms, up to a proposal's limit; of many half, when no
+        """Everything that waits on the same terms, up to `CALL_MAX`; of many half, when no
         call is under way, so that from then on one is worked on here while the other is worked on
         there."""
         waiting = self._waiting
-        count = min(len(waiting), BATCH_ITEMS_MAX)
+        count = min(len(waiting), CALL_MAX)
         if count >= self.halved_from and not self._under_way:
             count = -(-count // 2)
         taken: list[Waiting] = []

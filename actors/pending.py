@@ -15,8 +15,9 @@ from operator import attrgetter
 from random import Random
 from typing import Any, Self
 
-from actors.admission import PROPOSALS_MAX, Admission, Charge
+from actors.admission import PROPOSALS_MAX, Admission, Charge, Waits
 from actors.config import RaftSettings
+from actors.fair_queue import FairQueue
 from state_machines.errors import MetarayError, NotLeader, Overflow, Overloaded, WrongShard
 from state_machines.machine import Admitted, Applied
 from state_machines.raft.messages import Entry
@@ -25,8 +26,11 @@ from state_machines.wire import api_pb2 as api
 READS_MAX = 10_000  #: calls waiting for a read round
 BATCH_BYTES_MAX = 1024 * 1024  #: soft: an entry closes once its proposals pass this
 AHEAD_BYTES_MAX = 2 * 1024 * 1024  #: soft: in the log and not applied, before the next entry opens
+TURN_SECONDS = 0.05  #: soft, the same of either: so many operations as are answered in this time
+TURN_OPERATIONS_MIN, TURN_OPERATIONS_MAX = 1_000, 8_000
 
 _size_of, _queued_at = attrgetter("size"), attrgetter("queued_at")
+_operations_of = attrgetter("charge.operations")
 
 PHASES = ("queue", "append", "replicate", "apply")
 
@@ -63,6 +67,11 @@ class Slot:
         """Bytes of its proposals."""
         return sum(map(_size_of, self.writes))
 
+    @property
+    def operations(self) -> int:
+        """Operations of its proposals."""
+        return sum(map(_operations_of, self.writes))
+
 
 @dataclass(slots=True)
 class Read:
@@ -90,7 +99,7 @@ class Writes:
     """Proposals on their way: queued, then in an entry of the log, then answered.
 
     Urgent ones enter first. The others enter only as long as little is in the log that is not
-    applied: what is behind it can still be overtaken.
+    applied: what is behind it can still be overtaken, and tenants have their turns (`fair_queue`).
     """
 
     name: str
@@ -102,8 +111,8 @@ class Writes:
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     admission: Admission = field(init=False)
     _urgent: deque[Write] = field(default_factory=deque)
-    _queue: deque[Write] = field(default_factory=deque)
-    _ahead: int = 0  # bytes that are in the log and not applied
+    _queue: FairQueue[Write] = field(default_factory=FairQueue)
+    _ahead: Waits = field(default_factory=Waits)  # in the log and not applied
     _slots: dict[int, Slot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,28 +141,37 @@ class Writes:
         """How much longer the next entry waits for company; 0 for not at all."""
         if not self.linger_seconds or self._urgent or not 0 < len(self._queue) < self.batch_max:
             return 0.0
-        return self._queue[0].queued_at + self.linger_seconds - now
+        first: float = min(map(_queued_at, self._queue))
+        return first + self.linger_seconds - now
 
     def take(self, now: float) -> list[Write]:
         """The proposals of the next entry: all that may enter, up to its limits."""
         writes: list[Write] = []
-        size = 0
-        for queue in (self._urgent, self._queue):
-            if queue is self._queue and self._ahead >= AHEAD_BYTES_MAX:
-                break
-            while queue and size < BATCH_BYTES_MAX and len(writes) < self.batch_max:
+        size = operations = 0
+        turn = self.admission.answered_in(TURN_SECONDS) or TURN_OPERATIONS_MAX
+        turn = min(max(turn, TURN_OPERATIONS_MIN), TURN_OPERATIONS_MAX)
+        full = self._ahead.size >= AHEAD_BYTES_MAX or self._ahead.operations >= turn
+        queues: tuple[deque[Write] | FairQueue[Write], ...] = (self._urgent, self._queue)
+        for queue in queues[:1] if full else queues:
+            while (
+                queue
+                and size < BATCH_BYTES_MAX
+                and operations < turn
+                and len(writes) < self.batch_max
+            ):
                 write = queue.popleft()
                 if write.reply.done():  # its caller's deadline may have passed while it waited
                     self.admission.leave(write.charge, now)
                     continue
                 writes.append(write)
                 size += write.size
+                operations += write.charge.operations
         return writes
 
     def proposed(self, index: int, slot: Slot) -> None:
         """These writes went into the entry at `index`."""
         self._slots[index] = slot
-        self._ahead += slot.size
+        self._ahead.add(len(slot.writes), slot.operations, slot.size)
 
     def refuse(self, writes: Sequence[Write], error: MetarayError, now: float) -> None:
         """Taken, but the log did not."""
@@ -187,7 +205,7 @@ class Writes:
         slot = self._slots.pop(index, None)
         if slot is None:
             return
-        self._ahead -= slot.size
+        self._ahead.add(-len(slot.writes), -slot.operations, -slot.size)
         for write in slot.writes:
             self.admission.leave(write.charge, now)
         if slot.term != term:
@@ -227,7 +245,7 @@ class Writes:
             refuse([write.reply for write in queue], error)
             queue.clear()
         self.admission.clear()
-        self._ahead = 0
+        self._ahead = Waits()
 
 
 @dataclass(slots=True)

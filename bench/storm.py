@@ -185,8 +185,13 @@ async def storm(
         told: list[dict[str, Any]] = []
 
         async def until_over() -> None:
-            await _come_back_slowly(few)
-            told.extend(await asyncio.gather(*(each.said(STORM_SECONDS) for each in others)))
+            over = asyncio.Event()
+            slowly = asyncio.create_task(_come_back_slowly(few, over))
+            try:
+                told.extend(await asyncio.gather(*(each.said(STORM_SECONDS) for each in others)))
+            finally:
+                over.set()
+                await slowly
 
         during = await _puts(client, until_over())
         await beats.end()
@@ -248,11 +253,14 @@ async def _puts(client: Client, while_this: Any) -> Canary:
     return canary
 
 
-async def _come_back_slowly(few: Returned) -> None:
-    """The sessions of the small tenant, one after the other for each of a few callers."""
+async def _come_back_slowly(few: Returned, over: asyncio.Event) -> None:
+    """The sessions of the small tenant, one after the other for each of a few callers, all of them
+    and then again, as long as the storm takes."""
 
     async def some(first: int) -> None:
-        for each in range(first, FEW_SESSIONS, FEW_CALLERS):
+        for each in itertools.cycle(range(first, FEW_SESSIONS, FEW_CALLERS)):
+            if over.is_set() and f"s-{each}" in few.epochs:
+                return
             await few.open(f"s-{each}", time.monotonic())
 
     await asyncio.gather(*(some(first) for first in range(FEW_CALLERS)))

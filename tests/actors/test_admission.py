@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import admission
+from actors import admission, pending
 from actors.admission import Admission, Charge, Drain
 from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
 from state_machines import op, runs
@@ -324,6 +324,53 @@ async def test_little_is_in_the_log_ahead_of_what_is_urgent() -> None:
     writes.proposed(2, Slot(1, [beat], 0.0))
     writes.applied(1, 1, [Applied(1, 1, b"")], 0.1)
     assert writes.take(0.1) == [large[1]]
+
+
+@in_virtual_time
+async def test_who_comes_with_few_enters_before_who_waits_with_many() -> None:
+    writes = Writes("s", 1.0, Random(1))
+    many = [write_of((run_of(["many"] * 2_000),)) for _ in range(20)]
+    for each in many:
+        writes.queue(each)
+    assert writes.take(0.0) == many[:4], "nobody knows yet how fast they are answered"
+    writes.proposed(1, Slot(1, many[:4], 0.0))
+    few = write_of((PUT,))
+    writes.queue(few)
+    assert writes.take(0.1) == [], "as many operations are in the log as may be"
+    writes.applied(1, 1, [Applied(1, 1, b"")] * 4, 0.1)
+    assert writes.take(0.1)[0] is few
+
+
+@pytest.mark.parametrize(
+    ("a_second", "entered"),
+    [
+        (2_000, 500),
+        (10_000, 500),
+        (20_000, 1_000),
+        (25_000, 1_250),
+        (80_000, 4_000),
+        (99_000, 4_000),
+    ],
+)
+@in_virtual_time
+async def test_as_many_operations_enter_as_are_answered_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch, a_second: int, entered: int
+) -> None:
+    monkeypatch.setattr(pending, "TURN_OPERATIONS_MIN", 500)
+    monkeypatch.setattr(pending, "TURN_OPERATIONS_MAX", 4_000)
+    writes = Writes("s", 1.0, Random(1))
+    before = write_of((run_of(["a"] * min(a_second, 10_000)),))
+    writes.queue(before)
+    assert writes.take(0.0) == [before]
+    writes.proposed(1, Slot(1, [before], 0.0))
+    took = before.charge.operations / a_second
+    writes.applied(1, 1, [Applied(1, 1, b"")], took)
+    for _ in range(100):
+        writes.queue(write_of((run_of(["a"] * 250),)))
+    taken = writes.take(took)
+    assert sum(each.charge.operations for each in taken) == entered
+    writes.proposed(2, Slot(1, taken, took))
+    assert writes.take(took) == []
 
 
 @in_virtual_time

@@ -74,7 +74,7 @@ async def test_what_comes_while_calls_are_under_way_goes_in_the_next() -> None:
 
 @in_virtual_time
 async def test_a_proposal_keeps_the_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "BATCH_ITEMS_MAX", 10)
+    monkeypatch.setattr(lanes, "CALL_MAX", 10)
     script = Script()
     async with calling(script) as caller:
         await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(35)))

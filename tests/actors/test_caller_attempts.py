@@ -308,7 +308,7 @@ async def test_who_finds_the_lane_full_is_told_when_there_will_be_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lanes, "WAITING_MAX", 1_000)
-    monkeypatch.setattr(lanes, "BATCH_ITEMS_MAX", 100)
+    monkeypatch.setattr(lanes, "CALL_MAX", 100)
     honest = Script.propose
 
     async def slow(script: Script, seat: str, request: bytes) -> bytes:
