@@ -5,8 +5,8 @@
 All sessions exist and belong to brokers that are dead. Then every broker that is left, each a
 process of its own, opens its part of them at once, a call each. Meanwhile this process writes
 metadata, sends a broker's heartbeats, and opens a few sessions of another tenant one after the
-other. Afterwards every row is read: each session must be at the broker, and have the epoch, that
-its client was told.
+other, again and again. Afterwards every row is read: each session must be at the broker, and have
+the epoch, that its client was told.
 """
 
 from __future__ import annotations

@@ -102,6 +102,27 @@ ACTORS: Final = (
         "        if rest.calls < 0:\n",
     ),
     Mutant(
+        "who-comes-with-many-is-served-first",
+        "design 6",
+        "actors.fair_queue",
+        "            ends[tenant] = begin + operations + size // OPERATION_BYTES\n",
+        "            ends[tenant] = begin\n",
+    ),
+    Mutant(
+        "what-a-tenant-did-not-use-is-saved-up",
+        "design 6",
+        "actors.fair_queue",
+        "        ends, begin, tenants = self._ends, self._now, each.charge.tenants\n",
+        "        ends, begin, tenants = self._ends, 0, each.charge.tenants\n",
+    ),
+    Mutant(
+        "an-entry-has-all-operations-that-wait",
+        "design 6",
+        PENDING,
+        "                and operations < turn\n",
+        "",
+    ),
+    Mutant(
         "waiting-reads-have-no-limit",
         "design 6",
         PENDING,
