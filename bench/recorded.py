@@ -44,12 +44,11 @@ def read(folder: Path) -> Records:
     """
     path = folder / FILE
     try:
-        text = path.read_bytes()
+        records = json.loads(path.read_bytes())
+        return {name: _record(**fields) for name, fields in records.items()}
     except FileNotFoundError:
         return {}
-    try:
-        return {name: _record(**fields) for name, fields in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise Invalid(f"{path}: not what a run has recorded ({error}); remove it") from None
 
 

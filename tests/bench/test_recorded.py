@@ -13,6 +13,7 @@ from bench import command, recorded, report
 from bench.compare import summed
 from bench.recorded import Record
 from bench.rows import ROWS
+from state_machines.errors import Invalid
 
 
 def result_of(at: str, **rows: list[float]) -> dict[str, Any]:
@@ -109,6 +110,8 @@ def test_a_file_that_no_run_has_written_is_refused_before_anything_starts(
 ) -> None:
     path = tmp_path / recorded.FILE
     path.write_text(text)
+    with pytest.raises(Invalid, match=recorded.FILE):
+        recorded.read(tmp_path)
     ran = CliRunner().invoke(command.bench_app, ["--rows", "put-1", "--out", str(tmp_path)])
     assert ran.exit_code == 2, ran.output
     told = " ".join(ran.output.split())
@@ -116,3 +119,9 @@ def test_a_file_that_no_run_has_written_is_refused_before_anything_starts(
     assert why in told, told
     assert path.read_text() == text
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / recorded.FILE).mkdir()
+    with pytest.raises(Invalid, match="Is a directory"):
+        recorded.read(tmp_path)
