@@ -189,16 +189,32 @@ def wait_for_leader(
     raise NoQuorum(f"{group}: no leader within {seconds:.0f} s; {roles}")
 
 
-def wait_for_controller(leader_seat: str, seconds: float = LEADER_SECONDS) -> dict[str, Any]:
-    """The controller's status, once it stands on the metadata leader's node."""
+def wait_for_controller(
+    seats: Sequence[str], seconds: float = LEADER_SECONDS
+) -> tuple[dict[str, Any], str]:
+    """The controller's status, once it stands on the metadata leader's node, and where that sits.
+
+    `seats`: of the first group of metadata. Whoever leads by then counts: the lead may move
+    meanwhile, and the controller follows it.
+    """
     deadline = time.monotonic() + seconds
+    seat = "any leader"
     while time.monotonic() < deadline:
-        for name in sorted(calls.named_actors()):
-            if not name.startswith(remote.CONTROLLER_PREFIX):
-                continue
-            answer = calls.each_call([name], "status", seconds=2.0)[name]
-            where = calls.each_call([leader_seat], "node", seconds=2.0)[leader_seat]
-            if isinstance(answer, dict) and not answer["fenced"] and answer["node"] == where:
-                return answer
+        answers = calls.each_call(seats, "status", seconds=2.0)
+        leader = leader_of(each for each in answers.values() if isinstance(each, dict))
+        if leader is not None:
+            seat = leader["seat"]
+            controller = _controller_on(calls.each_call([seat], "node", seconds=2.0)[seat])
+            if controller is not None:
+                return controller, seat
         time.sleep(POLL_SECONDS)
-    raise NoQuorum(f"no controller beside {leader_seat} within {seconds:.0f} s")
+    raise NoQuorum(f"no controller beside {seat} within {seconds:.0f} s")
+
+
+def _controller_on(node: Any) -> dict[str, Any] | None:
+    """The status of the controller there that is in force, if one is."""
+    names = [name for name in calls.named_actors() if name.startswith(remote.CONTROLLER_PREFIX)]
+    for answer in calls.each_call(sorted(names), "status", seconds=2.0).values():
+        if isinstance(answer, dict) and not answer["fenced"] and answer["node"] == node:
+            return answer
+    return None

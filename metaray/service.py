@@ -19,19 +19,18 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     """
     placement.check_learners(config, placement.observe())
     cluster = ""
-    metadata_leader = ""
+    metadata: list[str] = []  # the seats of its first group, beside whose leader the controller is
     for group in config.groups:
         begun = time.monotonic()
         cluster = bootstrap.start_group(config, group, cluster)
-        leader = bootstrap.wait_for_leader(
-            [spec.seat for spec in bootstrap.specs(config) if spec.group == group]
-        )
+        seats = [spec.seat for spec in bootstrap.specs(config) if spec.group == group]
+        leader = bootstrap.wait_for_leader(seats)
         if group.startswith("metadata-"):
-            metadata_leader = metadata_leader or leader["seat"]
+            metadata = metadata or seats
         yield group, time.monotonic() - begun, leader["seat"]
     begun = time.monotonic()
-    controller = bootstrap.wait_for_controller(metadata_leader)
-    yield controller["name"], time.monotonic() - begun, f"{metadata_leader}, on its node"
+    controller, beside = bootstrap.wait_for_controller(metadata)
+    yield controller["name"], time.monotonic() - begun, f"{beside}, on its node"
     begun = time.monotonic()
     for seat, became in learners.settle(config):
         yield seat, time.monotonic() - begun, became

@@ -33,8 +33,8 @@ def test_every_group_stands_on_three_nodes_with_a_leader_and_a_controller() -> N
         assert seats(group) == [f"{group}/{number}" for number in range(3)]
         assert len({ask(seat, "node") for seat in seats(group)}) == 3
         wait_until_whole(group)
-    leads = leader("metadata-0")["seat"]
-    controller = bootstrap.wait_for_controller(leads)
+    controller, leads = bootstrap.wait_for_controller(seats("metadata-0"))
+    assert leads == leader("metadata-0")["seat"]
     assert controller["node"] == ask(leads, "node")
     assert placement.alarms(placement.observe()) == ()
 
@@ -164,7 +164,7 @@ def test_replicas_may_share_a_node_when_asked_to_and_are_taken_off_again() -> No
 def test_the_overview_is_whole_and_without_alarms(service: LocalCluster) -> None:
     for group in GROUPS:
         wait_until_whole(group)
-    bootstrap.wait_for_controller(leader("metadata-0")["seat"])
+    bootstrap.wait_for_controller(seats("metadata-0"))
     seen = overview()
     if seen["alarms"]:  # the controller's word on a fault of the test before, until its next run
         wait_for(lambda: not overview()["alarms"], f"no alarm; first: {seen['alarms']}")

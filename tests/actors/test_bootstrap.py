@@ -1,0 +1,54 @@
+"""Waiting for a service that starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from actors import bootstrap, calls, remote
+from state_machines.errors import NoQuorum
+
+SEATS = ("metadata-0/0", "metadata-0/1", "metadata-0/2")
+CONTROLLER = f"{remote.CONTROLLER_PREFIX}7"
+
+
+class Moving:
+    """Groups whose metadata is led by one seat, and a look later by the next one, where it stays.
+    A controller stands where the lead stays."""
+
+    def __init__(self, leaders: Sequence[str | None], stands: str) -> None:
+        self._leaders = list(leaders)
+        self._stands = stands
+
+    def each_call(self, names: Sequence[str], method: str, *, seconds: float) -> dict[str, Any]:
+        if method == "node":
+            return {name: f"node of {name}" for name in names}
+        if list(names) == [CONTROLLER]:
+            return {CONTROLLER: {"name": CONTROLLER, "fenced": False, "node": self._stands}}
+        leads = self._leaders.pop(0) if len(self._leaders) > 1 else self._leaders[0]
+        return {
+            name: {"seat": name, "term": 3, "role": "leader" if name == leads else "follower"}
+            for name in names
+        }
+
+
+def wait(monkeypatch: pytest.MonkeyPatch, world: Moving, seconds: float) -> tuple[str, str]:
+    monkeypatch.setattr(calls, "each_call", world.each_call)
+    monkeypatch.setattr(calls, "named_actors", lambda: {CONTROLLER: "", "metadata-0/0": ""})
+    controller, seat = bootstrap.wait_for_controller(SEATS, seconds)
+    return controller["name"], seat
+
+
+def test_a_controller_is_waited_for_beside_whoever_leads_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under faults the lead moved after the group had started, and with it the controller."""
+    moved = Moving([SEATS[1], None, SEATS[2]], stands=f"node of {SEATS[2]}")
+    assert wait(monkeypatch, moved, 10.0) == (CONTROLLER, SEATS[2])
+
+
+def test_one_that_stands_elsewhere_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoQuorum, match=f"no controller beside {SEATS[1]} within 0 s"):
+        wait(monkeypatch, Moving([SEATS[1]], stands=f"node of {SEATS[2]}"), 0.2)
