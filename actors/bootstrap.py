@@ -172,8 +172,7 @@ def wait_for_leader(
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        answers = calls.each_call(names, "status", seconds=2.0)
-        leader = leader_of(each for each in answers.values() if isinstance(each, dict))
+        leader = _leader_among(names)
         if leader is not None and leader["applied"] and leader["applied"] >= leader["commit"]:
             return leader
         if leader is None and candidate:
@@ -200,8 +199,7 @@ def wait_for_controller(
     deadline = time.monotonic() + seconds
     seat = "any leader"
     while time.monotonic() < deadline:
-        answers = calls.each_call(seats, "status", seconds=2.0)
-        leader = leader_of(each for each in answers.values() if isinstance(each, dict))
+        leader = _leader_among(seats)
         if leader is not None:
             seat = leader["seat"]
             controller = _controller_on(calls.each_call([seat], "node", seconds=2.0)[seat])
@@ -209,6 +207,12 @@ def wait_for_controller(
                 return controller, seat
         time.sleep(POLL_SECONDS)
     raise NoQuorum(f"no controller beside {seat} within {seconds:.0f} s")
+
+
+def _leader_among(seats: Sequence[str]) -> dict[str, Any] | None:
+    """The status of whoever leads; None if nobody is heard who does."""
+    answers = calls.each_call(seats, "status", seconds=2.0)
+    return leader_of(each for each in answers.values() if isinstance(each, dict))
 
 
 def _controller_on(node: Any) -> dict[str, Any] | None:

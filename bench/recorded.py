@@ -7,7 +7,6 @@ several runs; each says when it was measured and for how long.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -88,9 +87,9 @@ def write(result: dict[str, Any], folder: Path, before: Records) -> None:
         for row in result["rows"]
     }
     told = {name: asdict(each) for name, each in records.items()}
-    new = folder / f"{FILE}.new"
-    new.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
-    os.replace(new, folder / FILE)  # who is killed here leaves the old one or the new one
+    fresh = folder / f"{FILE}.new"
+    fresh.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    fresh.replace(folder / FILE)  # who is killed here leaves the old one or the new one
 
 
 def _figures(row: dict[str, Any]) -> list[float]:
