@@ -1,9 +1,10 @@
 """Lanes: the calls of one process to one group, coalesced, followed to the leader, retried.
 
 A lane has a queue and a few calls under way. Each call takes everything that waits, so a thousand
-waiting callers cost one. A command's call carries (client, sequence) and is retried with the same
-pair, which the group answers once (law 9); a query or a watch has nothing to remember. Each
-caller's own deadline holds wherever it waits.
+waiting callers cost one; where more wait than it may take, tenants have turns (`crowd.py`). A
+command's call carries (client, sequence) and is retried with the same pair, which the group answers
+once (law 9); a query or a watch has nothing to remember. Each caller's own deadline holds wherever
+it waits.
 
 Mostly a call is answered at its first attempt, and is then nobody's task: it is made in one turn of
 the loop and given to its callers in another (`attempts.py`).
@@ -12,6 +13,7 @@ the loop and given to its callers in another (`attempts.py`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -25,6 +27,7 @@ from google.protobuf.message import DecodeError
 
 from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
+from actors.crowd import Crowd
 from actors.partner import VOUCH_SECONDS, Partner
 from actors.shared_call import (
     Trace,
@@ -44,8 +47,9 @@ IN_FLIGHT_MAX = 4  #: calls of one lane under way
 HALVED_FROM = 256  #: commands that wait while no call is under way
 READS_HALVED_FROM = 32  #: the same of queries, whose calls cost less
 CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
-WAITING_MAX = 100_000  #: operations waiting in one lane
+WAITING_MAX = 500_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
+LOOKED_AT = 10_000  #: so many are looked at in between at most: where more wait it is that longer
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 log = logging.getLogger(__name__)
@@ -58,7 +62,8 @@ class QueueLane(Lane, ABC):
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()  # for the next call
+        self._crowd = Crowd()  # and for those after it, as long as a call's are there
         self._under_way: dict[UnderWay, None] = {}  # in the order they began
         self._starting = False  # a call is about to take what waits
         self._alarm: asyncio.TimerHandle | None = None
@@ -69,9 +74,10 @@ class QueueLane(Lane, ABC):
         self, operation: Any, deadline: float, stale: bool, min_revision: int
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
-        if len(self._waiting) >= WAITING_MAX:
+        crowded = len(self._waiting) >= CALL_MAX
+        if crowded and (count := len(self._waiting) + len(self._crowd)) >= WAITING_MAX:
             self.overloaded += 1
-            after = self._drain.retry_after_ms(len(self._waiting))
+            after = self._drain.retry_after_ms(count)
             raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
         kind: Any = type(operation)
         body = b"" if runs.flat(kind) else op.encode(operation)
@@ -79,7 +85,10 @@ class QueueLane(Lane, ABC):
         waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
         if deadline < self._alarm_at:
             self._wake_at(deadline)
-        self._waiting.append(waiting)
+        if crowded:
+            self._crowd.append(waiting)
+        else:
+            self._waiting.append(waiting)
         if not self._starting:
             self._pump()
         return future
@@ -96,6 +105,7 @@ class QueueLane(Lane, ABC):
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
+        pause = LOOK_SECONDS * max(1.0, (len(self._waiting) + len(self._crowd)) / LOOKED_AT)
         for call in self._under_way:
             if call.first is None:
                 continue
@@ -103,8 +113,8 @@ class QueueLane(Lane, ABC):
                 call.first.answer.cancel()
             else:
                 nearest = min(nearest, call.first.until)
-        under_way = [(each.batch, each.trace) for each in self._under_way]
-        for some, trace in [(self._waiting, None), *under_way]:
+        waits = itertools.chain(self._waiting, self._crowd)
+        for some, trace in [(waits, None), *((each.batch, each.trace) for each in self._under_way)]:
             for each in some:
                 if each.result.done():
                     continue
@@ -113,7 +123,7 @@ class QueueLane(Lane, ABC):
                 else:
                     nearest = min(nearest, each.deadline)
         if nearest < math.inf:
-            self._wake_at(max(nearest, now + LOOK_SECONDS))
+            self._wake_at(max(nearest, now + pause))
 
     def _pump(self) -> None:
         room = len(self._under_way) < IN_FLIGHT_MAX and not self._closed
@@ -131,7 +141,7 @@ class QueueLane(Lane, ABC):
                 call.first.answer.cancel()
             self._closed_over(call)
         self._under_way.clear()
-        for each in self._waiting:
+        for each in itertools.chain(self._waiting, self._crowd):
             fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
 
     def _closed_over(self, call: UnderWay) -> None:
@@ -142,12 +152,12 @@ class QueueLane(Lane, ABC):
         """Everything that waits on the same terms, up to `CALL_MAX`; of many half, when no
         call is under way, so that from then on one is worked on here while the other is worked on
         there."""
-        waiting = self._waiting
+        waiting, crowd = self._waiting, self._crowd
         count = min(len(waiting), CALL_MAX)
         if count >= self.halved_from and not self._under_way:
             count = -(-count // 2)
         taken: list[Waiting] = []
-        for _ in range(count):
+        while len(taken) < count and (waiting or crowd.fill(waiting, CALL_MAX)):
             head = waiting.popleft()
             if head.result.done():  # its caller has given up
                 continue
@@ -155,6 +165,7 @@ class QueueLane(Lane, ABC):
                 waiting.appendleft(head)
                 break
             taken.append(head)
+        crowd.fill(waiting, CALL_MAX)
         return taken
 
     def _begin(self) -> None:

@@ -152,6 +152,7 @@ async def test_queries_that_want_different_states_do_not_share_a_call() -> None:
 @in_virtual_time
 async def test_too_many_waiting_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "WAITING_MAX", 3)
+    monkeypatch.setattr(lanes, "CALL_MAX", 2)
     script = Script(faults=[lambda call: HANG])
     caller = Caller(script, rng=Random(3))
     tasks = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(4)]

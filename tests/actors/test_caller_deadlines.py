@@ -138,3 +138,25 @@ async def test_a_caller_that_gave_up_is_not_proposed() -> None:
         script.faults.clear()
         await asyncio.gather(*held)
     assert "gone" not in [each.key for each in script.applied["metadata-0"]]
+
+
+@in_virtual_time
+async def test_who_waits_behind_many_that_gave_up_is_sent_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that found nobody left to make it for was the last one that was begun."""
+    monkeypatch.setattr(lanes, "CALL_MAX", 2)
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script) as caller:
+        held = []
+        for number in range(lanes.IN_FLIGHT_MAX):
+            held.append(asyncio.create_task(caller.call(put(f"k{number}"), timeout_ms=1_000)))
+            await settled()
+        short = [asyncio.create_task(caller.call(put(), timeout_ms=500)) for _ in range(20)]
+        patient = asyncio.create_task(caller.call(put("patient"), timeout_ms=30_000))
+        await asyncio.gather(*short, return_exceptions=True)
+        script.faults.clear()
+        begun = now()
+        await patient
+        assert now() - begun < 1.0
+        await asyncio.gather(*held, return_exceptions=True)

@@ -1,0 +1,161 @@
+"""Whose turn it is among operations that wait in a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors import lanes
+from actors.crowd import Crowd
+from actors.shared_call import Waiting
+from state_machines.errors import NoQuorum, Overloaded, Unknown
+from state_machines.metadata.kv import PutKv
+from tests.actors.scripted import HANG, Script, calling, now, put
+from tests.actors.virtual_time import in_virtual_time, settled
+
+NOBODY: Any = None  # who waits for the result: a crowd does not ask
+
+
+def puts(tenant: str, key: str = "k") -> PutKv:
+    return replace(put(key), tenant=tenant)
+
+
+def waits(tenant: str, key: str = "k") -> Waiting:
+    return Waiting(puts(tenant, key), b"", NOBODY, 9.0, (False, 0))
+
+
+def crowd_of(tenants: str) -> Crowd:
+    crowd = Crowd()
+    for tenant in tenants:
+        crowd.append(waits(tenant))
+    return crowd
+
+
+def tenants_of(some: Iterable[Waiting]) -> str:
+    return "".join(each.operation.tenant for each in some)
+
+
+def test_each_tenant_has_one_turn_and_then_each_another() -> None:
+    crowd, waiting = crowd_of("aaaabbc"), deque[Waiting]()
+    assert crowd.fill(waiting, 5)
+    assert tenants_of(waiting) == "abcab"
+    assert (len(crowd), sorted(tenants_of(crowd))) == (2, ["a", "a"])
+    assert crowd.fill(waiting, 5)
+    assert tenants_of(waiting) == "abcab", "there were so many already"
+    assert crowd.fill(waiting, 9)
+    assert tenants_of(waiting) == "abcabaa"
+    assert len(crowd) == 0
+    assert not crowd.fill(deque(), 5)
+
+
+def test_who_comes_anew_waits_for_one_of_each() -> None:
+    crowd, waiting = crowd_of("aaabbb"), deque[Waiting]()
+    crowd.fill(waiting, 1)
+    crowd.append(waits("c"))
+    crowd.fill(waiting, 4)
+    assert tenants_of(waiting) == "abac"
+
+
+@given(st.lists(st.sampled_from("abcd") | st.integers(1, 5), max_size=60))
+def test_all_come_out_once_in_order_and_nobody_is_passed_over_twice(steps: list[str | int]) -> None:
+    """A letter is one more of that tenant, a number is how many are taken."""
+    crowd = Crowd()
+    left: dict[str, list[str]] = {}  # by tenant: the keys of what waits
+    passed: dict[str, Counter[str]] = {}  # by tenant that waits: whose turns it was since
+    for number, step in enumerate([*steps, len(steps)]):
+        if isinstance(step, str):
+            crowd.append(waits(step, f"{number}"))
+            left.setdefault(step, []).append(f"{number}")
+            passed.setdefault(step, Counter())
+        else:
+            taken = deque[Waiting]()
+            crowd.fill(taken, step)
+            for each in taken:
+                tenant = each.operation.tenant
+                assert each.operation.key == left[tenant].pop(0)
+                del passed[tenant]
+                for turns in passed.values():
+                    turns[tenant] += 1
+                    assert turns[tenant] == 1
+                if left[tenant]:
+                    passed[tenant] = Counter()
+        waiting = sorted(each.operation.key for each in crowd)
+        assert waiting == sorted(key for keys in left.values() for key in keys)
+        assert len(crowd) == len(waiting)
+    assert len(crowd) == 0
+
+
+@in_virtual_time
+async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "CALL_MAX", 10)
+    script = Script()
+    async with calling(script) as caller:
+        many = [asyncio.create_task(caller.call(puts("many", f"{n}"))) for n in range(1_000)]
+        few = asyncio.create_task(caller.call(puts("few")))
+        await asyncio.gather(*many, few)
+    order = [each.tenant for each in script.applied["metadata-0"]]
+    assert (len(order), order.count("few")) == (1_001, 1)
+    assert order.index("few") <= 2 * lanes.CALL_MAX
+    keys = [each.key for each in script.applied["metadata-0"] if each.tenant == "many"]
+    assert keys == [f"{n}" for n in range(1_000)]
+
+
+@in_virtual_time
+async def test_a_crowd_is_refused_at_the_limit_told_at_its_deadlines_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "CALL_MAX", 10)
+    monkeypatch.setattr(lanes, "WAITING_MAX", 100)
+    script = Script(faults=[lambda call: HANG])
+    async with calling(script) as caller:
+        begun = now()
+        soon = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(50)]
+        late = [asyncio.create_task(caller.call(puts("b"), timeout_ms=60_000)) for _ in range(50)]
+        await settled()
+        room = lanes.IN_FLIGHT_MAX * lanes.CALL_MAX  # these are under way
+        more = [asyncio.create_task(caller.call(puts("c"), timeout_ms=500)) for _ in range(60)]
+        await settled()
+        refused = [each for each in more if each.done()]
+        assert len(refused) == 60 - room
+        assert all(isinstance(each.exception(), Overloaded) for each in refused)
+        told = await asyncio.gather(*soon, *more, return_exceptions=True)
+        assert {type(each) for each in told} == {NoQuorum, Overloaded}
+        assert now() - begun == pytest.approx(0.5, abs=0.05)
+        assert not any(each.done() for each in late)
+    told = await asyncio.gather(*late, return_exceptions=True)
+    assert {type(each) for each in told} == {NoQuorum, Unknown}, "those under way may have happened"
+
+
+@in_virtual_time
+async def test_where_many_wait_deadlines_are_looked_at_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look is at all that wait: every few milliseconds it would leave the loop no time."""
+    monkeypatch.setattr(lanes, "CALL_MAX", 10)
+    monkeypatch.setattr(lanes, "LOOKED_AT", 10)
+    looks = 0
+    look = lanes.QueueLane._look_at_deadlines
+
+    def counted(lane: lanes.QueueLane) -> None:
+        nonlocal looks
+        looks += 1
+        look(lane)
+
+    monkeypatch.setattr(lanes.QueueLane, "_look_at_deadlines", counted)
+    async with calling(Script(faults=[lambda call: HANG])) as caller:
+        begun = now()
+        calls = [
+            asyncio.create_task(caller.call(puts("a"), timeout_ms=1_000 + n)) for n in range(1_000)
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert now() - begun < 2.0 + 1_000 / lanes.LOOKED_AT * lanes.LOOK_SECONDS
+    assert looks < 30
