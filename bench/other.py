@@ -37,7 +37,7 @@ class Other:
         self._output = process.stdout
 
     def begin(self) -> None:
-        """Let it begin."""
+        """Let it begin, or go on."""
         self._input.write(b"\n")
 
     def end(self) -> None:

@@ -49,6 +49,7 @@ CANARIES: Final = 2  #: callers that write metadata
 BATCH: Final = 1_000
 QUIET_SECONDS: Final = 5.0  #: of canaries before the storm
 CALL_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 120.0  #: for a broker to say what each of its sessions came to
 STORM_SECONDS: Final = TIMEOUT_MS / 1_000 + 60.0
 
 Progress = Callable[[str], None]
@@ -182,19 +183,21 @@ async def storm(
         for each in others:
             each.begin()
         few = Returned(client, FEW, "broker-few")
-        told: list[dict[str, Any]] = []
 
         async def until_over() -> None:
             over = asyncio.Event()
             slowly = asyncio.create_task(_come_back_slowly(few, over))
             try:
-                told.extend(await asyncio.gather(*(each.said(STORM_SECONDS) for each in others)))
+                await asyncio.gather(*(each.said(STORM_SECONDS) for each in others))
             finally:
                 over.set()
                 await slowly
 
         during = await _puts(client, until_over())
         await beats.end()
+        for each in others:
+            each.begin()
+        told = await asyncio.gather(*(each.said(REPORT_SECONDS) for each in others))
         for each in others:
             await each.over()
         progress("all are back; every session is looked at")

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 REPLICA: Final = "actors.replica"
 PENDING: Final = "actors.pending"
+LANES: Final = "actors.lanes"
 TRANSPORT: Final = "actors.transport"
 
 ACTORS: Final = (
@@ -121,6 +122,34 @@ ACTORS: Final = (
         PENDING,
         "                and operations < turn\n",
         "",
+    ),
+    Mutant(
+        "a-client-sends-first-who-came-first",
+        "design 6",
+        "actors.crowd",
+        "            if line:\n                turns.append(tenant)\n",
+        "            if line:\n                turns.appendleft(tenant)\n",
+    ),
+    Mutant(
+        "a-client-lets-everybody-wait",
+        "design 6",
+        LANES,
+        "(count := len(self._waiting) + len(self._crowd)) >= WAITING_MAX:\n",
+        "(count := len(self._waiting) + len(self._crowd)) < 0:\n",
+    ),
+    Mutant(
+        "who-waits-in-a-crowd-has-no-deadline",
+        "design 6",
+        LANES,
+        "        waits = itertools.chain(self._waiting, self._crowd)\n",
+        "        waits = iter(self._waiting)\n",
+    ),
+    Mutant(
+        "those-who-gave-up-fill-a-call",
+        "design 6",
+        LANES,
+        "            if head.result.done():  # its caller has given up\n",
+        "            count -= head.result.done()\n            if head.result.done():\n",
     ),
     Mutant(
         "waiting-reads-have-no-limit",
