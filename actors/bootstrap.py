@@ -21,7 +21,6 @@ from actors import calls, placement, remote
 from actors.config import ClusterConfig
 from actors.seat import SeatSpec
 from actors.seat_names import learner_seats, voter_seats
-from actors.status import leader_of
 from state_machines.errors import Conflict, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
 
@@ -30,6 +29,7 @@ ABSENT_SECONDS = 10.0  #: after this long a founded group starts without those t
 LEADER_SECONDS = 60.0  #: until a group has a leader
 POLL_SECONDS = 0.05  #: between two looks at something only polling can see
 CALL_SECONDS = 10.0  #: our own deadline for one round of calls
+LOOK_SECONDS = 2.0  #: the same for one look at something only polling can see
 
 log = logging.getLogger(__name__)
 
@@ -172,14 +172,14 @@ def wait_for_leader(
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        leader = _leader_among(names)
+        leader = calls.leader_among(names, LOOK_SECONDS)
         if leader is not None and leader["applied"] and leader["applied"] >= leader["commit"]:
             return leader
         if leader is None and candidate:
-            calls.each_call([candidate], "campaign", seconds=2.0)
+            calls.each_call([candidate], "campaign", seconds=LOOK_SECONDS)
             candidate = ""  # if it fails, the timeouts elect
         time.sleep(POLL_SECONDS)
-    said = calls.each_call(names, "status", seconds=2.0)
+    said = calls.each_call(names, "status", seconds=LOOK_SECONDS)
     roles = ", ".join(
         f"{name} is {each['role'] if isinstance(each, dict) else 'silent'}"
         for name, each in said.items()
@@ -199,26 +199,20 @@ def wait_for_controller(
     deadline = time.monotonic() + seconds
     seat = "any leader"
     while time.monotonic() < deadline:
-        leader = _leader_among(seats)
+        leader = calls.leader_among(seats, LOOK_SECONDS)
         if leader is not None:
             seat = leader["seat"]
-            controller = _controller_on(calls.each_call([seat], "node", seconds=2.0)[seat])
+            controller = _controller_on(calls.each_call([seat], "node", seconds=LOOK_SECONDS)[seat])
             if controller is not None:
                 return controller, seat
         time.sleep(POLL_SECONDS)
     raise NoQuorum(f"no controller beside {seat} within {seconds:.0f} s")
 
 
-def _leader_among(seats: Sequence[str]) -> dict[str, Any] | None:
-    """The status of whoever leads; None if nobody is heard who does."""
-    answers = calls.each_call(seats, "status", seconds=2.0)
-    return leader_of(each for each in answers.values() if isinstance(each, dict))
-
-
 def _controller_on(node: Any) -> dict[str, Any] | None:
     """The status of the controller there that is in force, if one is."""
     names = [name for name in calls.named_actors() if name.startswith(remote.CONTROLLER_PREFIX)]
-    for answer in calls.each_call(sorted(names), "status", seconds=2.0).values():
+    for answer in calls.each_call(sorted(names), "status", seconds=LOOK_SECONDS).values():
         if isinstance(answer, dict) and not answer["fenced"] and answer["node"] == node:
             return answer
     return None

@@ -20,6 +20,7 @@ from actors.direct.secret import Endpoint
 from actors.ray_env import NAMESPACE
 from actors.seat import Seat
 from actors.seat_names import group_of, is_learner
+from actors.status import leader_of
 from state_machines.errors import MetarayError, Stopped
 
 LOOKUP_SECONDS = 5.0  #: our own deadline for a name lookup at Ray's control service
@@ -254,6 +255,13 @@ def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> 
         except ray.exceptions.RayError as error:
             answers[name] = said_by_actor(error)
     return answers
+
+
+def leader_among(seats: Sequence[str], seconds: float) -> dict[str, Any] | None:
+    """The status of the leader of a group with these seats; None if nobody is heard in time who
+    leads."""
+    answers = each_call(seats, "status", seconds=seconds)
+    return leader_of(each for each in answers.values() if isinstance(each, dict))
 
 
 def said_by_actor(error: Exception) -> Exception:

@@ -61,16 +61,12 @@ class Slot:
     proposed_at: float
     saved_at: float = 0.0
     committed_at: float = 0.0
+    size: int = field(init=False)  #: bytes of its proposals
+    operations: int = field(init=False)  #: of its proposals
 
-    @property
-    def size(self) -> int:
-        """Bytes of its proposals."""
-        return sum(map(_size_of, self.writes))
-
-    @property
-    def operations(self) -> int:
-        """Operations of its proposals."""
-        return sum(map(_operations_of, self.writes))
+    def __post_init__(self) -> None:
+        self.size = sum(map(_size_of, self.writes))
+        self.operations = sum(map(_operations_of, self.writes))
 
 
 @dataclass(slots=True)

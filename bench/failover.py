@@ -18,7 +18,6 @@ from actors import calls
 from actors.status import leader_of
 from bench.workloads import VALUE
 from metaray.client import Client
-from metaray.demo.faults import leader
 
 GROUP: Final = "metadata-0"
 WRITERS: Final = 20
@@ -37,7 +36,7 @@ class Failover:
 async def kill_leader(client: Client) -> Failover:
     """Kill it, and see how long nobody is served."""
     await _whole(client)
-    status = await asyncio.to_thread(leader, client.seats, GROUP)
+    status = await asyncio.to_thread(calls.leader_among, client.seats(GROUP), CALL_SECONDS)
     assert status is not None, f"{GROUP} has a leader once it is whole"
     seat = str(status["seat"])
     pids = await asyncio.to_thread(calls.each_call, [seat], "process", seconds=CALL_SECONDS)

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from actors import calls
-from actors.status import leader_of
 from bench.rows import Row
 from metaray.client import Client
 from state_machines.errors import Invalid
@@ -106,8 +105,7 @@ def _spy() -> str:
 
 def _processes(seats: Sequence[str]) -> dict[str, int]:
     """The processes of the leader and of one follower."""
-    statuses: Mapping[str, object] = calls.each_call(seats, "status", seconds=CALL_SECONDS)
-    leads = leader_of(each for each in statuses.values() if isinstance(each, dict))
+    leads = calls.leader_among(seats, CALL_SECONDS)
     if leads is None:
         raise Invalid(f"profile: nobody leads {', '.join(seats)} just now")
     leader = str(leads["seat"])

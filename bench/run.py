@@ -17,7 +17,6 @@ import uvloop
 
 from actors import calls
 from actors.config import ClusterConfig
-from actors.status import leader_of
 from bench import workloads
 from bench.profile import Profiles, sampled
 from bench.rows import Load, Row
@@ -120,8 +119,7 @@ async def _run_in(client: Client) -> None:
 
 def _phases(seats: Sequence[str]) -> dict[str, float]:
     """The seconds that the leader's writes have spent in each phase."""
-    answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
-    status = leader_of(each for each in answers.values() if isinstance(each, dict))
+    status = calls.leader_among(seats, CALL_SECONDS)
     return dict(status["counters"]["phases"]) if status is not None else {}
 
 

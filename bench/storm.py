@@ -27,7 +27,6 @@ from rich.table import Table
 
 from actors import calls
 from actors.config import ClusterConfig
-from actors.status import leader_of
 from bench import other
 from bench.run import NODES, machine, versions
 from bench.storm_broker import EXPIRY_S, TIMEOUT_MS, Heartbeats, Returned
@@ -273,8 +272,7 @@ def _leaders(client: Client) -> dict[str, dict[str, Any]]:
     """The status of each group's leader."""
     found = {}
     for group in client.groups():
-        answers = calls.each_call(client.seats(group), "status", seconds=CALL_SECONDS)
-        status = leader_of(each for each in answers.values() if isinstance(each, dict))
+        status = calls.leader_among(client.seats(group), CALL_SECONDS)
         if status is None:
             raise other.OtherFailed(f"{group} has no leader")
         found[group] = status

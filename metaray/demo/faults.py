@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors import calls
-from actors.status import leader_of
 
 CALL_SECONDS = 5.0  #: our own deadline for asking a group who leads
 
@@ -27,17 +26,11 @@ class Failover:
     first_write_ms: float  #: from the kill to the first acknowledged write that began after it
 
 
-def leader(client_groups: Callable[[str], Any], group: str) -> dict[str, Any] | None:
-    """The status of the group's leader, None when there is none just now."""
-    answers = calls.each_call(client_groups(group), "status", seconds=CALL_SECONDS)
-    return leader_of(each for each in answers.values() if isinstance(each, dict))
-
-
 async def kill_leader(
     seats: Callable[[str], Any], group: str, write: Callable[[], Awaitable[Any]]
 ) -> Failover:
     """Kill the leader's process without warning and wait for a write to be acknowledged."""
-    status = await asyncio.to_thread(leader, seats, group)
+    status = await asyncio.to_thread(calls.leader_among, seats(group), CALL_SECONDS)
     assert status is not None, f"{group} has a leader before the fault"
     seat = str(status["seat"])
     pids = await asyncio.to_thread(calls.each_call, [seat], "process", seconds=CALL_SECONDS)
@@ -46,5 +39,5 @@ async def kill_leader(
     begun = time.monotonic()
     await write()
     took = (time.monotonic() - begun) * 1000
-    now = await asyncio.to_thread(leader, seats, group)
+    now = await asyncio.to_thread(calls.leader_among, seats(group), CALL_SECONDS)
     return Failover(group, seat, pid, str(now["seat"]) if now else "", round(took, 1))
