@@ -49,7 +49,7 @@ READS_HALVED_FROM = 32  #: the same of queries, whose calls cost less
 CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
 WAITING_MAX = 500_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
-LOOKED_AT = 10_000  #: so many are looked at in between at most: where more wait it is that longer
+LOOKED_AT = 10_000  #: of more that wait the pause is longer: each look is at all of them
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 log = logging.getLogger(__name__)
