@@ -8,7 +8,7 @@ as all that waits fits into one call there is no crowd, and nobody pays for it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 
 from actors.shared_call import Waiting
@@ -18,8 +18,7 @@ class Crowd:
     """Operations that wait, by tenant. Those of no tenant are one more."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[Waiting]] = {}
-        self._turns: deque[str] = deque()  # each tenant that has something waiting once
+        self._lines: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next first
         self._size = 0
 
     def __len__(self) -> int:
@@ -36,21 +35,17 @@ class Crowd:
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = deque()
-            self._turns.append(tenant)
         line.append(each)
         self._size += 1
 
     def fill(self, waiting: deque[Waiting], count: int) -> bool:
         """Move those whose turn it is behind what waits there, until so many do; whether any do."""
-        lines, turns = self._lines, self._turns
-        while turns and (room := count - len(waiting)) > 0:
-            tenant = turns.popleft()
-            line = lines[tenant]
-            some = 1 if turns else min(room, len(line))  # alone it has every turn
+        lines = self._lines
+        while lines and (room := count - len(waiting)) > 0:
+            tenant, line = lines.popitem(last=False)
+            some = 1 if lines else min(room, len(line))  # alone it has every turn
             waiting.extend([line.popleft() for _ in range(some)])
             self._size -= some
             if line:
-                turns.append(tenant)
-            else:
-                del lines[tenant]
+                lines[tenant] = line
         return bool(waiting)

@@ -36,7 +36,7 @@ class Moving:
 
 def wait(monkeypatch: pytest.MonkeyPatch, world: Moving, seconds: float) -> tuple[str, str]:
     monkeypatch.setattr(calls, "each_call", world.each_call)
-    monkeypatch.setattr(calls, "named_actors", lambda: {CONTROLLER: "", "metadata-0/0": ""})
+    monkeypatch.setattr(calls, "named_actors", lambda: {CONTROLLER, "metadata-0/0"})
     controller, seat = bootstrap.wait_for_controller(SEATS, seconds)
     return controller["name"], seat
 

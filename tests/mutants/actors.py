@@ -127,8 +127,8 @@ ACTORS: Final = (
         "a-client-sends-first-who-came-first",
         "design 6",
         "actors.crowd",
-        "            if line:\n                turns.append(tenant)\n",
-        "            if line:\n                turns.appendleft(tenant)\n",
+        "                lines[tenant] = line\n",
+        "                lines[tenant] = line\n                lines.move_to_end(tenant, False)\n",
     ),
     Mutant(
         "a-client-lets-everybody-wait",
