@@ -1,10 +1,10 @@
 """The client's engine: operations in, typed replies out, exactly once, few calls.
 
-Every process that talks to groups (a driver, a broker, the controller) has one `Caller`, with a
-lane for each group (`lanes.py`), and one for what is `urgent`, whose calls so carry nothing else
-and wait for nothing else. Whatever is `Unavailable` is retried, at the seat the refusal
-names or at the next one, until the caller's deadline. When that passes, an operation that was
-never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
+Every process that talks to groups (a driver, a broker, the controller) has one `Caller`, with lanes
+for each group (`command_lane.py`, `query_lane.py`, `watch_lane.py`), and one for what is `urgent`,
+whose calls so carry nothing else and wait for nothing else. Whatever is `Unavailable` is retried,
+at the seat the refusal names or at the next one, until the caller's deadline. When that passes, an
+operation that was never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
 when a group answers `WrongShard`; until then the trivial map holds: one group a kind.
@@ -19,7 +19,9 @@ from random import Random
 from typing import Any
 
 from actors.attempts import Groups, Lane
-from actors.lanes import CommandLane, QueryLane, QueueLane
+from actors.command_lane import CommandLane
+from actors.query_lane import QueryLane
+from actors.queue_lane import QueueLane
 from actors.shared_call import error_of
 from actors.wanted import Wanted
 from actors.watch_lane import WatchLane
@@ -39,7 +41,7 @@ class _Way:
 
     swept: bool  #: their lane checks them, many at once
     lane: QueueLane | None  #: of the one group that all of them belong to
-    now: Callable[[], float]  #: the clock of the loop; kept, as in `lanes.py`
+    now: Callable[[], float]  #: the clock of the loop; kept, as in `attempts.py`
 
 
 class Caller:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import lanes
+from actors import query_lane, queue_lane
 from actors.caller import Caller
 from state_machines import runs
 from state_machines.errors import (
@@ -50,7 +50,7 @@ async def test_all_that_waits_goes_together() -> None:
 async def test_reads_go_in_halves_from_fewer_on() -> None:
     script = Script()
     async with calling(script) as caller:
-        for count in (lanes.READS_HALVED_FROM - 1, lanes.READS_HALVED_FROM):
+        for count in (query_lane.HALVED_FROM - 1, query_lane.HALVED_FROM):
             asked = [caller.call(GetKv(key=f"k{n}"), stale=True) for n in range(count)]
             await asyncio.gather(*asked)
     assert [len(call.tags) for call in script.calls] == [31, 16, 16]
@@ -65,16 +65,16 @@ async def test_what_comes_while_calls_are_under_way_goes_in_the_next() -> None:
         for number in range(50):
             tasks.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
-        assert len(script.proposals) == lanes.IN_FLIGHT_MAX
+        assert len(script.proposals) == queue_lane.IN_FLIGHT_MAX
         script.faults.clear()
         assert len(await asyncio.gather(*tasks)) == 50
-    assert len({call.sequence for call in script.proposals}) == lanes.IN_FLIGHT_MAX + 1
+    assert len({call.sequence for call in script.proposals}) == queue_lane.IN_FLIGHT_MAX + 1
     assert len(script.applied["metadata-0"]) == 50
 
 
 @in_virtual_time
 async def test_a_proposal_keeps_the_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "CALL_MAX", 10)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
     script = Script()
     async with calling(script) as caller:
         await asyncio.gather(*(caller.call(put(f"k{n}")) for n in range(35)))
@@ -151,8 +151,8 @@ async def test_queries_that_want_different_states_do_not_share_a_call() -> None:
 
 @in_virtual_time
 async def test_too_many_waiting_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "WAITING_MAX", 3)
-    monkeypatch.setattr(lanes, "CALL_MAX", 2)
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 3)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 2)
     script = Script(faults=[lambda call: HANG])
     caller = Caller(script, rng=Random(3))
     tasks = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(4)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import attempts, lanes
+from actors import attempts, queue_lane
 from actors.caller import Caller
 from state_machines.errors import (
     MetarayError,
@@ -307,8 +307,8 @@ async def test_a_group_that_is_overloaded_without_end_is_asked_ever_more_slowly(
 async def test_who_finds_the_lane_full_is_told_when_there_will_be_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "WAITING_MAX", 1_000)
-    monkeypatch.setattr(lanes, "CALL_MAX", 100)
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 1_000)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 100)
     honest = Script.propose
 
     async def slow(script: Script, seat: str, request: bytes) -> bytes:

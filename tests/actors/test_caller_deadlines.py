@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors import attempts, lanes
+from actors import attempts, queue_lane
 from state_machines.errors import (
     NoQuorum,
     Unknown,
@@ -85,7 +85,7 @@ async def test_a_caller_behind_a_full_pipeline_keeps_its_deadline() -> None:
     script = Script(faults=[lambda call: None if call.registers else HANG])
     async with calling(script, timeout_ms=30_000) as caller:
         held = []
-        for number in range(lanes.IN_FLIGHT_MAX):
+        for number in range(queue_lane.IN_FLIGHT_MAX):
             held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
         begun = now()
@@ -116,12 +116,12 @@ async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(s
         await caller.call(put())
         script.faults[:] = [lambda call: HANG if call.seat == seat else None]
         begun, waiting = now(), []
-        for _ in range(lanes.IN_FLIGHT_MAX):
+        for _ in range(queue_lane.IN_FLIGHT_MAX):
             waiting.append(asyncio.create_task(caller.call(put())))
             await settled()
         await asyncio.gather(*waiting)
         assert now() - begun == pytest.approx(attempts.ATTEMPT_SECONDS, abs=0.05)
-    assert [call.seat for call in script.proposals].count(seat) == 1 + lanes.IN_FLIGHT_MAX
+    assert [call.seat for call in script.proposals].count(seat) == 1 + queue_lane.IN_FLIGHT_MAX
 
 
 @in_virtual_time
@@ -129,7 +129,7 @@ async def test_a_caller_that_gave_up_is_not_proposed() -> None:
     script = Script(faults=[lambda call: HANG])
     async with calling(script) as caller:
         held = []
-        for number in range(lanes.IN_FLIGHT_MAX):
+        for number in range(queue_lane.IN_FLIGHT_MAX):
             held.append(asyncio.create_task(caller.call(put(f"k{number}"))))
             await settled()
         gone = asyncio.create_task(caller.call(put("gone")))
@@ -145,11 +145,11 @@ async def test_who_waits_behind_many_that_gave_up_is_sent_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call that found nobody left to make it for was the last one that was begun."""
-    monkeypatch.setattr(lanes, "CALL_MAX", 2)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 2)
     script = Script(faults=[lambda call: None if call.registers else HANG])
     async with calling(script) as caller:
         held = []
-        for number in range(lanes.IN_FLIGHT_MAX):
+        for number in range(queue_lane.IN_FLIGHT_MAX):
             held.append(asyncio.create_task(caller.call(put(f"k{number}"), timeout_ms=1_000)))
             await settled()
         short = [asyncio.create_task(caller.call(put(), timeout_ms=500)) for _ in range(20)]

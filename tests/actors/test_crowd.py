@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import lanes
+from actors import queue_lane
 from actors.crowd import Crowd
 from actors.shared_call import Waiting
 from state_machines.errors import NoQuorum, Overloaded, Unknown
@@ -96,7 +96,7 @@ def test_all_come_out_once_in_order_and_nobody_is_passed_over_twice(steps: list[
 async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "CALL_MAX", 10)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
     script = Script()
     async with calling(script) as caller:
         many = [asyncio.create_task(caller.call(puts("many", f"{n}"))) for n in range(1_000)]
@@ -104,7 +104,7 @@ async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiti
         await asyncio.gather(*many, few)
     order = [each.tenant for each in script.applied["metadata-0"]]
     assert (len(order), order.count("few")) == (1_001, 1)
-    assert order.index("few") <= 2 * lanes.CALL_MAX
+    assert order.index("few") <= 2 * queue_lane.CALL_MAX
     keys = [each.key for each in script.applied["metadata-0"] if each.tenant == "many"]
     assert keys == [f"{n}" for n in range(1_000)]
 
@@ -113,15 +113,15 @@ async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiti
 async def test_a_crowd_is_refused_at_the_limit_told_at_its_deadlines_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "CALL_MAX", 10)
-    monkeypatch.setattr(lanes, "WAITING_MAX", 100)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 100)
     script = Script(faults=[lambda call: HANG])
     async with calling(script) as caller:
         begun = now()
         soon = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(50)]
         late = [asyncio.create_task(caller.call(puts("b"), timeout_ms=60_000)) for _ in range(50)]
         await settled()
-        room = lanes.IN_FLIGHT_MAX * lanes.CALL_MAX  # these are under way
+        room = queue_lane.IN_FLIGHT_MAX * queue_lane.CALL_MAX  # these are under way
         more = [asyncio.create_task(caller.call(puts("c"), timeout_ms=500)) for _ in range(60)]
         await settled()
         refused = [each for each in more if each.done()]
@@ -140,22 +140,22 @@ async def test_where_many_wait_deadlines_are_looked_at_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each look is at all that wait: every few milliseconds it would leave the loop no time."""
-    monkeypatch.setattr(lanes, "CALL_MAX", 10)
-    monkeypatch.setattr(lanes, "LOOKED_AT", 10)
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
+    monkeypatch.setattr(queue_lane, "LOOKED_AT", 10)
     looks = 0
-    look = lanes.QueueLane._look_at_deadlines
+    look = queue_lane.QueueLane._look_at_deadlines
 
-    def counted(lane: lanes.QueueLane) -> None:
+    def counted(lane: queue_lane.QueueLane) -> None:
         nonlocal looks
         looks += 1
         look(lane)
 
-    monkeypatch.setattr(lanes.QueueLane, "_look_at_deadlines", counted)
+    monkeypatch.setattr(queue_lane.QueueLane, "_look_at_deadlines", counted)
     async with calling(Script(faults=[lambda call: HANG])) as caller:
         begun = now()
         calls = [
             asyncio.create_task(caller.call(puts("a"), timeout_ms=1_000 + n)) for n in range(1_000)
         ]
         await asyncio.gather(*calls, return_exceptions=True)
-        assert now() - begun < 2.0 + 1_000 / lanes.LOOKED_AT * lanes.LOOK_SECONDS
+        assert now() - begun < 2.0 + 1_000 / queue_lane.LOOKED_AT * queue_lane.LOOK_SECONDS
     assert looks < 30

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 REPLICA: Final = "actors.replica"
 PENDING: Final = "actors.pending"
-LANES: Final = "actors.lanes"
+QUEUE_LANE: Final = "actors.queue_lane"
 TRANSPORT: Final = "actors.transport"
 
 ACTORS: Final = (
@@ -133,21 +133,21 @@ ACTORS: Final = (
     Mutant(
         "a-client-lets-everybody-wait",
         "design 6",
-        LANES,
+        QUEUE_LANE,
         "(count := len(self._waiting) + len(self._crowd)) >= WAITING_MAX:\n",
         "(count := len(self._waiting) + len(self._crowd)) < 0:\n",
     ),
     Mutant(
         "who-waits-in-a-crowd-has-no-deadline",
         "design 6",
-        LANES,
+        QUEUE_LANE,
         "        waits = itertools.chain(self._waiting, self._crowd)\n",
         "        waits = iter(self._waiting)\n",
     ),
     Mutant(
         "those-who-gave-up-fill-a-call",
         "design 6",
-        LANES,
+        QUEUE_LANE,
         "            if head.result.done():  # its caller has given up\n",
         "            count -= head.result.done()\n            if head.result.done():\n",
     ),

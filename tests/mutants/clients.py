@@ -8,7 +8,8 @@ from tests.mutants.mutant import Mutant
 
 MACHINE: Final = "state_machines.machine"
 TABLE: Final = "state_machines.clients"
-LANES: Final = "actors.lanes"
+COMMAND_LANE: Final = "actors.command_lane"
+QUEUE_LANE: Final = "actors.queue_lane"
 ATTEMPTS: Final = "actors.attempts"
 
 CLIENTS: Final = (
@@ -97,7 +98,7 @@ CLIENTS: Final = (
     Mutant(
         "a-retry-has-a-new-sequence",
         "law 9",
-        LANES,
+        COMMAND_LANE,
         "        if self._said is None:\n",
         "        if self._said is not None:\n"
         "            lane._sequence += 1\n"
@@ -107,21 +108,21 @@ CLIENTS: Final = (
     Mutant(
         "a-retry-has-another-body",
         "law 9",
-        LANES,
+        COMMAND_LANE,
         "        if self._said is None:\n",
         "        if self.trace.attempts:\n",
     ),
     Mutant(
         "a-forgotten-outcome-is-sent-again-under-a-new-id",
         "law 9",
-        LANES,
+        COMMAND_LANE,
         "if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:",
         "if reply.code == api.SESSION_EXPIRED:",
     ),
     Mutant(
         "answers-that-are-awaited-are-acknowledged",
         "law 9",
-        LANES,
+        COMMAND_LANE,
         "acked=min(lane.out, default=self.sequence) - 1,",
         "acked=self.sequence - 1,",
     ),
@@ -172,7 +173,7 @@ CLIENTS: Final = (
     Mutant(
         "a-first-attempt-has-no-end",
         "law 13",
-        LANES,
+        QUEUE_LANE,
         "            if call.first.until <= now + NO_TIME_SECONDS:\n"
         "                call.first.answer.cancel()\n",
         "            if call.first.until <= now + NO_TIME_SECONDS:\n                pass\n",

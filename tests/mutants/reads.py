@@ -204,7 +204,7 @@ READS: Final = (
     Mutant(
         "a-first-answer-needs-no-vouch",
         "law 10",
-        "actors.lanes",
+        "actors.query_lane",
         "if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):",
         "if reply is None:",
     ),

@@ -1,10 +1,9 @@
-"""Lanes: the calls of one process to one group, coalesced, followed to the leader, retried.
+"""The queue of one process at one group, and its calls: coalesced, few under way.
 
-A lane has a queue and a few calls under way. Each call takes everything that waits, so a thousand
-waiting callers cost one; where more wait than it may take, tenants have turns (`crowd.py`). A
-command's call carries (client, sequence) and is retried with the same pair, which the group answers
-once (law 9); a query or a watch has nothing to remember. Each caller's own deadline holds wherever
-it waits.
+Each call takes everything that waits, so a thousand waiting callers cost one; where more wait than
+it may take, tenants have turns (`crowd.py`). What a call says, and how often, is the business of
+who it is for (`command_lane.py`, `query_lane.py`). Each caller's own deadline holds wherever it
+waits.
 
 Mostly a call is answered at its first attempt, and is then nobody's task: it is made in one turn of
 the loop and given to its callers in another (`attempts.py`).
@@ -18,7 +17,6 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable
 from functools import partial
 from random import Random
 from typing import Any
@@ -28,29 +26,16 @@ from google.protobuf.message import DecodeError
 from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
 from actors.crowd import Crowd
-from actors.partner import VOUCH_SECONDS, Partner
-from actors.shared_call import (
-    Trace,
-    UnderWay,
-    Waiting,
-    commands_of,
-    error_of,
-    fail,
-    gone,
-    resolve,
-)
+from actors.shared_call import UnderWay, Waiting, commands_of, fail
 from state_machines import op, runs
-from state_machines.errors import MetarayError, NoQuorum, Overloaded, QuotaExceeded, Unknown
+from state_machines.errors import MetarayError, NoQuorum, Overloaded, Unknown
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
-HALVED_FROM = 256  #: commands that wait while no call is under way
-READS_HALVED_FROM = 32  #: the same of queries, whose calls cost less
 CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
 WAITING_MAX = 500_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 LOOKED_AT = 10_000  #: of more that wait the pause is longer: each look is at all of them
-EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 log = logging.getLogger(__name__)
 
@@ -272,229 +257,3 @@ class QueueLane(Lane, ABC):
     async def _carry_out(self, call: UnderWay, first: First | None) -> None:
         """Make one call for its batch, which says these commands, and settle every operation in
         it. `first`: what its first attempt came to, if that was made."""
-
-
-class _Proposal:
-    """How a call of commands is sent: at every attempt the same."""
-
-    __slots__ = ("_call", "_lane", "_said", "client", "sequence", "trace")
-
-    def __init__(self, lane: CommandLane, call: UnderWay, client: int, sequence: int) -> None:
-        self._lane = lane
-        self._call = call
-        self._said: api.Proposal | None = None
-        self.client = client
-        self.sequence = sequence
-        self.trace = Trace(command=True)
-
-    def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
-        """Send it. Whose deadline passed before the first time was told that it was never sent;
-        from then on the batch is what it is, for the same sequence stands for the same commands."""
-        lane, call = self._lane, self._call
-        if self._said is None:
-            call.trace = self.trace
-            if gone(call.batch):
-                call.commands, _ = commands_of(call.batch)  # fewer, so all have room
-            self._said = api.Proposal(
-                client=self.client,
-                sequence=self.sequence,
-                acked=min(lane.out, default=self.sequence) - 1,
-                commands=call.commands,
-            )
-        return lane.propose(seat, self._said, timeout_ms)
-
-
-class CommandLane(QueueLane):
-    """Proposals with (client, sequence), several under way."""
-
-    halved_from = HALVED_FROM
-
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
-        super().__init__(group, groups, rng)
-        self._client = 0
-        self._sequence = 0
-        self.out: set[int] = set()  #: numbers of this client that may not have been answered
-        self._registering = asyncio.Lock()
-
-    def propose(self, seat: str, proposal: api.Proposal, timeout_ms: int) -> Awaitable[bytes]:
-        """Send it to this seat, which has so long."""
-        request = api.ProposeRequest(group=self._group, proposal=proposal, timeout_ms=timeout_ms)
-        return self._groups.propose(seat, request.SerializeToString())
-
-    def _first(self, call: UnderWay) -> First | None:
-        if not self._client:
-            return None
-        made = self._numbered(call, self._client)
-        return self._try_first(made, call.deadline, made.trace, any_seat=False)
-
-    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
-        self._heard(seat, any_seat=False)
-        self._replied(call.made)
-        self._tell(call, reply)
-        return True
-
-    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
-        while True:
-            made = call.made
-            if made is None:
-                client = self._client or await self._registered(call.deadline)
-                made = self._numbered(call, client)
-            try:
-                reply = await self._attempts(made, call.deadline, made.trace, first=first)
-            finally:
-                self._replied(made)
-            if reply.code == api.SESSION_EXPIRED and self._client == made.client:
-                self._client = 0
-            if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:
-                call.made = first = None
-                continue  # sent once and refused: it was not applied, so a new id is safe
-            self._tell(call, reply)
-            return
-
-    def _numbered(self, call: UnderWay, client: int) -> _Proposal:
-        self._sequence += 1
-        self.out.add(self._sequence)
-        made = call.made = _Proposal(self, call, client, self._sequence)
-        return made
-
-    def _replied(self, made: _Proposal) -> None:
-        if self._client == made.client:
-            self.out.discard(made.sequence)
-
-    def _tell(self, call: UnderWay, reply: api.Reply) -> None:
-        # failpoint: client.before_result
-        resolve(call.batch, call.commands, reply)
-
-    async def _registered(self, deadline: float) -> int:
-        """The id this group knows us by. Losing a reply here leaves an unused id, nothing more."""
-        async with self._registering:
-            if self._client:
-                return self._client
-            # failpoint: client.before_registering
-            proposal = api.Proposal(
-                sequence=self._rng.randrange(1, 2**62),
-                commands=[api.Command(tag=op.REGISTER_TAG, body=EMPTY_BODY)],
-            )
-
-            def send(seat: str, timeout_ms: int) -> Awaitable[bytes]:
-                return self.propose(seat, proposal, timeout_ms)
-
-            reply = await self._attempts(send, deadline, Trace(command=False))
-            if reply.code != api.OK:
-                raise error_of(reply)
-            self._client = reply.client
-            # failpoint: client.registered
-            self._sequence = 0
-            self.out.clear()
-            return self._client
-
-
-class _Query:
-    """How a call of queries is sent, and who was asked to vouch for the last answer."""
-
-    __slots__ = ("_call", "_lane", "alone", "trace", "vouch")
-
-    def __init__(self, lane: QueryLane, call: UnderWay) -> None:
-        self._lane = lane
-        self._call = call
-        self.alone, _ = call.batch[0].terms  # stale: nobody has to vouch for it
-        self.trace = Trace(command=False)
-        self.vouch: asyncio.Future[bytes] | None = None
-
-    def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
-        """Send it."""
-        self.end()  # of an attempt in vain
-        partner = "" if self.alone else self._lane.partner_beside(seat)
-        answer = self._lane.query(seat, self._call, timeout_ms, vouched=bool(partner))
-        if partner:
-            self.vouch = self._lane.ask_to_vouch(partner)
-        return answer
-
-    def end(self) -> None:
-        """Nobody waits for the vouch any more."""
-        if self.vouch is not None:
-            self.vouch.cancel()
-            self.vouch = None
-
-
-class QueryLane(QueueLane):
-    """Queries: nothing to remember, so a retry is a new query."""
-
-    halved_from = READS_HALVED_FROM
-
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
-        super().__init__(group, groups, rng)
-        self._partner = Partner(group, rng.randrange(2))
-
-    def query(
-        self, seat: str, call: UnderWay, timeout_ms: int, *, vouched: bool
-    ) -> Awaitable[bytes]:
-        """Send what a call says to this seat, which has so long."""
-        stale, min_revision = call.batch[0].terms
-        request = api.QueryRequest(
-            group=self._group,
-            stale=stale,
-            min_revision=min_revision,
-            timeout_ms=timeout_ms,
-            queries=call.commands,
-            vouched=vouched,
-        )
-        return self._groups.query(seat, request.SerializeToString())
-
-    def partner_beside(self, seat: str) -> str:
-        """Who could vouch for what this seat says; empty for nobody."""
-        if seat != self._leader:
-            return ""
-        return self._partner.choose(self._groups.seats(self._group), seat, self._loop.time())
-
-    def ask_to_vouch(self, partner: str) -> asyncio.Future[bytes]:
-        """Ask that seat."""
-        vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
-        vouch.add_done_callback(_looked_at)
-        return vouch
-
-    def _first(self, call: UnderWay) -> First | None:
-        made = call.made = _Query(self, call)
-        return self._try_first(made, call.deadline, made.trace, any_seat=made.alone)
-
-    def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
-        vouch, first = call.made.vouch, call.first
-        if vouch is None or vouch.done() or first is None or not first.good:
-            super()._answered(call, _)
-            return
-        # The leader was quicker than who vouches for it, who has a moment more.
-        late = self._loop.call_later(VOUCH_SECONDS, vouch.cancel)
-        vouch.add_done_callback(lambda _: late.cancel())
-        vouch.add_done_callback(partial(super()._answered, call))
-
-    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
-        made: _Query = call.made
-        if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):
-            return False
-        self._heard(seat, any_seat=made.alone)
-        self._tell(call, reply)
-        return True
-
-    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
-        made: _Query = call.made
-        stale = made.alone
-        try:
-            while True:
-                reply = await self._attempts(made, call.deadline, made.trace, stale, first)
-                if made.vouch is None or await self._partner.vouches(reply, made.vouch):
-                    break
-                made.alone, first = True, None
-        finally:
-            made.end()
-        self._tell(call, reply)
-
-    def _tell(self, call: UnderWay, reply: api.Reply) -> None:
-        # Together they were more than one reply may carry; the first of them never is.
-        again = resolve(call.batch, call.commands, reply, QuotaExceeded)
-        self._waiting.extendleft(reversed(again))
-
-
-def _looked_at(vouch: asyncio.Future[bytes]) -> None:
-    """Who answered first may have ended the call: nobody misses what became of this."""
-    if not vouch.cancelled():
-        vouch.exception()

@@ -1,0 +1,132 @@
+"""Queries of one process for one group: nothing to remember, so a retry is a new query.
+
+What the leader answers is as of now if another seat vouches for it, who is asked at the same time
+(`partner.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from random import Random
+
+from actors.attempts import First, Groups
+from actors.partner import VOUCH_SECONDS, Partner
+from actors.queue_lane import QueueLane
+from actors.shared_call import Trace, UnderWay, resolve
+from state_machines.errors import QuotaExceeded
+from state_machines.wire import api_pb2 as api
+
+HALVED_FROM = 32  #: queries that wait while no call is under way; a call of them costs less
+
+
+class _Query:
+    """How a call of queries is sent, and who was asked to vouch for the last answer."""
+
+    __slots__ = ("_call", "_lane", "alone", "trace", "vouch")
+
+    def __init__(self, lane: QueryLane, call: UnderWay) -> None:
+        self._lane = lane
+        self._call = call
+        self.alone, _ = call.batch[0].terms  # stale: nobody has to vouch for it
+        self.trace = Trace(command=False)
+        self.vouch: asyncio.Future[bytes] | None = None
+
+    def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
+        """Send it."""
+        self.end()  # of an attempt in vain
+        partner = "" if self.alone else self._lane.partner_beside(seat)
+        answer = self._lane.query(seat, self._call, timeout_ms, vouched=bool(partner))
+        if partner:
+            self.vouch = self._lane.ask_to_vouch(partner)
+        return answer
+
+    def end(self) -> None:
+        """Nobody waits for the vouch any more."""
+        if self.vouch is not None:
+            self.vouch.cancel()
+            self.vouch = None
+
+
+class QueryLane(QueueLane):
+    """Queries, several calls under way."""
+
+    halved_from = HALVED_FROM
+
+    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
+        super().__init__(group, groups, rng)
+        self._partner = Partner(group, rng.randrange(2))
+
+    def query(
+        self, seat: str, call: UnderWay, timeout_ms: int, *, vouched: bool
+    ) -> Awaitable[bytes]:
+        """Send what a call says to this seat, which has so long."""
+        stale, min_revision = call.batch[0].terms
+        request = api.QueryRequest(
+            group=self._group,
+            stale=stale,
+            min_revision=min_revision,
+            timeout_ms=timeout_ms,
+            queries=call.commands,
+            vouched=vouched,
+        )
+        return self._groups.query(seat, request.SerializeToString())
+
+    def partner_beside(self, seat: str) -> str:
+        """Who could vouch for what this seat says; empty for nobody."""
+        if seat != self._leader:
+            return ""
+        return self._partner.choose(self._groups.seats(self._group), seat, self._loop.time())
+
+    def ask_to_vouch(self, partner: str) -> asyncio.Future[bytes]:
+        """Ask that seat."""
+        vouch = asyncio.ensure_future(self._groups.query(partner, self._partner.request))
+        vouch.add_done_callback(_looked_at)
+        return vouch
+
+    def _first(self, call: UnderWay) -> First | None:
+        made = call.made = _Query(self, call)
+        return self._try_first(made, call.deadline, made.trace, any_seat=made.alone)
+
+    def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
+        vouch, first = call.made.vouch, call.first
+        if vouch is None or vouch.done() or first is None or not first.good:
+            super()._answered(call, _)
+            return
+        # The leader was quicker than who vouches for it, who has a moment more.
+        late = self._loop.call_later(VOUCH_SECONDS, vouch.cancel)
+        vouch.add_done_callback(lambda _: late.cancel())
+        vouch.add_done_callback(partial(super()._answered, call))
+
+    def _settle(self, call: UnderWay, reply: api.Reply, seat: str) -> bool:
+        made: _Query = call.made
+        if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):
+            return False
+        self._heard(seat, any_seat=made.alone)
+        self._tell(call, reply)
+        return True
+
+    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
+        made: _Query = call.made
+        stale = made.alone
+        try:
+            while True:
+                reply = await self._attempts(made, call.deadline, made.trace, stale, first)
+                if made.vouch is None or await self._partner.vouches(reply, made.vouch):
+                    break
+                made.alone, first = True, None
+        finally:
+            made.end()
+        self._tell(call, reply)
+
+    def _tell(self, call: UnderWay, reply: api.Reply) -> None:
+        # Together they were more than one reply may carry; the first of them never is.
+        again = resolve(call.batch, call.commands, reply, QuotaExceeded)
+        self._waiting.extendleft(reversed(again))
+
+
+def _looked_at(vouch: asyncio.Future[bytes]) -> None:
+    """Who answered first may have ended the call: nobody misses what became of this."""
+    if not vouch.cancelled():
+        vouch.exception()
