@@ -4,14 +4,22 @@ In the order in which they came, who comes with one operation would wait for all
 thousands through the same client. So the next call is filled with one operation of each tenant
 that has some waiting, then with another of each, and so on. A tenant's own stay in order. As long
 as all that waits fits into one call there is no crowd, and nobody pays for it.
+
+How much may wait has a limit, and no tenant reaches it: each may have `ROOM_TIMES` as much waiting
+as there is room left, so whoever comes next finds some (the dynamic thresholds of Choudhury and
+Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). One alone has nine tenths of the limit, ten
+together have ninety of its ninety-one parts.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from typing import Any, Final
 
 from actors.shared_call import Waiting
+
+ROOM_TIMES: Final = 9  #: what a tenant may have waiting, by the room that is left
 
 
 class Crowd:
@@ -29,9 +37,14 @@ class Crowd:
         for line in self._lines.values():
             yield from line
 
+    def admits(self, operation: Any, limit: int) -> bool:
+        """Whether it may wait where so many may in all."""
+        line = self._lines.get(_tenant(operation), ())
+        return len(line) < ROOM_TIMES * (limit - self._size)
+
     def append(self, each: Waiting) -> None:
         """One more."""
-        tenant = getattr(each.operation, "tenant", "")
+        tenant = _tenant(each.operation)
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = deque()
@@ -49,3 +62,7 @@ class Crowd:
             if line:
                 lines[tenant] = line
         return bool(waiting)
+
+
+def _tenant(operation: Any) -> str:
+    return getattr(operation, "tenant", "")

@@ -51,8 +51,10 @@ class QueueLane(Lane, ABC):
         self._crowd = Crowd()  # and for those after it, as long as a call's are there
         self._under_way: dict[UnderWay, None] = {}  # in the order they began
         self._starting = False  # a call is about to take what waits
+        self._nearest = math.inf  # the nearest deadline of an operation, or before it
+        self._rests_until = 0.0  # after a look at all of them
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = math.inf  # the nearest deadline, or before it
+        self._alarm_at = math.inf
         self._drain = Drain(rng)
 
     def submit(
@@ -60,16 +62,15 @@ class QueueLane(Lane, ABC):
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
-        if crowded and (count := len(self._waiting) + len(self._crowd)) >= WAITING_MAX:
-            self.overloaded += 1
-            after = self._drain.retry_after_ms(count)
-            raise Overloaded(f"{self._group}: {WAITING_MAX} operations wait already", after)
+        if crowded and not self._crowd.admits(operation, WAITING_MAX - len(self._waiting)):
+            raise self._full()
         kind: Any = type(operation)
         body = b"" if runs.flat(kind) else op.encode(operation)
         future = self._loop.create_future()
         waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
-        if deadline < self._alarm_at:
-            self._wake_at(deadline)
+        if deadline < self._nearest:
+            self._nearest = deadline
+            self._wake_by(max(deadline, self._rests_until))
         if crowded:
             self._crowd.append(waiting)
         else:
@@ -78,19 +79,25 @@ class QueueLane(Lane, ABC):
             self._pump()
         return future
 
-    def _wake_at(self, deadline: float) -> None:
+    def _full(self) -> Overloaded:
+        self.overloaded += 1
+        count = len(self._waiting) + len(self._crowd)
+        said = f"{self._group}: {count} operations wait already, of {WAITING_MAX} at most"
+        return Overloaded(said, self._drain.retry_after_ms(count))
+
+    def _wake_by(self, time: float) -> None:
+        if time >= self._alarm_at:
+            return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline, self._look_at_deadlines)
+        self._alarm_at = time
+        self._alarm = self._loop.call_at(time, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
-        """Tell those whose deadline has passed, wherever they wait, and end first attempts that
-        take too long."""
+        """End first attempts that take too long, and tell those whose own deadline has passed."""
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
-        pause = LOOK_SECONDS * max(1.0, (len(self._waiting) + len(self._crowd)) / LOOKED_AT)
         for call in self._under_way:
             if call.first is None:
                 continue
@@ -98,6 +105,15 @@ class QueueLane(Lane, ABC):
                 call.first.answer.cancel()
             else:
                 nearest = min(nearest, call.first.until)
+        if max(self._nearest, self._rests_until) <= now + NO_TIME_SECONDS:
+            self._tell_the_late(now)
+        nearest = min(nearest, max(self._nearest, self._rests_until))
+        if nearest < math.inf:
+            self._wake_by(max(nearest, now + LOOK_SECONDS))
+
+    def _tell_the_late(self, now: float) -> None:
+        """Those whose deadline has passed, wherever they wait: a look at all operations."""
+        nearest = math.inf
         waits = itertools.chain(self._waiting, self._crowd)
         for some, trace in [(waits, None), *((each.batch, each.trace) for each in self._under_way)]:
             for each in some:
@@ -107,8 +123,9 @@ class QueueLane(Lane, ABC):
                     fail(each, self._too_late(trace))
                 else:
                     nearest = min(nearest, each.deadline)
-        if nearest < math.inf:
-            self._wake_at(max(nearest, now + pause))
+        count = len(self._waiting) + len(self._crowd)
+        self._nearest = nearest
+        self._rests_until = now + LOOK_SECONDS * max(1.0, count / LOOKED_AT)
 
     def _pump(self) -> None:
         room = len(self._under_way) < IN_FLIGHT_MAX and not self._closed
@@ -185,7 +202,7 @@ class QueueLane(Lane, ABC):
         call.first = first
         first.answer.add_done_callback(partial(self._answered, call))
         if first.until < self._alarm_at:
-            self._wake_at(first.until)
+            self._wake_by(first.until)
 
     def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
         first, call.first = call.first, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import queue_lane
-from actors.crowd import Crowd
+from actors.crowd import ROOM_TIMES, Crowd
 from actors.shared_call import Waiting
 from state_machines.errors import NoQuorum, Overloaded, Unknown
 from state_machines.metadata.kv import PutKv
@@ -92,11 +93,56 @@ def test_all_come_out_once_in_order_and_nobody_is_passed_over_twice(steps: list[
     assert len(crowd) == 0
 
 
-@in_virtual_time
-async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+def filled(tenants: str, limit: int) -> Crowd:
+    """What these want to have waiting, in turns, as much as they may."""
+    crowd = Crowd()
+    open_to = list(tenants)
+    while open_to:
+        for tenant in tuple(open_to):
+            if crowd.admits(puts(tenant), limit):
+                crowd.append(waits(tenant))
+            else:
+                open_to.remove(tenant)
+    return crowd
+
+
+@pytest.mark.parametrize("tenants", ["a", "ab", "abcdefghij"])
+def test_tenants_share_what_may_wait_and_leave_some(tenants: str) -> None:
+    limit, count = 10_000, len(tenants)
+    crowd = filled(tenants, limit)
+    assert len(crowd) == pytest.approx(limit * ROOM_TIMES * count / (ROOM_TIMES * count + 1), abs=9)
+    lines = Counter(tenants_of(crowd))
+    assert max(lines.values()) - min(lines.values()) <= 1
+    assert crowd.admits(puts("who comes next"), limit)
+
+
+@given(st.lists(st.sampled_from("aaaaaabbc") | st.integers(1, 5), max_size=200), st.integers(1, 20))
+def test_who_has_less_waiting_is_admitted_first_and_never_more_than_the_limit(
+    steps: list[str | int], limit: int
 ) -> None:
+    crowd = Crowd()
+    for step in steps:
+        if isinstance(step, int):
+            crowd.fill(deque(), step)
+            continue
+        lines = Counter(tenants_of(crowd))
+        admitted = {tenant: crowd.admits(puts(tenant), limit) for tenant in "abcd"}
+        assert admitted["d"] == (len(crowd) < limit), "it has nothing waiting"
+        by_line = sorted("abcd", key=lambda tenant: lines[tenant])
+        assert [admitted[each] for each in by_line] == sorted(admitted.values(), reverse=True)
+        if admitted[step]:
+            crowd.append(waits(step))
+    assert len(crowd) <= limit
+
+
+@pytest.fixture
+def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiting() -> None:
     script = Script()
     async with calling(script) as caller:
         many = [asyncio.create_task(caller.call(puts("many", f"{n}"))) for n in range(1_000)]
@@ -110,22 +156,42 @@ async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiti
 
 
 @in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_one_tenant_does_not_fill_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 100)
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script) as caller:
+        many = [asyncio.create_task(caller.call(puts("many"))) for _ in range(1_000)]
+        await settled()
+        refused = [each.exception() for each in many if each.done()]
+        assert all(isinstance(each, Overloaded) for each in refused)
+        assert refused
+        few = [asyncio.create_task(caller.call(puts("few"))) for _ in range(5)]
+        await settled()
+        assert not any(each.done() for each in few)
+        script.faults.clear()
+        assert len(await asyncio.gather(*few)) == 5
+        await asyncio.gather(*many, return_exceptions=True)
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
 async def test_a_crowd_is_refused_at_the_limit_told_at_its_deadlines_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
-    monkeypatch.setattr(queue_lane, "WAITING_MAX", 100)
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 110)
     script = Script(faults=[lambda call: HANG])
     async with calling(script) as caller:
         begun = now()
         soon = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(50)]
         late = [asyncio.create_task(caller.call(puts("b"), timeout_ms=60_000)) for _ in range(50)]
         await settled()
-        room = queue_lane.IN_FLIGHT_MAX * queue_lane.CALL_MAX  # these are under way
-        more = [asyncio.create_task(caller.call(puts("c"), timeout_ms=500)) for _ in range(60)]
+        assert not any(each.done() for each in (*soon, *late))
+        more = [asyncio.create_task(caller.call(puts(f"{n}"), timeout_ms=500)) for n in range(100)]
         await settled()
         refused = [each for each in more if each.done()]
-        assert len(refused) == 60 - room
+        under_way = queue_lane.IN_FLIGHT_MAX * queue_lane.CALL_MAX
+        assert len(refused) == 50 + 50 + 100 - under_way - queue_lane.WAITING_MAX
         assert all(isinstance(each.exception(), Overloaded) for each in refused)
         told = await asyncio.gather(*soon, *more, return_exceptions=True)
         assert {type(each) for each in told} == {NoQuorum, Overloaded}
@@ -135,22 +201,25 @@ async def test_a_crowd_is_refused_at_the_limit_told_at_its_deadlines_and_at_the_
     assert {type(each) for each in told} == {NoQuorum, Unknown}, "those under way may have happened"
 
 
-@in_virtual_time
-async def test_where_many_wait_deadlines_are_looked_at_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each look is at all that wait: every few milliseconds it would leave the loop no time."""
-    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When all that wait were looked at for their deadlines."""
     monkeypatch.setattr(queue_lane, "LOOKED_AT", 10)
-    looks = 0
-    look = queue_lane.QueueLane._look_at_deadlines
+    times: list[float] = []
+    tell = queue_lane.QueueLane._tell_the_late
 
-    def counted(lane: queue_lane.QueueLane) -> None:
-        nonlocal looks
-        looks += 1
-        look(lane)
+    def noted(lane: queue_lane.QueueLane, time: float) -> None:
+        times.append(time)
+        tell(lane, time)
 
-    monkeypatch.setattr(queue_lane.QueueLane, "_look_at_deadlines", counted)
+    monkeypatch.setattr(queue_lane.QueueLane, "_tell_the_late", noted)
+    return times
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_where_many_wait_deadlines_are_looked_at_more_rarely(looks: list[float]) -> None:
+    """Each look is at all that wait: every few milliseconds it would leave the loop no time."""
     async with calling(Script(faults=[lambda call: HANG])) as caller:
         begun = now()
         calls = [
@@ -158,4 +227,41 @@ async def test_where_many_wait_deadlines_are_looked_at_more_rarely(
         ]
         await asyncio.gather(*calls, return_exceptions=True)
         assert now() - begun < 2.0 + 1_000 / queue_lane.LOOKED_AT * queue_lane.LOOK_SECONDS
-    assert looks < 30
+    assert 2 <= len(looks) < 30
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_who_comes_with_little_time_does_not_have_all_looked_at_again_and_again(
+    looks: list[float],
+) -> None:
+    async with calling(Script(faults=[lambda call: HANG])) as caller:
+        many = [asyncio.create_task(caller.call(puts("a"))) for n in range(1_000)]
+        await settled()
+        late = []
+        for _ in range(100):
+            begun = now()
+            with pytest.raises((NoQuorum, Unknown)):
+                await caller.call(puts("b"), timeout_ms=5)
+            late.append(now() - begun - 0.005)
+        assert max(late) <= 1_000 / queue_lane.LOOKED_AT * queue_lane.LOOK_SECONDS + 0.01
+        for each in many:
+            each.cancel()
+    assert len(looks) >= 2
+    assert min(b - a for a, b in itertools.pairwise(looks)) > 0.4
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_calls_that_take_long_have_nobody_looked_at_who_waits_longer(
+    looks: list[float],
+) -> None:
+    """An attempt ends by its own limit, which says nothing of the deadlines of all."""
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script, timeout_ms=60_000) as caller:
+        many = [asyncio.create_task(caller.call(puts("a"))) for n in range(1_000)]
+        await asyncio.sleep(30.0)
+        assert len(script.proposals) > queue_lane.IN_FLIGHT_MAX, "attempts were ended"
+        assert not looks
+        script.faults.clear()
+        await asyncio.gather(*many)
