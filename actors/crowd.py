@@ -14,7 +14,7 @@ together have ninety of its ninety-one parts.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from actors.shared_call import Waiting
@@ -44,12 +44,24 @@ class Crowd:
 
     def append(self, each: Waiting) -> None:
         """One more."""
-        tenant = _tenant(each.operation)
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._lines[tenant] = deque()
-        line.append(each)
+        self._line(each).append(each)
         self._size += 1
+
+    def put_back(self, some: Sequence[Waiting]) -> None:
+        """These, in order, came before whatever waits here."""
+        for each in reversed(some):
+            self._line(each).appendleft(each)
+        self._size += len(some)
+
+    def let_go(self) -> None:
+        """Without those whose callers wait no more."""
+        for tenant, line in tuple(self._lines.items()):
+            left = [each for each in line if not each.result.done()]
+            self._size -= len(line) - len(left)
+            if left:
+                self._lines[tenant] = deque(left)  # where it was: whose turn it is stays
+            else:
+                del self._lines[tenant]
 
     def fill(self, waiting: deque[Waiting], count: int) -> bool:
         """Move those whose turn it is behind what waits there, until so many do; whether any do."""
@@ -62,6 +74,13 @@ class Crowd:
             if line:
                 lines[tenant] = line
         return bool(waiting)
+
+    def _line(self, each: Waiting) -> deque[Waiting]:
+        tenant = _tenant(each.operation)
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = deque()
+        return line
 
 
 def _tenant(operation: Any) -> str:

@@ -267,6 +267,8 @@ class Reads:
     def queue_safe(self, read: Read, index: int) -> None:
         """Take in a read that needs no round, only this index applied."""
         if len(self.safe) >= READS_MAX:
+            self.due(-1)  # who gave up leaves room for others
+        if len(self.safe) >= READS_MAX:
             raise Overloaded(f"{self.name}: the read queue is full", 50)
         self.safe.append((index, [read]))
 
@@ -304,7 +306,7 @@ class Reads:
             if index <= applied:
                 due.extend(read for read in reads if not read.reply.done())
             elif waiting := [read for read in reads if not read.reply.done()]:
-                later.append((index, waiting))  # who gave up leaves room for others
+                later.append((index, waiting))
         self.safe = later
         return due
 

@@ -58,6 +58,13 @@ class QueryLane(QueueLane):
         super().__init__(group, groups, rng)
         self._partner = Partner(group, rng.randrange(2))
 
+    async def close(self) -> None:
+        """End the calls under way, and who was asked to vouch for them."""
+        for call in self._under_way:
+            if call.made is not None:
+                call.made.end()
+        await super().close()
+
     def query(
         self, seat: str, call: UnderWay, timeout_ms: int, *, vouched: bool
     ) -> Awaitable[bytes]:
@@ -122,8 +129,7 @@ class QueryLane(QueueLane):
 
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
         # Together they were more than one reply may carry; the first of them never is.
-        again = resolve(call.batch, call.commands, reply, QuotaExceeded)
-        self._waiting.extendleft(reversed(again))
+        self._back(resolve(call.batch, call.commands, reply, QuotaExceeded))
 
 
 def _looked_at(vouch: asyncio.Future[bytes]) -> None:

@@ -17,6 +17,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -36,6 +37,7 @@ CALL_MAX = 2_000  #: operations that share a call: one of other callers waits fo
 WAITING_MAX = 500_000  #: operations waiting in one lane
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 LOOKED_AT = 10_000  #: of more that wait the pause is longer: each look is at all of them
+TOLD_MAX = 10_000  #: in one turn of the loop, that their deadlines have passed
 
 log = logging.getLogger(__name__)
 
@@ -112,20 +114,34 @@ class QueueLane(Lane, ABC):
             self._wake_by(max(nearest, now + LOOK_SECONDS))
 
     def _tell_the_late(self, now: float) -> None:
-        """Those whose deadline has passed, wherever they wait: a look at all operations."""
-        nearest = math.inf
+        """Those whose deadline has passed, wherever they wait: a look at all operations. Where very
+        many are late the rest are told in turns to come: each wakes up a caller."""
+        nearest, told = math.inf, 0
         waits = itertools.chain(self._waiting, self._crowd)
         for some, trace in [(waits, None), *((each.batch, each.trace) for each in self._under_way)]:
             for each in some:
                 if each.result.done():
                     continue
-                if each.deadline <= now + NO_TIME_SECONDS:
-                    fail(each, self._too_late(trace))
-                else:
+                if each.deadline > now + NO_TIME_SECONDS:
                     nearest = min(nearest, each.deadline)
+                elif told < TOLD_MAX:
+                    fail(each, self._too_late(trace))
+                    told += 1
+                else:
+                    self._nearest, self._rests_until = now, now + LOOK_SECONDS
+                    return
+        self._let_go()
         count = len(self._waiting) + len(self._crowd)
         self._nearest = nearest
         self._rests_until = now + LOOK_SECONDS * max(1.0, count / LOOKED_AT)
+
+    def _let_go(self) -> None:
+        """Who was told, or has given up, takes no room in the queue."""
+        waiting = [each for each in self._waiting if not each.result.done()]
+        self._waiting.clear()
+        self._waiting.extend(waiting)
+        self._crowd.let_go()
+        self._crowd.fill(self._waiting, CALL_MAX)
 
     def _pump(self) -> None:
         room = len(self._under_way) < IN_FLIGHT_MAX and not self._closed
@@ -170,6 +186,14 @@ class QueueLane(Lane, ABC):
         crowd.fill(waiting, CALL_MAX)
         return taken
 
+    def _back(self, rest: Sequence[Waiting]) -> None:
+        """These were more than a call carries, by their bytes: so what waits is a crowd, however
+        few they are, and tenants have turns."""
+        if rest:
+            self._crowd.put_back([*rest, *self._waiting])
+            self._waiting.clear()
+            self._crowd.fill(self._waiting, CALL_MAX)
+
     def _begin(self) -> None:
         """Make a call of what waits. It is a task's from the start only if there is more to find
         out than whom to ask."""
@@ -189,7 +213,7 @@ class QueueLane(Lane, ABC):
             self._failed(call, error)
             self._left(call)
             return
-        self._waiting.extendleft(reversed(rest))
+        self._back(rest)
         self._pump()
         if not call.commands:
             self._left(call)
@@ -201,8 +225,7 @@ class QueueLane(Lane, ABC):
             return
         call.first = first
         first.answer.add_done_callback(partial(self._answered, call))
-        if first.until < self._alarm_at:
-            self._wake_by(first.until)
+        self._wake_by(first.until)
 
     def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
         first, call.first = call.first, None

@@ -378,6 +378,7 @@ class Replica:
             if ready.snapshot is not None:
                 self.applied, self._configuration = ready.snapshot, ready.snapshot.configuration
                 self.history.restart(ready.snapshot.index)
+                self._serve_reads()
             self._steps.append(partial(self._after_save, ready))
             if not self._turning:
                 self._turn()  # a callback of its own: there is nothing to wait for
@@ -427,11 +428,10 @@ class Replica:
 
     def _answer(self, read: pending.Read, index: int) -> None:
         """Answer a read that needs no round, once this index is applied: mostly it is."""
-        if index <= self.applied.index and not self.reads.safe:
+        if index <= self.applied.index:
             self._answers.hand((read,))
         else:
             self.reads.queue_safe(read, index)
-            self._serve_reads()
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""

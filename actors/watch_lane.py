@@ -43,5 +43,4 @@ class WatchLane(Lane):
         except asyncio.CancelledError:
             if self._closed:
                 raise NoQuorum(f"{self._group}: the client was closed") from None
-            task.cancel()
             raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import queue_lane
+from actors.caller import Caller
 from actors.crowd import ROOM_TIMES, Crowd
 from actors.shared_call import Waiting
 from state_machines.errors import NoQuorum, Overloaded, Unknown
@@ -135,6 +137,19 @@ def test_who_has_less_waiting_is_admitted_first_and_never_more_than_the_limit(
     assert len(crowd) <= limit
 
 
+@asynccontextmanager
+async def all_calls_hang() -> AsyncIterator[Caller]:
+    """As many as may be under way, for a minute."""
+    script = Script(faults=[lambda call: None if call.registers else HANG])
+    async with calling(script) as caller:
+        held = []
+        for _ in range(queue_lane.IN_FLIGHT_MAX):
+            held.append(asyncio.create_task(caller.call(puts("a"), timeout_ms=60_000)))
+            await settled()
+        yield caller
+    await asyncio.gather(*held, return_exceptions=True)
+
+
 @pytest.fixture
 def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
@@ -153,6 +168,23 @@ async def test_one_operation_does_not_wait_for_all_that_another_tenant_has_waiti
     assert order.index("few") <= 2 * queue_lane.CALL_MAX
     keys = [each.key for each in script.applied["metadata-0"] if each.tenant == "many"]
     assert keys == [f"{n}" for n in range(1_000)]
+
+
+@in_virtual_time
+async def test_nor_for_few_that_are_more_than_a_call_carries() -> None:
+    """There is a crowd by what operations weigh, not by their number alone."""
+    script = Script()
+    async with calling(script) as caller:
+        value = bytes(200_000)
+        heavy = [replace(put(f"{n}", value), tenant="many") for n in range(100)]
+        many = [asyncio.create_task(caller.call(each)) for each in heavy]
+        few = asyncio.create_task(caller.call(puts("few")))
+        await asyncio.gather(*many, few)
+        calls = len(script.proposals)
+    order = [each.tenant for each in script.applied["metadata-0"]]
+    assert order.index("few") < 5 * len(order) / calls
+    keys = [each.key for each in script.applied["metadata-0"] if each.tenant == "many"]
+    assert keys == [each.key for each in heavy]
 
 
 @in_virtual_time
@@ -199,6 +231,37 @@ async def test_a_crowd_is_refused_at_the_limit_told_at_its_deadlines_and_at_the_
         assert not any(each.done() for each in late)
     told = await asyncio.gather(*late, return_exceptions=True)
     assert {type(each) for each in told} == {NoQuorum, Unknown}, "those under way may have happened"
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("small_calls")
+async def test_who_was_told_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all calls hang nobody is taken out of the queue: who came next was refused."""
+    monkeypatch.setattr(queue_lane, "WAITING_MAX", 100)
+    async with all_calls_hang() as caller:
+        many = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(91)]
+        told = await asyncio.gather(*many, return_exceptions=True)
+        assert {type(each) for each in told} == {NoQuorum}
+        begun = now()
+        with pytest.raises(NoQuorum):
+            await caller.call(puts("a"), timeout_ms=500)
+        assert now() - begun == pytest.approx(0.5, abs=0.05)
+
+
+@in_virtual_time
+async def test_very_many_are_told_in_several_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_lane, "TOLD_MAX", 10)
+    async with all_calls_hang() as caller:
+        done: list[float] = []
+        begun = now()
+        calls = [asyncio.create_task(caller.call(put(), timeout_ms=500)) for _ in range(500)]
+        for call in calls:
+            call.add_done_callback(lambda _: done.append(now() - begun))
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert max(Counter(done).values()) == queue_lane.TOLD_MAX
+    assert max(done) == pytest.approx(0.5 + 50 * queue_lane.LOOK_SECONDS, abs=0.05)
 
 
 @pytest.fixture

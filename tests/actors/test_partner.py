@@ -11,7 +11,7 @@ import pytest
 
 from actors.caller import Caller
 from actors.partner import LEFT_SECONDS, VOUCH_SECONDS, Partner
-from state_machines.errors import NoQuorum
+from state_machines.errors import NoQuorum, Unknown
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import HANG, Call, Script
@@ -118,6 +118,22 @@ async def test_a_vouch_may_come_a_moment_after_the_answer(
     took = asyncio.get_running_loop().time() - began
     assert took == pytest.approx(min(late, 1.0) * VOUCH_SECONDS, rel=0.1)
     assert kinds(script).count("round") == rounds
+
+
+@in_virtual_time
+async def test_nobody_vouches_for_a_client_that_is_closed() -> None:
+    script = group_of_three(lambda call: HANG)
+    script.faults.insert(0, lambda call: None if call.vouch else HANG)
+    caller = Caller(script, rng=Random(3))
+    caller._lane("metadata-0", GetKv)._leader = LEADER
+    read = asyncio.ensure_future(caller.call(GetKv(key="a")))
+    await settled()
+    assert "vouch" in kinds(script)
+    await caller.close()
+    with pytest.raises(Unknown):
+        await read
+    await settled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @in_virtual_time

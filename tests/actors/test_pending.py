@@ -317,6 +317,20 @@ async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPa
 
 
 @in_virtual_time
+async def test_who_finds_a_queue_full_of_readers_that_gave_up_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing is applied nobody had looked for them."""
+    monkeypatch.setattr(pending, "READS_MAX", 2)
+    reads = Reads("s")
+    for _ in range(6):
+        waiting = read(2**60)
+        reads.queue_safe(waiting, 2**60)
+        waiting.reply.cancel()
+    assert len(reads) <= 2
+
+
+@in_virtual_time
 async def test_every_reader_ends_exactly_once_on_fail() -> None:
     for safe_too in (False, True):
         reads = Reads("s")

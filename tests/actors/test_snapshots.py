@@ -369,14 +369,18 @@ async def test_a_sender_that_cannot_read_its_own_rows_serves_no_more() -> None:
 
 @in_loop
 async def test_reads_after_a_snapshot_are_of_the_snapshot(tmp_path: Path) -> None:
-    """What a replica keeps for its reads between two entries is nothing to those after it."""
+    """What a replica keeps for its reads between two entries is nothing to those after it; and who
+    waits for what it brings is answered."""
     async with running(Group(tmp_path)) as (group, caller):
         first = await caller.call(PutKv(key="k", value=b""))
         leader, away = await group.leader(), group.followers()[0]
 
-        async def revision() -> int:
+        async def revision(at_least: int = 0) -> int:
             request = api.QueryRequest(
-                group="metadata-0", stale=True, queries=[wire(GetKv(key="k"))]
+                group="metadata-0",
+                stale=True,
+                min_revision=at_least,
+                queries=[wire(GetKv(key="k"))],
             )
             return api.Reply.FromString(await away.query(request.SerializeToString())).revision
 
@@ -391,7 +395,9 @@ async def test_reads_after_a_snapshot_are_of_the_snapshot(tmp_path: Path) -> Non
         replica = leader.replica
         await eventually(lambda: replica.core.first_index > 30)
         assert await revision() == first
+        waits = asyncio.create_task(revision(last))
         group.wires.cut.clear()
         await eventually(lambda: away.replica and away.replica.applied.index >= last)
         assert replica.snapshots.sent == 1
+        assert await waits == last
         assert await revision() == last
