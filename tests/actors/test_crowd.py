@@ -239,13 +239,12 @@ async def test_who_was_told_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> No
     """While all calls hang nobody is taken out of the queue: who came next was refused."""
     monkeypatch.setattr(queue_lane, "WAITING_MAX", 100)
     async with all_calls_hang() as caller:
-        many = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(91)]
-        told = await asyncio.gather(*many, return_exceptions=True)
-        assert {type(each) for each in told} == {NoQuorum}
-        begun = now()
-        with pytest.raises(NoQuorum):
-            await caller.call(puts("a"), timeout_ms=500)
-        assert now() - begun == pytest.approx(0.5, abs=0.05)
+        for _ in range(3):
+            begun = now()
+            many = [asyncio.create_task(caller.call(puts("a"), timeout_ms=500)) for _ in range(91)]
+            told = await asyncio.gather(*many, return_exceptions=True)
+            assert {type(each) for each in told} == {NoQuorum}
+            assert now() - begun == pytest.approx(0.5, abs=0.05)
 
 
 @in_virtual_time

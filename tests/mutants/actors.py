@@ -159,6 +159,42 @@ ACTORS: Final = (
         "        waits = iter(self._waiting)\n",
     ),
     Mutant(
+        "who-was-told-that-it-is-late-keeps-its-place",
+        "design 6",
+        QUEUE_LANE,
+        "        self._crowd.let_go()\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "few-that-are-heavy-are-no-crowd",
+        "design 6",
+        QUEUE_LANE,
+        "            self._crowd.put_back([*rest, *self._waiting])\n"
+        "            self._waiting.clear()\n",
+        "            self._waiting.extendleft(reversed(rest))\n",
+    ),
+    Mutant(
+        "all-that-are-late-are-told-at-once",
+        "design 6",
+        QUEUE_LANE,
+        "                elif told < TOLD_MAX:\n",
+        "                elif told >= 0:\n",
+    ),
+    Mutant(
+        "who-is-cancelled-when-time-is-up-goes-on",
+        "law 13",
+        "actors.within",
+        "        if late and task.cancelling() == asked:\n",
+        "        if late:\n",
+    ),
+    Mutant(
+        "what-a-snapshot-brings-is-not-told-to-who-waits-for-it",
+        "law 10",
+        "actors.replica",
+        "                self._serve_reads()\n            self._steps",
+        "            self._steps",
+    ),
+    Mutant(
         "those-who-gave-up-fill-a-call",
         "design 6",
         QUEUE_LANE,
