@@ -95,11 +95,12 @@ class RaftLog:
         if meta:
             raise CorruptLog(self.engine.path, f"unknown records in {META!r}: {sorted(meta)}")
         entries: list[Entry] = []
-        term, oldest = self.base.term, 0
+        term, oldest, below = self.base.term, 0, 0
         for key, value in self.engine.scan(ENTRIES):
             entry = self._entry(key, self._read(ENTRIES, key, value))
             oldest = oldest or entry.index
             if entry.index <= self.base.index:
+                below = entry.index
                 continue
             self._expect(entry.index, self.base.index + len(entries) + 1, "entry")
             if entry.term < term:
@@ -116,7 +117,7 @@ class RaftLog:
                 self.engine.path, f"it reaches term {term}, but its hard state ends at {promised}"
             )
         self._oldest = oldest or self.last_index + 1
-        self._purge()
+        self._purge(below)
         # failpoint: log.after_load
         loaded = LoadedLog(self.base, tuple(entries), hard_state or HardState())
         return loaded if flushed is None else self._reconcile(loaded, flushed, installed)
@@ -161,10 +162,12 @@ class RaftLog:
         # failpoint: log.before_save
         self.engine.write(changes)
         # failpoint: log.after_save
-        self.base, self.last_index = base, last
+        stored, self.base, self.last_index = self.last_index, base, last
         if snapshot is not None:
             # failpoint: log.before_purge_of_snapshot
-            self._purge()  # what lies below is out of reach already, and may be left by a crash
+            self._purge(
+                stored
+            )  # what lies below is out of reach already, and may be left by a crash
 
     def compact(self, point: SnapshotMeta) -> None:
         """Entries up to `point` go, in transactions of `PURGE_ENTRIES`. The state must be durable
@@ -182,21 +185,24 @@ class RaftLog:
         self.engine.write([sealed(META, BASE, records.meta_to(point))])
         # failpoint: compact.after_base
         self.base = point
-        self._purge()
+        self._purge(point.index)
 
     def close(self) -> None:
         """Close the engine."""
         self.engine.close()
 
-    def _purge(self) -> None:
-        """Delete the entries below the base that are still stored."""
-        while self._oldest <= self.base.index:
-            end = min(self._oldest + PURGE_ENTRIES, self.base.index + 1)
+    def _purge(self, last: int) -> None:
+        """Delete the entries up to the base that are still stored: none is beyond `last`. A
+        snapshot may be millions of indexes further on."""
+        last = min(last, self.base.index)
+        while self._oldest <= last:
+            end = min(self._oldest + PURGE_ENTRIES, last + 1)
             self.engine.write(
                 (ENTRIES, keys.entry_key(index), None) for index in range(self._oldest, end)
             )
             # failpoint: compact.purged
             self._oldest = end
+        self._oldest = max(self._oldest, self.base.index + 1)
 
     def _reconcile(self, loaded: LoadedLog, flushed: SnapshotMeta, installed: bool) -> LoadedLog:
         """Bring the log to a state that a crash may have left ahead of it."""

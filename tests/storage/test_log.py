@@ -171,6 +171,25 @@ def test_a_snapshot_that_is_cut_short_is_whole_or_absent() -> None:
             assert engine.stats().records == 3
 
 
+def test_a_snapshot_far_ahead_takes_as_long_as_what_is_stored() -> None:
+    """It used to delete each index between the log's end and the snapshot, a thousand a write."""
+    for cut in range(5):
+        engine = filled(2500)
+        crashing = CrashingEngine(engine, cut)
+        log = RaftLog(crashing)
+        log.load()
+        if cut < 4:
+            with pytest.raises(Crashed):
+                log.save(point(10**9, 3), (), HardState(3, 0, 0))
+        else:
+            log.save(point(10**9, 3), (), HardState(3, 0, 0))
+        again = CrashingEngine(engine, 4)
+        loaded = RaftLog(again).load()
+        assert loaded.snapshot.index == (10**9 if cut else 0)
+        assert engine.stats().records == (3 if cut else 2500 + 2)
+        assert 4 - again.left == max(0, 4 - cut) if cut else again.left == 4
+
+
 # The state beside the log.
 
 
