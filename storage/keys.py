@@ -43,7 +43,8 @@ LEAD_BYTES = KEY_BYTES - 2 * DIGEST_BYTES
 """The most that all leading parts may take, so that the last part has room for its hash."""
 
 LEADS_KEPT = 8192
-"""So many encoded beginnings are remembered: a tenant's, a topic's."""
+"""So many encoded beginnings are remembered: a tenant's, a topic's. Not those with a part that is
+cut and hashed, which may be a client id of 65 535 bytes."""
 
 _SIGN = 1 << 63
 _UNSIGNED = Struct(">Q")
@@ -56,7 +57,10 @@ def encode(key: tuple[Part, ...]) -> bytes:
         return _named(key[0])
     if not key:
         raise BadKey("a key has at least one part")
-    lead = _lead(*key[:-1])
+    try:
+        lead = _lead(*key[:-1])
+    except _NotKept:
+        lead = b"".join(map(_leading, key[:-1]))
     return _ending(lead, key[-1])
 
 
@@ -91,10 +95,13 @@ def encode_many(keys: Sequence[tuple[Part, ...]]) -> list[bytes]:
     if not keys or len(keys[0]) < 2:
         return [encode(each) for each in keys]
     *leading, last = zip(*keys, strict=True)
-    if all(type(each[0]) is str and len(set(each)) == 1 for each in leading):  # of one tenant
-        leads = [_lead(*keys[0][:-1])] * len(keys)
-    else:
-        leads = list(map(_lead, *leading))
+    try:
+        if all(type(each[0]) is str and len(set(each)) == 1 for each in leading):  # of one tenant
+            leads = [_lead(*keys[0][:-1])] * len(keys)
+        else:
+            leads = list(map(_lead, *leading))
+    except _NotKept:
+        return [encode(each) for each in keys]
     raw = _uncut(last)
     longest = max(map(len, leads))
     if longest > LEAD_BYTES or raw is None or longest + max(map(len, raw)) >= KEY_BYTES:
@@ -165,9 +172,16 @@ def entry_index(key: bytes) -> int:
     return int.from_bytes(key, "big")
 
 
+class _NotKept(Exception):
+    """A beginning with a long part: the cache, which keeps no exception, would keep all of it."""
+
+
 @lru_cache(maxsize=LEADS_KEPT, typed=True)  # typed: True is not 1, though it equals it
 def _lead(*parts: Part) -> bytes:
     """All parts but the last: what the keys of neighbours have in common."""
+    for each in parts:
+        if isinstance(each, str | bytes) and len(each) >= PART_BYTES:
+            raise _NotKept
     return b"".join(map(_leading, parts))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from state_machines.errors import Conflict, Invalid
-from state_machines.raft.messages import Configuration
+from state_machines.raft.messages import MEMBERS_MAX, Configuration
 
 ID_MAX: Final = 2**63 - 1
 """Replica ids are positive and fit a signed 64-bit integer."""
@@ -60,6 +60,11 @@ def enter(old: Configuration, change: Change, caught_up: Callable[[int], bool]) 
     if not voters:
         raise Invalid("remove: the last voter cannot be removed")
     learners = {*old.learners, *change.add_learners} - gone - {*change.add_voters}
+    for name, members in (("add_voters", voters), ("add_learners", learners)):
+        if len(members) > MEMBERS_MAX:  # no follower could read an entry that names more
+            raise Invalid(
+                f"{name}: the group would have {len(members)}, the limit is {MEMBERS_MAX}"
+            )
     return Configuration(
         voters=voters,
         outgoing=old.voters if voters != old.voters else (),

@@ -17,6 +17,10 @@ class EntryKind(IntEnum):
     CONFIGURATION = 1  #: an encoded `Configuration`
 
 
+MEMBERS_MAX = 64
+"""Voters of a configuration, and learners: an entry that names more cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """Who votes and who only listens. Joint while `outgoing` is not empty (Raft, section 6).

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from state_machines.errors import Invalid
 from state_machines.raft.config import TERM_MAX
 from state_machines.raft.messages import (
+    MEMBERS_MAX,
     Append,
     AppendReply,
     Configuration,
@@ -40,7 +41,6 @@ ENVELOPE_BYTES_MAX: Final = 16 << 20  #: some appends of one entry each, of the 
 MESSAGES_MAX: Final = 4_096
 INDEX_MAX: Final = 2**62
 ID_MAX: Final = 2**63 - 1
-MEMBERS_MAX: Final = 64
 CONFIGURATION_BYTES_MAX: Final = 4 << 10  #: thrice as many members, each of ten bytes, and more
 FIELDS_MAX: Final = 1 << 16  #: of an envelope, its messages, and their entries
 NAME_MAX: Final = 256

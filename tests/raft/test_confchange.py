@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from state_machines.errors import Conflict
+from state_machines.errors import Conflict, Invalid
 from state_machines.raft import Change, Configuration
 from state_machines.raft.confchange import enter
+from state_machines.raft.messages import MEMBERS_MAX
 
 
 def test_a_joint_configuration_takes_no_change() -> None:
     with pytest.raises(Conflict):
         enter(Configuration((1, 2), (1,)), Change(remove=(2,)), lambda learner: True)
+
+
+def test_no_configuration_has_more_members_than_an_entry_may_name() -> None:
+    """The 65th learner was taken, and no follower could read the entry that named it."""
+    many = tuple(range(1, MEMBERS_MAX + 1))
+    learner = MEMBERS_MAX + 1
+    with pytest.raises(Invalid, match=f"add_voters: .* {MEMBERS_MAX + 1}, the limit is"):
+        enter(Configuration(many, learners=(learner,)), Change(add_voters=(learner,)), bool)
+    full = tuple(range(2, MEMBERS_MAX + 2))
+    with pytest.raises(Invalid, match=f"add_learners: .* {MEMBERS_MAX + 1}, the limit is"):
+        enter(Configuration((1,), learners=full), Change(add_learners=(100,)), bool)
+    swapped = enter(Configuration((1,), learners=full), Change((), (100,), (2,)), bool)
+    assert len(swapped.learners) == MEMBERS_MAX
