@@ -27,7 +27,8 @@ from random import Random
 from typing import Any, Final
 
 from state_machines import op, runs
-from state_machines.errors import Overloaded
+from state_machines.errors import Invalid, Overloaded
+from state_machines.limits import CALL_ITEMS_MAX
 
 OPERATIONS_SOFT: Final = 40_000  #: waiting at a leader; beyond it tenants keep to their share
 OPERATIONS_MAX: Final = 100_000  #: the same: beyond it everybody is refused
@@ -154,7 +155,10 @@ class Admission:
         self._drain = Drain(self.rng)
 
     def enter(self, charge: Charge, now: float) -> None:
-        """Take a proposal in. Raises Overloaded; then nothing is charged."""
+        """Take a proposal in. Raises Overloaded, or Invalid for one that is too much at once; then
+        nothing is charged."""
+        if charge.operations > CALL_ITEMS_MAX:
+            raise Invalid(f"commands: {charge.operations} items, the limit is {CALL_ITEMS_MAX}")
         why = self._why_urgent_not(charge) if charge.urgent else self._why_not(charge)
         if why:
             self.refused += 1

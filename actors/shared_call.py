@@ -24,13 +24,14 @@ from state_machines.errors import (
     Unknown,
     WrongShard,
 )
-from state_machines.limits import REQUEST_BYTES_MAX
+from state_machines.limits import CALL_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
 if TYPE_CHECKING:
     from actors.attempts import First
 
 ROOM_BYTES: Final = REQUEST_BYTES_MAX * 3 // 4  #: for the operations of one call
+ITEM_BYTES: Final = -(-ROOM_BYTES // CALL_ITEMS_MAX)  #: of it an item takes at least
 
 
 @dataclass(slots=True)
@@ -143,8 +144,18 @@ def _body_of(run: runs.Run | None) -> bytes | None:
 
 
 def _weight_of(some: Sequence[Waiting]) -> int:
-    """How many bytes they take at most."""
-    return sum([len(each.body) or runs.weight(each.operation) for each in some])
+    """What they take of a call's room: bytes at most, and many small items as if they were more."""
+    return sum([max(_size(each), ITEM_BYTES * _items(each)) for each in some])
+
+
+def _size(waiting: Waiting) -> int:
+    return len(waiting.body) or runs.weight(waiting.operation)
+
+
+def _items(waiting: Waiting) -> int:
+    if not waiting.body:  # it may go in a run: it has no parts
+        return 1
+    return sum([op.count(each) for each in op.inside(waiting.operation)])
 
 
 def _fitting(
@@ -154,9 +165,9 @@ def _fitting(
     that is more than a request has."""
     fitting: list[Waiting] = []
     for place, each in enumerate(same):
-        size = _weight_of((each,))
-        if _too_heavy(each, size):
+        if _too_heavy(each, _size(each)):
             continue
+        size = _weight_of((each,))
         if size > room and not (alone and not fitting):
             return fitting, list(same[place:])
         room -= size

@@ -10,6 +10,7 @@ from typing import Final
 VALUE_BYTES_MAX: Final = 1 << 20  #: one value: of a key, a retained message, a will
 REQUEST_BYTES_MAX: Final = 4 << 20  #: one encoded request
 BATCH_ITEMS_MAX: Final = 10_000  #: commands in one proposal, items in one command
+CALL_ITEMS_MAX: Final = 20_000  #: items of all commands of a proposal: it is applied as a whole
 DEPTH_MAX: Final = 16  #: nesting of a body
 PARTS_MAX: Final = 65_536  #: lists and maps in a body: an empty one takes a byte to say, 60 to have
 VALUES_MAX: Final = 130_100  #: values in a body of the largest size, a map counting as two more

@@ -14,7 +14,8 @@ from actors import admission, pending
 from actors.admission import Admission, Charge, Drain
 from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
 from state_machines import op, runs
-from state_machines.errors import Overloaded
+from state_machines.errors import Invalid, Overloaded
+from state_machines.limits import CALL_ITEMS_MAX
 from state_machines.machine import Admitted, Applied
 from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import ExpireNodes, HeartbeatNode
@@ -144,6 +145,16 @@ def test_one_tenant_keeps_to_the_soft_limit_and_others_find_room_above_it() -> N
         made.enter(little, 0.0)  # two tenants: 20 operations each
     made.enter(charge({"third": 10}), 0.0)
     assert (made.rest.operations, made.refused) == (70, 2)
+
+
+def test_what_is_too_much_at_once_is_refused_even_where_nobody_waits() -> None:
+    """Ten thousand commands of ten thousand items each keep every limit of their own."""
+    made = Admission("s", Random(1))
+    made.enter(charge({"a": CALL_ITEMS_MAX}), 0.0)
+    made.leave(charge({"a": CALL_ITEMS_MAX}), 0.0)
+    with pytest.raises(Invalid, match=f"commands: {CALL_ITEMS_MAX + 1} items, the limit is"):
+        made.enter(charge({"a": CALL_ITEMS_MAX, "b": 1}), 0.0)
+    assert made.rest.calls == 0
 
 
 @pytest.mark.usefixtures("small")

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from actors import attempts
+from actors.shared_call import Waiting, commands_of
+from state_machines import op
 from state_machines.errors import NoQuorum, Unknown
+from state_machines.limits import BATCH_ITEMS_MAX, CALL_ITEMS_MAX
+from state_machines.mqtt.session import SessionItem
+from state_machines.mqtt.session_columns import OpenSessions
+from state_machines.transaction import Transaction
 from tests.actors.scripted import HANG, LOSE, Script, calling, once, put
 from tests.actors.virtual_time import in_virtual_time
 
@@ -40,3 +46,25 @@ async def test_who_was_told_that_nothing_was_sent_is_not_sent_later() -> None:
         await long
     assert [each.key for each in script.applied["metadata-0"]] == ["long"]
     assert attempts.ATTEMPT_SECONDS > 1, "the registration outlasted him"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("items", [1_000, BATCH_ITEMS_MAX])
+async def test_a_call_carries_no_more_items_than_a_leader_takes(items: int) -> None:
+    """Batches of short names are few bytes and much work."""
+    some = [SessionItem(client_id=f"{number}", broker="b") for number in range(items)]
+    batch = OpenSessions.of(some)
+    alone = Transaction.of(then=[batch])
+    loop = asyncio.get_running_loop()
+    left = [
+        Waiting(each, op.encode(each), loop.create_future(), 9.0, (False, 0))
+        for each in [batch, alone] * 30
+    ]
+    calls = []
+    while left:
+        taken = list(left)
+        commands, left = commands_of(taken)
+        assert len(commands) == len(taken)
+        calls.append(len(commands) * items)
+    assert sum(calls) == 60 * items
+    assert CALL_ITEMS_MAX / 2 <= min(calls[:-1]) <= max(calls) <= CALL_ITEMS_MAX
