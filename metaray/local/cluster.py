@@ -112,10 +112,11 @@ def find(data: Path) -> LocalCluster | None:
 def down(target: LocalCluster | Path, progress: Progress = silent) -> int:
     """End every process of the cluster, and only those. Returns how many; 0 if none ran.
 
-    The replicas' data stays, and the last session's logs go to `<data>/logs/session`.
+    The replicas' data stays, and the last session's logs go to `<data>/logs/session`. Raises
+    `DataInUse`, and `Invalid` for a directory that this user may not read or write.
     """
     data = target.data if isinstance(target, LocalCluster) else Path(target).expanduser().resolve()
-    if not data.is_dir():
+    if read_state(data) is None and not data.is_dir():  # the first says what may not be looked at
         return 0
     with at_work(data):
         cluster = read_state(data)

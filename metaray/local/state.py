@@ -89,7 +89,7 @@ class LocalCluster:
 @contextlib.contextmanager
 def at_work(data: Path) -> Iterator[None]:
     """One `up` or `down` at a time on a data directory."""
-    descriptor = os.open(data / "command.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = _open(data, "command.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -104,7 +104,7 @@ def at_work(data: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def owned(data: Path) -> Iterator[int]:
     """The data directory's lock, which the head's process inherits and keeps while it lives."""
-    descriptor = os.open(data / "LOCK", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = _open(data, "LOCK")
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,6 +116,16 @@ def owned(data: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _open(data: Path, lock: str) -> int:
+    """A lock file of the data directory, made if it is not there. Invalid if that cannot be."""
+    try:
+        return os.open(data / lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Invalid(
+            f"data: {str(data)[:200]!r} cannot be used: {lock}: {error.strerror}"
+        ) from error
 
 
 def write_state(cluster: LocalCluster) -> None:

@@ -86,6 +86,21 @@ def test_a_data_directory_in_use_is_left_alone(tmp_path: Path, lock: str, named:
     assert {each.name for each in tmp_path.iterdir()} <= {"LOCK", "command.lock"}
 
 
+@pytest.mark.parametrize("lock", ["LOCK", "command.lock"])
+def test_a_lock_that_cannot_be_opened_is_named_with_its_directory(
+    tmp_path: Path, lock: str
+) -> None:
+    (tmp_path / lock).mkdir()
+    with pytest.raises(Invalid, match=f"{tmp_path.name}' cannot be used: {lock}: Is a directory"):
+        local.up(tmp_path)
+    assert read_state(tmp_path) is None
+
+
+def test_a_directory_that_cannot_be_looked_at_is_named_by_down(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="cannot be read: File name too long"):
+        local.down(tmp_path / ("x" * 300))
+
+
 def test_a_node_that_does_not_start_is_shown_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
