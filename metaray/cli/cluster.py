@@ -89,12 +89,11 @@ def up(
 @explained
 def down(data: Data = DEFAULT_DATA) -> None:
     """End a local cluster: every process it started, and nothing else. Its data stays."""
-    running = local.find(data)
-    if running is None:
+    with console.status("ending the cluster …"):
+        ended = local.down(data)  # asked even if the head is dead: the other nodes may live
+    if not ended:
         console.print(f"nothing runs on {cell(str(data))}")
         return
-    with console.status("ending the cluster …"):
-        local.down(data)
     console.print(f"[green]✓[/] ended; the data stays in {cell(str(data))}")
 
 

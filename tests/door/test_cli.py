@@ -19,8 +19,10 @@ from typer.testing import CliRunner, Result
 from metaray import connect_sync
 from metaray.cli.app import app
 from metaray.join import ask_head
-from metaray.local import LocalCluster
+from metaray.local import LocalCluster, LocalNode
+from metaray.local.processes import Started
 from metaray.local.start import free_port
+from metaray.local.state import write_state
 from state_machines.errors import Invalid, NoQuorum
 from state_machines.metadata.kv import KEY_BYTES_MAX
 from state_machines.mqtt.session import OpenSession
@@ -213,6 +215,40 @@ def test_down_when_nothing_runs_is_no_error(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "nothing runs on" in done.stdout
     assert not (tmp_path / "none").exists()
+
+
+def test_down_ends_the_nodes_that_outlive_their_head(tmp_path: Path) -> None:
+    data, sleepers = tmp_path / "data", [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    data.mkdir()
+    nodes = tuple(
+        LocalNode(
+            name=f"node-{number}",
+            data=data / f"node-{number}",
+            log=data / "log",
+            process=Started.now(sleeper.pid),
+        )
+        for number, sleeper in enumerate(sleepers)
+    )
+    write_state(
+        LocalCluster(
+            data=data,
+            mark="metaray-headless",
+            temporary=tmp_path / "temporary",
+            token_path=data / "token",
+            nodes=nodes,
+        )
+    )
+    sleepers[0].kill()
+    sleepers[0].wait()
+    try:
+        done = run("down", "--data", str(data))
+        assert done.exit_code == 0
+        assert "ended; the data stays in" in done.stdout
+        assert not nodes[1].alive
+        assert "nothing runs on" in run("down", "--data", str(data)).stdout
+    finally:
+        sleepers[1].kill()
+        sleepers[1].wait()
 
 
 @pytest.mark.parametrize("given", [(), ("--local", "3", "--address", "127.0.0.1:6379")])
