@@ -44,13 +44,18 @@ class Consumers:
     progress: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(self, client: Client, target: int, stop: asyncio.Event) -> None:
-        """Commit until `target` commits are acknowledged and `stop` is set."""
+        """Commit until `target` commits are acknowledged and `stop` is set. Raises what the first
+        commit that fails raises."""
         groups = [f"group-{number:04}" for number in range(GROUPS)]
         # An earlier run over the same data has committed too, and counts would not be ours.
         await asyncio.gather(*(client.delete_group(group) for group in groups))
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(CONSUMERS):
-                tasks.create_task(self._consume(client, groups[number::CONSUMERS], target, stop))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(CONSUMERS):
+                    own = groups[number::CONSUMERS]
+                    tasks.create_task(self._consume(client, own, target, stop))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
 
     async def _consume(
         self, client: Client, groups: list[str], target: int, stop: asyncio.Event
@@ -86,8 +91,16 @@ class Consumers:
             async with self.progress:
                 self.progress.notify_all()
 
-    async def reached(self, count: int) -> None:
-        """Wait until so many commits are acknowledged."""
+    async def reached(self, count: int, committing: asyncio.Task[None]) -> None:
+        """Wait until so many commits are acknowledged. Raises what `committing` (the task of `run`)
+        raises, if it fails before that."""
+        waiting = asyncio.create_task(self._acknowledged(count))
+        await asyncio.wait((waiting, committing), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await committing
+
+    async def _acknowledged(self, count: int) -> None:
         async with self.progress:
             await self.progress.wait_for(lambda: self.acknowledged >= count)
 

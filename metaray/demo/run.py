@@ -66,20 +66,22 @@ class Summary:
 def run(
     data: Path, out: Path, *, keep: bool, console: Console, json_file: Path | None = None
 ) -> Summary:
-    """Run everything. Whatever was started is ended, whatever happens, unless `keep`."""
+    """Run everything. Whatever was started is ended, whatever happens, unless `keep`. Raises
+    DataInUse if a cluster runs over `data`: it may be somebody's, and leaders are killed here."""
     begun = time.monotonic()
     steps = Steps(console)
     summary = Summary()
     with ExitStack() as ending:
         try:
             _story(data, out, keep, steps, summary, ending)
-        except Exception as error:
-            steps.check(False, f"{type(error).__name__}: {error}")
+            summary.ok = not steps.failures
+        except BaseException as error:  # an interrupt, too, is a run that did not hold
+            steps.check(False, f"{type(error).__name__}: {error}".removesuffix(": "))
             raise
         finally:
             summary.seconds = round(time.monotonic() - begun, 1)
             summary.steps, summary.checks = steps.seconds, steps.checks
-            summary.failures, summary.ok = steps.failures, not steps.failures
+            summary.failures = steps.failures
             if json_file is not None:
                 json_file.parent.mkdir(parents=True, exist_ok=True)
                 json_file.write_text(json.dumps(asdict(summary), indent=2) + "\n")
@@ -90,6 +92,11 @@ def run(
 def _story(
     data: Path, out: Path, keep: bool, steps: Steps, summary: Summary, ending: ExitStack
 ) -> None:
+    if (running := local.find(data)) is not None:
+        raise local.DataInUse(
+            f"a cluster already runs on {data} at {running.address}, and the demo wants one of its "
+            f"own; end it with `metaray down --data {data}` or name another directory with --data"
+        )
     with steps.step(f"{NODES} Ray nodes") as note:
         cluster = local.up(data, NODES)
         if not keep:
@@ -157,7 +164,7 @@ async def _traffic(
         keys = await _write_keys(client, steps)
         stop = asyncio.Event()
         committing = asyncio.create_task(consumers.run(client, COMMITS_MIN, stop))
-        await consumers.reached(COMMITS_MIN // 10)
+        await consumers.reached(COMMITS_MIN // 10, committing)
         dropped = await asyncio.to_thread(fleet.drop, DROPPED)
         steps.say(
             f"{len(dropped)} clients dropped without a goodbye; wills due in {WILL_DELAY_S} s"
