@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -43,26 +44,34 @@ def up(
     config: Annotated[
         Path | None, typer.Option("--config", help="cluster.yaml to read `metadata:` from.")
     ] = None,
-    replicas: Annotated[int, typer.Option(help="Replicas a group, if --config is absent.")] = 3,
+    replicas: Annotated[
+        int | None, typer.Option(help="Replicas a group, by default 3; not beside --config.")
+    ] = None,
     learners: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Replicas a group that never vote, for analytics, if --config is absent. Those "
-            "that run and are not wanted any more are taken away."
+            help="Replicas a group that never vote, for analytics, by default none; not beside "
+            "--config. Those that run and are not wanted any more are taken away."
         ),
-    ] = 0,
+    ] = None,
     allow_colocated: Annotated[
-        bool, typer.Option(help="Let replicas of a group share a node, learners with voters.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Let replicas of a group share a node, learners with voters, or not, whatever "
+            "--config says."
+        ),
+    ] = None,
 ) -> None:
     """Start the service: on a Ray cluster that runs (--address), or on one made here (--local)."""
     if bool(local_nodes) == bool(address):
         raise Invalid("give either --local N or --address HOST:PORT")
-    wanted = (
-        ClusterConfig.load(config)
-        if config is not None
-        else ClusterConfig(replicas=replicas, learners=learners, allow_colocated=allow_colocated)
-    )
+    given: dict[str, Any] = {"replicas": replicas, "learners": learners}
+    given = {name: count for name, count in given.items() if count is not None}
+    if config is not None and given:
+        raise Invalid(f"{next(iter(given))}: not beside --config, whose file says it")
+    if allow_colocated is not None:
+        given["allow_colocated"] = allow_colocated
+    wanted = replace(ClusterConfig() if config is None else ClusterConfig.load(config), **given)
     for warning in wanted.warnings():
         console.print(f"[yellow]warning[/]: {warning}", highlight=False)
     if local_nodes:

@@ -16,6 +16,7 @@ import pytest
 import ray
 from typer.testing import CliRunner, Result
 
+from actors.config import ClusterConfig
 from metaray import connect_sync
 from metaray.cli.app import app
 from metaray.join import ask_head
@@ -265,6 +266,43 @@ def test_up_refuses_a_number_of_nodes_and_a_file_that_cannot_be(tmp_path: Path) 
     config = str(tmp_path / "none.yaml")
     assert config in refused("up", "--local", "1", "--config", config, *data)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "option", "wanted"),
+    [
+        ("false", ("--allow-colocated",), True),
+        ("true", (), True),
+        ("true", ("--no-allow-colocated",), False),
+    ],
+)
+def test_up_lets_replicas_share_nodes_as_its_option_says_and_else_its_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    option: tuple[str, ...],
+    wanted: bool,
+) -> None:
+    config, started = tmp_path / "cluster.yaml", list[ClusterConfig]()
+    config.write_text(f"metadata: {{replicas: 5, allow_colocated: {said}}}")
+
+    def start(given: ClusterConfig) -> Iterator[tuple[str, float, str]]:
+        started.append(given)
+        return iter(())
+
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.start_service", start)
+    done = run("up", "--address", "127.0.0.1:1", "--config", str(config), *option)
+    assert done.exit_code == 0, done.output
+    assert started == [ClusterConfig(replicas=5, allow_colocated=wanted)]
+
+
+@pytest.mark.parametrize("name", ["replicas", "learners"])
+def test_up_refuses_what_its_file_says_beside_the_file(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text("metadata: {replicas: 3}")
+    said = refused("up", "--address", "127.0.0.1:1", "--config", str(config), f"--{name}", "3")
+    assert f"Invalid: {name}: not beside --config" in said
 
 
 def test_a_dead_address_is_one_line_in_seconds(tmp_path: Path) -> None:
