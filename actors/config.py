@@ -343,8 +343,8 @@ class ClusterConfig:
             )
         if self.replicas % 2 == 0:
             found.append(
-                f"replicas ({self.replicas}) is even: it survives no more failures than "
-                f"{self.replicas - 1} and needs one more vote"
+                f"replicas ({self.replicas}) is even: a group survives no more failures with "
+                f"{self.replicas} replicas than with {self.replicas - 1}, and needs one more vote"
             )
         if self.replicas == 1:
             found.append("replicas is 1: no failure is survived, and a lost disk loses the data")

@@ -149,7 +149,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("given", "word"),
     [
         ({"replicas": 1}, "no failure"),
-        ({"replicas": 4}, "even"),
+        ({"replicas": 4}, "survives no more failures with 4 replicas than with 3"),
         ({"allow_colocated": True}, "on"),
         ({"allow_colocated": True, "learners": 1}, "learners may stand on the nodes of voters"),
     ],
