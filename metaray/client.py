@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
 from actors.caller import Caller
 from actors.calls import LinkedCache, LinkedGroups
@@ -31,6 +31,7 @@ from metaray.transactions import Compare, Transacted, transact
 from metaray.watches import Watches
 from metaray.watching import Change, Progress
 from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
+from state_machines.errors import Unknown
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
 from state_machines.offset.history import OffsetAt, OffsetsAt
@@ -66,7 +67,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 TIMEOUT_MS = 30_000  #: the deadline of a call that names none
-
+LAST_WORDS_S: Final = 0.5  #: for what `aclose` has ended to end, before the rest is cancelled
 
 Row = TypeVar("Row")
 
@@ -312,17 +313,13 @@ class BlockingClient:
             target=self._loop.run_forever, name="metaray client", daemon=True
         )
         self._client = Client(address=address, data=data, timeout_ms=timeout_ms)
+        self._entry = threading.Lock()  #: held by who hands work to the loop, and by who ends it
 
     def __enter__(self) -> Self:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self) -> None:
@@ -336,22 +333,37 @@ class BlockingClient:
             raise
 
     def close(self) -> None:
-        """End what is under way and the background loop."""
-        if self._thread.is_alive():
-            self._wait(self._client.aclose())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
+        """End the background loop and what is under way: threads that wait for it are told, as by
+        `Client.aclose`, or `Unknown` where something else than a group's answer is waited for."""
+        with self._entry:
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        await self._client.aclose()
+        if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+            _, late = await asyncio.wait(waiting, timeout=LAST_WORDS_S)
+            for each in late:
+                each.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        if not self._thread.is_alive():
-            work.close()
-            raise RuntimeError(
-                "the client is closed"
-                if self._loop.is_closed()
-                else "the client is not open: `with metaray.connect_sync()`, or `client.open()`"
-            )
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._entry:
+            if not self._thread.is_alive():
+                work.close()
+                raise RuntimeError(
+                    "the client is closed"
+                    if self._loop.is_closed()
+                    else "the client is not open: `with metaray.connect_sync()`, or `client.open()`"
+                )
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return waiting.result()
+        except CancelledError:
+            raise Unknown("the client was closed before this ended: it may have happened") from None
 
     @overload
     def call(
