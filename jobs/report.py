@@ -85,7 +85,8 @@ def run(
     directory: Path,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Run a job and write its report into `directory`, which is made if it is not there.
+    """Run a job and write its report into `directory`, which is made if it is not there. Nobody
+    else may be writing there.
 
     `frames` has a DataFrame for each input of the job, or none where the input is not required.
     Raises MissingInput and SchemaMismatch before anything is computed, OutputFailed when the

@@ -26,6 +26,7 @@ from jobs.report import Progress, Report
 from jobs.session import SparkSettings, spark
 from jobs.sources import Sources
 from metaray import advising, exporting, overview, spark_options
+from metaray.alone import alone
 from metaray.spark_options import whole
 from state_machines.errors import Invalid
 
@@ -45,13 +46,19 @@ def run(
 
     `address` None runs Spark in this process instead of on the connected cluster. Raises Invalid
     for an option or a file that no job has, MissingInput for what a job needs and has not: both
-    before anything is started or written. `spark_options` are among the options.
+    before anything is started or written. Conflict while another run writes one of the reports:
+    nothing is changed then. `spark_options` are among the options.
     """
     values = check(jobs, given, options or {})
     settings = settings or spark_options.parse(options or {}, on_cluster=address is not None)
     live = needs_cluster(jobs, given) or (could_use_cluster(jobs, given) and ray.is_initialized())
     made = []
     with ExitStack() as stack:
+        for name in sorted({job.name for job in jobs}):
+            try:
+                stack.enter_context(alone(out / name))
+            except OSError as error:
+                raise OutputFailed(f"out: {out / name}: {error.strerror}") from error
         progress("Spark starts")
         session = stack.enter_context(spark(address, settings, fallback=fallback))
         if live:

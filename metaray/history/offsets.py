@@ -8,12 +8,10 @@ but for partitions whose offsets were deleted since: those the archive adds.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -36,11 +34,11 @@ from jobs.schemas import require
 from jobs.session import Session, last_line, spark
 from jobs.sources import Sources
 from metaray import exporting, spark_options
-from state_machines.errors import Compacted, Conflict, Invalid
+from metaray.alone import alone
+from state_machines.errors import Compacted, Invalid
 from state_machines.offset.history import OffsetAt
 
 TABLES: Final = ("offset.history", "offset.offset", "group.clock")
-LOCK: Final = "LOCK"
 CHUNK_ROWS: Final = 20_000  #: rows on their way from Spark
 
 
@@ -76,7 +74,10 @@ def archive(
     for the archive of another cluster, and what running a job raises.
     """
     with ExitStack() as stack:
-        stack.enter_context(_alone(directory))
+        try:
+            stack.enter_context(alone(directory))
+        except OSError as error:
+            raise BadHistory(f"{directory}: {error.strerror}") from None
         progress("Spark starts")
         settings = spark_options.parse({}, on_cluster=address is not None)
         session = stack.enter_context(spark(address, settings, fallback=fallback))
@@ -213,20 +214,3 @@ def _rows(found: DataFrame, output: str) -> Iterator[pa.RecordBatch]:
         columns = zip(zip(*chunk, strict=True), wanted.schema, strict=True)
         arrays = [pa.array(values, each.type) for values, each in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else adds to this archive meanwhile. Raises Conflict, BadHistory."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise BadHistory(f"{directory}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise Conflict(f"{directory}: another run adds to it") from None
-    finally:
-        os.close(lock)

@@ -15,6 +15,7 @@ from jobs import offset_archive
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadHistory
 from jobs.session import Session
+from metaray.alone import alone
 from metaray.history import offsets
 from state_machines.errors import Compacted, Conflict, Invalid
 from state_machines.offset.history import ConfigureHistory, OffsetAt, OffsetsAt
@@ -212,12 +213,8 @@ def test_a_cut_that_does_not_fit_is_refused_and_nothing_changes(
         with pytest.raises(error, match=says):
             offsets.add_cut(session, archive, cut)
         assert (offset_archive.opened(archive), offset_archive.past_files(archive)) == before
-    with (
-        offsets._alone(archive),
-        pytest.raises(Conflict, match="another run"),
-        offsets._alone(archive),
-    ):
-        pass
+    with alone(archive), pytest.raises(Conflict, match="another run"):
+        offsets.archive(archive, address=None)
     (archive / offset_archive.ARCHIVE).write_text("[]")
     with pytest.raises(BadHistory):
         offset_archive.offsets_at(archive, "default", "g", 1)

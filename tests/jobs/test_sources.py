@@ -26,8 +26,9 @@ from jobs.operations import OPERATIONS
 from jobs.session import Session, SparkSettings
 from jobs.sources import Sources
 from metaray import overview, reporting, spark_options
+from metaray.alone import alone
 from metaray.cli.app import app
-from state_machines.errors import Invalid
+from state_machines.errors import Conflict, Invalid
 from tests.jobs.samples import NOW, MqttSession, pages, sessions
 
 ROWS = pa.schema(
@@ -266,6 +267,28 @@ def test_all_runs_what_can_and_says_what_the_others_lack() -> None:
 
 class Read(Exception):
     """The inputs were about to be read."""
+
+
+def test_a_report_that_another_run_writes_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is refused before Spark is started; one that stopped halfway keeps nobody out."""
+    monkeypatch.setattr(reporting, "spark", mock.Mock(side_effect=Read))
+    wanted, given = job(a=OF_FILE), Sources(files={"a": Path(__file__)})
+
+    def run() -> None:
+        reporting.run([wanted, wanted], tmp_path, given, address=None)
+
+    manifest = tmp_path / wanted.name / "manifest.json"
+    with alone(manifest.parent):
+        manifest.write_text("whole")
+        with pytest.raises(Conflict, match="probe: another run writes to it"):
+            run()
+    assert manifest.read_text() == "whole"
+    with pytest.raises(Read):
+        run()
+    with pytest.raises(OutputFailed, match=r"out: .*manifest\.json.*Not a directory"):
+        reporting.run([wanted], manifest, given, address=None)
 
 
 @pytest.mark.parametrize(
