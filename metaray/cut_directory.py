@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from actors import columns
 from jobs.cut import Manifest, schema_digest
 from jobs.errors import OutputFailed
+from metaray.alone import alone
 from metaray.cut_files import GroupFiles
 from metaray.cuts import Cut
 from state_machines.errors import Conflict
@@ -32,18 +33,21 @@ def explained(out: Path) -> Iterator[None]:
         raise OutputFailed(f"out: {where}: {error.strerror or error}") from error
 
 
-def prepare(out: Path) -> bool:
-    """Make the directory, or see that it is empty. Whether it was made."""
-    with explained(out):
-        if out.exists() and not out.is_dir():
-            raise OutputFailed(f"out: {out} is not a directory")
-        if out.exists() and any(out.iterdir()):
-            raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")
-        made = not out.exists()
-        out.mkdir(parents=True, exist_ok=True)
-        (probe := out / ".probe").touch()  # now, and not after the groups were asked
-        probe.unlink()
-        return made
+@contextmanager
+def prepare(out: Path) -> Iterator[bool]:
+    """Make the directory, or see that it is empty, and keep others out of it until the end. Tells
+    whether it was made. Raises OutputFailed, and Conflict while another export writes to it."""
+    with ExitStack() as stack:
+        with explained(out):
+            if out.exists() and not out.is_dir():
+                raise OutputFailed(f"out: {out} is not a directory")
+            made = not out.exists()
+            stack.enter_context(alone(out, lock=""))
+            if any(out.iterdir()):
+                raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")
+            (probe := out / ".probe").touch()  # now, and not after the groups were asked
+            probe.unlink()
+        yield made
 
 
 def clear(out: Path, plan: Mapping[str, tuple[str, ...]], made: bool) -> None:

@@ -147,8 +147,8 @@ class GroupFiles:
 
     def _open(self) -> None:
         path = self._directory / self._table / f"{self._group}-{self._number:05}.parquet"
-        self._paths.append(path)
         self._sink, self._writer = _Hashed(path), None
+        self._paths.append(path)  # not before: a file that is there already is somebody else's
         self._writer = pq.ParquetWriter(self._sink, self._schema)
         self._number += 1
         self._file_rows = self._file_bytes = 0

@@ -90,10 +90,10 @@ def export(
 
     Raises Invalid and NotFound naming a group, table or replica that is none, NoQuorum when a group
     cannot be cut or its replicas are lost again and again, OutputFailed when the directory is not
-    empty, cannot be written or its disk is full. What was written is removed then.
+    empty, cannot be written or its disk is full, Conflict when another export is writing to it.
+    What was written is removed then.
     """
     plan = _plan(groups, tables, source, min_index or {})
-    made = cut_directory.prepare(out)
     files: dict[str, GroupFiles] = {}
 
     def begin(group: str) -> GroupFiles:
@@ -101,15 +101,16 @@ def export(
         return files[group]
 
     told = _Told(progress, len(plan))
-    try:
-        with cut_directory.explained(out):
-            cuts = _read(plan, source, min_index or {}, view_bytes, begin, told)
-            return cut_directory.finish(out, plan, cuts, files)
-    except BaseException:
-        for each in files.values():
-            each.discard()
-        cut_directory.clear(out, plan, made)
-        raise
+    with cut_directory.prepare(out) as made:
+        try:
+            with cut_directory.explained(out):
+                cuts = _read(plan, source, min_index or {}, view_bytes, begin, told)
+                return cut_directory.finish(out, plan, cuts, files)
+        except BaseException:
+            for each in files.values():
+                each.discard()
+            cut_directory.clear(out, plan, made)
+            raise
 
 
 def export_refs(

@@ -23,7 +23,7 @@ from metaray import cut_files, cuts, exporting
 from metaray.cut_files import GroupFiles
 from metaray.cuts import NEAR_ENTRIES, Cut, order, take
 from metaray.exporting import Progress, chosen
-from state_machines.errors import Invalid, NoQuorum, NotFound, Stopped
+from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Stopped
 from state_machines.offset.rows import Group, StoredOffset
 
 GROUPS = ("metadata-0", "mqtt-0", "offset-0", "offset-1")
@@ -166,6 +166,16 @@ def test_files_and_row_groups_are_bounded_and_nothing_is_lost(
     assert sum(told) == 0
 
 
+def test_a_file_that_was_there_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    first, second = (GroupFiles(tmp_path, "offset-0", lambda _: None) for _ in range(2))
+    first.begin(TABLE, columns.schema_of(StoredOffset))
+    first.end()
+    with pytest.raises(FileExistsError):
+        second.begin(TABLE, columns.schema_of(StoredOffset))
+    second.discard()
+    assert (tmp_path / first.files[0].path).exists()
+
+
 # -- the whole ----------------------------------------------------------------------------------
 
 
@@ -299,6 +309,23 @@ def test_a_directory_that_cannot_be_used_is_refused_first(world: World, tmp_path
         export(tmp_path / "mine" / "below")
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert world.taken == []
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_an_export_into_what_another_one_writes_is_refused_and_spoils_nothing(
+    made: bool, world: World, tmp_path: Path
+) -> None:
+    refused: list[Conflict] = []
+
+    def tell(_: Progress) -> None:  # while the directory is empty, and when it is not any more
+        with pytest.raises(Conflict, match="another run writes to it") as error:
+            export(out)
+        refused.append(error.value)
+
+    out = tmp_path if made else tmp_path / "out"
+    check(out, export(out, progress=tell))
+    assert len(refused) > 2 * len(GROUPS)
+    assert sorted(each.name for each in out.iterdir()) == ["manifest.json", TABLE]
 
 
 def test_a_cut_that_was_changed_is_no_cut(world: World, tmp_path: Path) -> None:
