@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.errors import BadCut
+from state_machines.limits import INT_MAX
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
+TAKEN_MS_MAX: Final = 253_402_300_799_999  #: the end of the year 9999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class Manifest:
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a cut. Raises BadCut for a directory that holds no whole cut, or one of
-    another format."""
+    another format, or with a field that is not of its type or beyond its limit."""
     path = directory / MANIFEST
     try:
         said: Any = json.loads(path.read_text())
@@ -92,11 +94,44 @@ def read_manifest(directory: Path) -> Manifest:
         raise BadCut(f"{path}: {error}") from None
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise BadCut(f"{path}: format is not {FORMAT}")
+    if not isinstance(said.get("files"), list):
+        raise BadCut(f"{path}: files: a list is wanted")
     try:
         files = [CutFile(**each) for each in said.pop("files")]
-        return Manifest(files=files, **said)
-    except (KeyError, TypeError) as error:
+        manifest = Manifest(files=files, **said)
+        _check_fields(manifest)
+    except (TypeError, ValueError) as error:
         raise BadCut(f"{path}: {error}") from None
+    return manifest
+
+
+def _check_fields(manifest: Manifest) -> None:
+    """Raises ValueError naming the field: a manifest may come from outside."""
+    for name in ("cluster", "schema"):
+        _text(name, getattr(manifest, name))
+    _number("taken_ms", manifest.taken_ms, TAKEN_MS_MAX)
+    for name, check_value in (("cut", _number), ("versions", _text)):
+        said = getattr(manifest, name)
+        if not isinstance(said, dict):
+            raise ValueError(f"{name}: an object is wanted, not {repr(said)[:80]}")
+        for key, value in said.items():
+            _text(name, key)
+            check_value(f"{name}: {key}", value)
+    for each in manifest.files:
+        for name in ("path", "table", "group", "sha256"):
+            _text(f"files: {name}", getattr(each, name))
+        for name in ("rows", "bytes"):
+            _number(f"files: {name}", getattr(each, name))
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name}: text that can be printed is wanted, not {repr(value)[:80]}")
+
+
+def _number(name: str, value: Any, high: int = INT_MAX) -> None:
+    if type(value) is not int or not 0 <= value <= high:
+        raise ValueError(f"{name}: a number from 0 to {high} is wanted, not {repr(value)[:80]}")
 
 
 def schema_digest(schemas: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,30 @@ def test_a_file_that_is_gone_and_a_cut_that_was_not_finished(cut: Path) -> None:
     refuses(cut, BadCut, "offset.group/offset-0-00000.parquet: No such file")
     (cut / "manifest.json").unlink()
     refuses(cut, BadCut, "no manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"taken_ms": 10**18}, "taken_ms: a number from 0 to 253402300799999 is wanted, not 1000"),
+        ({"taken_ms": "x"}, "taken_ms: a number .* not 'x'"),
+        ({"cluster": None}, "cluster: text .* not None"),
+        ({"cut": []}, r"cut: an object is wanted, not \[\]"),
+        ({"cut": {"offset-0": True}}, "cut: offset-0: a number .* not True"),
+        ({"versions": {"python": 3}}, "versions: python: text .* not 3"),
+        ({"files": 3}, "files: a list is wanted"),
+        ({"path": 1}, "files: path: text .* not 1"),
+        ({"path": "a/\0"}, r"files: path: text .* not 'a/\\x00'"),
+        ({"path": "a/\ud800"}, r"files: path: text .* not 'a/\\ud800'"),
+        ({"rows": -1}, "files: rows: a number from 0 to 9223372036854775807 is wanted, not -1"),
+    ],
+)
+def test_a_manifest_with_a_field_that_is_none(cut: Path, said: dict[str, Any], says: str) -> None:
+    manifest = json.loads((cut / "manifest.json").read_text())
+    changed = manifest if said.keys() <= manifest.keys() else manifest["files"][0]
+    changed.update(said)
+    (cut / "manifest.json").write_text(json.dumps(manifest))
+    refuses(cut, BadCut, f"manifest.json: .*{says}")
 
 
 def replaced(cut: Path, table: str, page: pa.Table | bytes) -> None:
