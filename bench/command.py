@@ -15,7 +15,7 @@ from bench import storm as storms
 from bench.peers import PEERS, need
 from bench.profile import Profiles
 from bench.rows import ROWS
-from metaray.cli.app import app, console, explained
+from metaray.cli.app import app, cell, console, explained
 from state_machines.errors import Invalid
 
 OUT = Path("build")
@@ -90,7 +90,7 @@ def bench(
     page.print(report.table(result, phases=phases))
     if profiles is not None:
         page.print(profiles.table())
-    console.print(f"{values}, {picture}", highlight=False)
+    console.print(cell(f"{values}, {picture}"), highlight=False)
 
 
 @bench_app.command()
@@ -122,7 +122,7 @@ def storm(
         typer.echo(json.dumps(result, indent=2))
     else:
         console.print(storms.table(result))
-        console.print(str(values), highlight=False)
+        console.print(cell(str(values)), highlight=False)
     if not result["storm"]["ok"]:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from bench.pipeline.run import MEASURED, parsed_jobs, parsed_rows, run
-from metaray.cli.app import console, explained
+from metaray.cli.app import cell, console, explained
 
 OUT = Path("build")
 MB = 1e6
@@ -43,7 +43,7 @@ def pipeline(
         typer.echo(json.dumps(result, indent=2))
         return
     console.print(_table(result["jobs"]))
-    console.print(str(out / "jobs.json"), highlight=False)
+    console.print(cell(str(out / "jobs.json")), highlight=False)
 
 
 def _table(found: dict[str, dict[str, Any]]) -> Table:

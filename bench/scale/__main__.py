@@ -11,7 +11,7 @@ import typer
 
 from bench.scale import report
 from bench.scale.run import Options, Scale, missed, parsed_sizes
-from metaray.cli.app import console, explained
+from metaray.cli.app import cell, console, explained
 
 OUT = Path("build")
 
@@ -63,7 +63,7 @@ def scale(
         console.print(each)
     for text in missed(result):
         console.print(f"missed: {text}", highlight=False)
-    console.print(f"{out / 'scale.json'}, {picture}", highlight=False)
+    console.print(cell(f"{out / 'scale.json'}, {picture}"), highlight=False)
 
 
 if __name__ == "__main__":

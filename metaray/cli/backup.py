@@ -21,7 +21,6 @@ from metaray.cli.app import (
     console,
     explained,
     print_json,
-    printable,
 )
 from metaray.cli.door import connect_sync, join_cluster
 from metaray.where import DEFAULT_DATA
@@ -157,9 +156,9 @@ def _print_verdict(directory: Path, verdict: Verdict, as_json: bool) -> None:
             table.add_row(cell(each.table), f"{each.rows:,}", each.left_out)
     console.print(table)
     console.print(
-        f"cluster {printable(manifest.cluster)}, {_when(manifest.taken_ms)}: "
+        f"cluster {cell(manifest.cluster)}, {_when(manifest.taken_ms)}: "
         f"{sum(each.rows for each in verdict.tables):,} rows in {len(manifest.files)} files, "
-        f"each as its checksum says; {directory}",
+        f"each as its checksum says; {cell(str(directory))}",
         highlight=False,
     )
 

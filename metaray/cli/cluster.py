@@ -131,7 +131,7 @@ def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = F
     for node in nodes:
         word = "alive" if node["alive"] else "[red]dead[/]"
         console.print(
-            f"node {numbers[node['node']]} {node['name']} at {node['address']} {word}",
+            f"node {numbers[node['node']]} {cell(node['name'])} at {node['address']} {word}",
             highlight=False,
         )
     for alarm in seen["alarms"]:

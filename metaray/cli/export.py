@@ -72,7 +72,7 @@ def export(
         print_json({"directory": str(out), **asdict(manifest)})
     else:
         console.print(_shown(manifest))
-        console.print(f"cut in {out}", highlight=False)
+        console.print(f"cut in {cell(str(out))}", highlight=False)
 
 
 def _bar(*, hidden: bool) -> Progress:

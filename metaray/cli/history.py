@@ -83,7 +83,7 @@ def run(
             progress=lambda lines: status.update(_progress(lines)),
         )
     console.print(_lines(ended))
-    console.print(f"history in {directory}", highlight=False)
+    console.print(f"history in {cell(str(directory))}", highlight=False)
 
 
 @history.command("status")
@@ -106,7 +106,7 @@ def show(
     if as_json:
         print_json(told)
         return
-    console.print(f"history in {printable(told['path'])}", highlight=False, soft_wrap=True)
+    console.print(f"history in {cell(told['path'])}", highlight=False, soft_wrap=True)
     console.print(_lines(told["groups"]))
     if told["error"] or reached:
         errors.print(f"[yellow]note[/]: {cell(told['error'] or reached)}", soft_wrap=True)
@@ -159,7 +159,7 @@ def archive(
         )
     console.print(
         f"{made.rows:,} offsets of the past were added, {made.current:,} are in force; "
-        f"{out} answers up to {text_of(made.seen_ms, 'seen_ms')} UTC",
+        f"{cell(str(out))} answers up to {text_of(made.seen_ms, 'seen_ms')} UTC",
         highlight=False,
     )
 
@@ -216,7 +216,7 @@ def audit(
     for row in found.rows:
         table.add_row(
             text_of(row["at_ms"], "at_ms"),
-            row["client"],
+            cell(row["client"]),
             *(cell(text_of(row[name])) for name in ("op", "tenant", "subject")),
             *(str(row["items"]), str(row["index"]), cell(row["group"])),
         )
@@ -268,13 +268,13 @@ def diff(
         table.add_row(
             *(cell(text_of(row[name])) for name in ("tenant", "entity", "subject")),
             *(f"{row[name]:,}" for name in ("commands", "items")),
-            *(f"{row[end]} {_verb(row[f'{end}_op'])}" for end in ("first", "last")),
-            row["last_client"],
+            *(f"{row[end]} {cell(_verb(row[f'{end}_op']))}" for end in ("first", "last")),
+            cell(row["last_client"]),
         )
     console.print(table)
     console.print(
         f"{found.commands:,} commands on {found.of:,} subjects after revision {after} of "
-        f"{group}, up to {upto}",
+        f"{cell(group)}, up to {upto}",
         highlight=False,
     )
     _print_gaps(found.gaps)

@@ -67,7 +67,7 @@ def fsck(
         )
     else:
         show([made])
-        console.print(f"the plan is {_plan(made).path}", highlight=False, soft_wrap=True)
+        console.print(f"the plan is {cell(str(_plan(made).path))}", highlight=False, soft_wrap=True)
     if broken:
         raise typer.Exit(FOUND)
 
@@ -159,11 +159,12 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     table = Table("rule", "repaired by", box=box.SIMPLE)
     table.add_column("rows", justify="right")
     for each in found:
-        table.add_row(each["rule"], each["command"] or "[dim]no command[/]", str(each["rows"]))
+        command = cell(each["command"]) if each["command"] else "[dim]no command[/]"
+        table.add_row(cell(each["rule"]), command, str(each["rows"]))
     console.print(table if found else "nothing is to be repaired")
     if any(each["command"] for each in found):
         console.print(
-            f"nothing was done; `metaray repair --apply --plan {plan.path}` does it",
+            f"nothing was done; `metaray repair --apply --plan {cell(str(plan.path))}` does it",
             highlight=False,
             soft_wrap=True,
         )
@@ -185,7 +186,7 @@ def _show_told(told: Told, *, as_json: bool) -> None:
     for each in OUTCOMES:
         table.add_column(each, justify="right")
     for rule in rules:
-        table.add_row(rule, *[str(told.counts[rule, each] or "") for each in OUTCOMES])
+        table.add_row(cell(rule), *[str(told.counts[rule, each] or "") for each in OUTCOMES])
     console.print(table if rules else "nothing was to be repaired")
     for detail in told.details:
         console.print(cell(detail), highlight=False, soft_wrap=True)

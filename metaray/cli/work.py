@@ -110,7 +110,7 @@ def report(
     show(made)
     for each in lacking:
         console.print(f"[yellow]left out[/]: {cell(each)}", highlight=False, soft_wrap=True)
-    console.print(f"look at {out / 'index.html'}", highlight=False, soft_wrap=True)
+    console.print(f"look at {cell(str(out / 'index.html'))}", highlight=False, soft_wrap=True)
 
 
 def show(made: Sequence[Report]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from actors.config import ClusterConfig
@@ -246,7 +247,7 @@ async def _verify(
 def _judge_mqtt(report: MqttReport, steps: Steps, summary: Summary) -> None:
     for check in report.checks:
         if steps.check(check.ok, f"{check.name}: {check.detail}"):
-            steps.say(f"[green]✓[/] {check.name}  [dim]{check.detail}[/]")
+            steps.say(f"[green]✓[/] {check.name}  [dim]{escape(check.detail)}[/]")
     shown = asdict(report)
     summary.mqtt = shown
 
@@ -264,7 +265,7 @@ def _show(console: Console, summary: Summary) -> None:
         table.add_row(
             f"failover {each['group']}", f"first write after {each['first_write_ms']:.0f} ms"
         )
-    table.add_row("report", summary.report or "none")
+    table.add_row("report", escape(summary.report) or "none")
     table.add_row("Ray dashboard", summary.dashboard or "none")
     word = "[green]every check held[/]" if summary.ok else f"[red]{len(summary.failures)} failed[/]"
     table.add_row("checks", f"{summary.checks}: {word}")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
+from rich.markup import escape
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Steps:
         self.checks += 1
         if not held:
             self.failures.append(what)
-            self.console.print(f"[red]✗ {what}[/]", highlight=False)
+            self.console.print(f"[red]✗ {escape(what)}[/]", highlight=False)
         return held
 
 

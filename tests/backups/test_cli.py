@@ -50,6 +50,17 @@ def test_a_backup_is_verified_and_told(cluster: Cluster, tmp_path: Path) -> None
     assert {"table": "metadata.kv", "rows": 4, "left_out": ""} in plain["tables"]
 
 
+@pytest.mark.parametrize("name", ["cut[v2]", "cut[/v2]"])
+def test_a_directory_is_named_as_it_is(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    """Though its name looks like markup."""
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    (tmp_path / "cut").rename(place)
+    said = run(cluster, "backup", "verify", str(place))
+    assert said.exit_code == 0
+    assert said.output.replace("\n", "").endswith(name)
+
+
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     cluster: Cluster, tmp_path: Path
 ) -> None:

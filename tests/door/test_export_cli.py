@@ -75,6 +75,12 @@ def test_what_is_typed_is_what_is_exported(asked: dict[str, Any], tmp_path: Path
     assert "100.0 kB" in done.stdout
 
 
+@pytest.mark.usefixtures("asked")
+def test_a_directory_is_named_as_it_is_though_it_looks_like_markup(tmp_path: Path) -> None:
+    done = run("--out", str(tmp_path / "cut[v2]"))
+    assert done.stdout.replace("\n", "").endswith("cut[v2]")
+
+
 @pytest.mark.parametrize(
     "words", ["offset-0", "offset-0=", "=3", "offset-0=-1", "a=1,b=x", "a=" + "9" * 19]
 )

@@ -180,6 +180,9 @@ def test_status_of_a_directory_needs_no_cluster(told: Path, tmp_path: Path) -> N
     ] == [("metadata-0", 6, 3, 1), ("offset-0", 1, 1, 0)]
     plain = CliRunner().invoke(app, ["history", "status", *where])
     assert "gap metadata-0 4-5: too slow" in plain.stdout
+    bracketed = told.rename(tmp_path / "history[v2]")
+    plain = CliRunner().invoke(app, ["history", "status", "--dir", str(bracketed), *where[2:]])
+    assert plain.stdout.startswith(f"history in {bracketed}")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from jobs.integrity.rule import FINDINGS
 from metaray import connect_sync
 from metaray.cli.app import app
 from metaray.local import LocalCluster
@@ -44,6 +46,15 @@ def test_a_plan_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("Invalid: plan: ")
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_plan_is_shown_as_it_is_though_it_looks_like_markup(tmp_path: Path) -> None:
+    plan = tmp_path / "plan[v2]"
+    words = {field.name: "[red]" for field in FINDINGS if field.type == pa.string()}
+    pq.write_table(pa.Table.from_pylist([words], schema=FINDINGS), plan)
+    result = run("repair", "--plan", str(plan))
+    assert result.stdout.count("[red]") == 2
+    assert f"--plan {plan}` does it" in result.stdout
 
 
 @pytest.mark.ray
