@@ -188,12 +188,12 @@ def _command(finding: Finding, key: tuple[Part, ...]) -> Any:
     if tag == ROW:
         return RepairRow(table=finding["table"], key=pack(key))
     body = _object(finding, "repair_body")
-    if tag == COUNT:
-        body = {**body, "table": finding["table"], "key": ""}
-        fields = fields_from_json(RepairCount, body, "repair_body")
-        return RepairCount(**{**fields, "key": pack(key)})
     cls = op.COMMANDS[tag]
     try:
+        if tag == COUNT:
+            body = {**body, "table": finding["table"], "key": ""}
+            fields = fields_from_json(RepairCount, body, "repair_body")
+            return RepairCount(**{**fields, "key": pack(key)})
         return cls(**fields_from_json(cls, body, "repair_body"))
     except TypeError as error:
         raise Invalid(f"repair_body: {error}") from None

@@ -17,7 +17,7 @@ import pytest
 
 from jobs import fsck
 from jobs.integrity import slots
-from jobs.integrity.rule import FINDINGS
+from jobs.integrity.rule import COUNT, FINDINGS
 from jobs.session import Session
 from metaray import repairing
 from metaray.repairing import CHANGED, DONE, HELD, RIGHT, Plan
@@ -281,6 +281,7 @@ def test_ordinary_commands_wait_until_indexes_and_counts_are_right(tmp_path: Pat
         ({"key": '{"tenant":1,"client_id":"a"}'}, "key: tenant of mqtt.session is no str"),
         ({"repair_body": '{"what":1}'}, "repair_body: 'what' is not one of"),
         ({"repair_body": "{}"}, "repair_body: .*client_ids"),
+        ({"repair_body": "{}", "repair": COUNT}, "repair_body: .*seen"),
         ({"revision": -1}, "compare.*revision"),
     ],
 )
