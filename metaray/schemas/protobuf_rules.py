@@ -49,7 +49,10 @@ def parse(text: str) -> ProtoFile:
     """Raises NotASchema."""
     with tempfile.TemporaryDirectory(prefix="metaray-schema-") as folder:
         path, out = Path(folder, FILE), Path(folder, "out")
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.write_text(text, encoding="utf-8")
+        except UnicodeEncodeError:
+            raise NotASchema("not UTF-8") from None
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}"]
         try:
             done = subprocess.run(

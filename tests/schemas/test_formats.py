@@ -148,6 +148,7 @@ def test_required_fields_neither_come_nor_go() -> None:
         (file("message M { int32 a = 1; int32 b = 1; }"), "schema.proto:"),
         (file('import "other.proto";'), "other.proto: File not found"),
         (file('import "../../etc/passwd";'), "not a schema: "),
+        ("\ud800", "not a schema: not UTF-8"),
     ],
 )
 def test_what_is_no_proto_file(text: str, says: str) -> None:
