@@ -22,6 +22,7 @@ from jobs.operations import OPERATIONS
 from metaray.history.rows import operations_of
 from state_machines import op, packing, runs
 from state_machines.errors import Invalid, Rejected
+from state_machines.limits import INT_MAX, INT_MIN
 
 LIMIT_MAX: Final = 100_000  #: rows that are kept at once
 BATCH_ROWS: Final = 16_384
@@ -49,7 +50,9 @@ class Wanted:
     upto: int | None = None
 
     def expression(self) -> Any:
-        """The filter. Raises Invalid for times or revisions in the wrong order."""
+        """The filter. Raises Invalid for times or revisions in the wrong order or beyond 64 bits,
+        and for words that are not UTF-8."""
+        self._check()
         for low, high, name in (
             (self.since_ms, self.until_ms, "until"),
             (self.after, self.upto, "to"),
@@ -78,6 +81,21 @@ class Wanted:
         for each in parts:
             found = found & each
         return found
+
+    def _check(self) -> None:
+        for number, name in (
+            (self.since_ms, "since"),
+            (self.until_ms, "until"),
+            (self.after, "from"),
+            (self.upto, "to"),
+        ):
+            if number is not None and not INT_MIN <= number <= INT_MAX:
+                raise Invalid(f"{name}: {number}, the range is {INT_MIN} to {INT_MAX}")
+        for name in ("tenant", "client", "op", "subject"):
+            try:
+                (getattr(self, name) or "").encode()
+            except UnicodeEncodeError:
+                raise Invalid(f"{name}: not UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
