@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.duties import DUTIES
+from jobs.words import span
 from metaray.cli.app import (
     Address,
     Data,
@@ -25,7 +26,7 @@ from metaray.cli.app import (
     who,
 )
 from metaray.cli.door import connect_sync, controllers, join_cluster
-from metaray.cli.spans import parse_span, shown_span
+from metaray.cli.spans import parse_span
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, NotFound
 from state_machines.metadata.duty import PauseDuty, ResumeDuty
@@ -63,9 +64,10 @@ def show(
 @explained
 def pause(
     duty: str,
-    span: Annotated[
-        str, typer.Option("--for", help="For so long (10m, 90s, 2h); until resumed if absent.")
-    ] = "",
+    so_long: Annotated[
+        str | None,
+        typer.Option("--for", help="For so long (10m, 90s, 2h); until resumed if absent."),
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds it.")] = "",
     address: Address = None,
     data: Data = DEFAULT_DATA,
@@ -74,7 +76,7 @@ def pause(
     known = [each.name for each in DUTIES]
     if duty not in known:
         raise Invalid(f"duty: {printable(duty[:80])!r} is none of {', '.join(known)}")
-    for_ms = parse_span(span) if span else 0
+    for_ms = 0 if so_long is None else parse_span(so_long, "for")
     with connect_sync(address, data=data) as client:
         made = client.call(PauseDuty(duty=duty, for_ms=for_ms, by=who(), reason=reason))
     console.print(f"{duty} is paused {_until(made.until_ms)}", highlight=False)
@@ -106,7 +108,7 @@ def duty_table(said: dict[str, Any]) -> Table:
     """One line a duty, within 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("duty", no_wrap=True)
-    for column in ("every", "last run", "took", "runs", "actions", "last"):
+    for column in ("every", "ran ago", "took", "runs", "actions", "last"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for name, duty in said["duties"].items():
@@ -114,9 +116,9 @@ def duty_table(said: dict[str, Any]) -> Table:
         state, style = _state(duty)
         table.add_row(
             cell(name),
-            shown_span(duty["every_ms"]),
-            f"{shown_span(max(0, ago))} ago" if duty["runs"] else "never",
-            shown_span(round(duty["last_seconds"] * 1_000)),
+            span(duty["every_ms"]),
+            span(max(0, ago)) if duty["runs"] else "never",
+            span(round(duty["last_seconds"] * 1_000)),
             *(str(duty[key]) for key in ("runs", "actions", "last_actions")),
             state,
             style=style,

@@ -71,7 +71,9 @@ def run(
     from actors.config import RaftSettings
     from metaray.history import running
 
-    settings = RaftSettings(keep_ms=parse_span(keep) if keep else 0, rotate_ms=parse_span(rotate))
+    settings = RaftSettings(
+        keep_ms=parse_span(keep, "keep") if keep else 0, rotate_ms=parse_span(rotate, "rotate")
+    )
     join_cluster(address, data)
     directory = _directory(out, data)
     with console.status("asking the groups …") as status:

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from jobs.words import span
 from metaray.cli import work
 from metaray.cli.app import (
     Address,
@@ -24,7 +25,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import connect_sync
-from metaray.cli.spans import parse_span, shown_span
+from metaray.cli.spans import parse_span
 from metaray.cli.values import to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
@@ -114,18 +115,18 @@ def put(
     command = PutSchedule(
         name=name,
         job=job,
-        every_ms=parse_span(every),
+        every_ms=parse_span(every, "every"),
         out=str(out.absolute()),
         options=tuple(f"{key}={value}" for key, value in options.items()),
         inputs=tuple(f"{key}={path}" for key, path in files.items()),
         history=str(history.absolute()) if history is not None else "",
-        timeout_ms=parse_span(timeout),
+        timeout_ms=parse_span(timeout, "timeout"),
         enabled=enabled,
     )
     with connect_sync(address, data=data) as client:
         made = client.call(command)
     console.print(
-        f"{cell(name)}: {cell(job)} every {shown_span(made.every_ms)}, "
+        f"{cell(name)}: {cell(job)} every {span(made.every_ms)}, "
         f"next {_moment(made.next_ms) if made.enabled else 'never: it is not enabled'}",
         highlight=False,
     )
@@ -180,7 +181,7 @@ def _row(each: Schedule) -> tuple[Any, ...]:
     return (
         cell(each.name),
         cell(each.job),
-        shown_span(each.every_ms),
+        span(each.every_ms),
         coming,
         _moment(each.last_begun_ms) if each.last_run else "never",
         Text(printable(said), style=STYLES.get(each.last_outcome, "")),

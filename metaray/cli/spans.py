@@ -11,24 +11,17 @@ from state_machines.errors import Invalid
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MS: Final = re.compile(r"\d{1,16}", re.ASCII)
-_SPAN: Final = re.compile(r"(\d{1,12})\s*([a-z]+)", re.ASCII)
-_SHOWN: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_SPAN: Final = re.compile(r"(\d{1,11})\s*([a-z]+)", re.ASCII)  # so many days are ms of 64 bits
 
 
-def parse_span(text: str) -> int:
-    """Milliseconds of `10m`, `90 s`, `2h`, `1d`. Raises Invalid."""
+def parse_span(text: str, field: str) -> int:
+    """Milliseconds of `10m`, `90 s`, `2h`, `1d`. Raises Invalid, for nothing at all (`0s`) too:
+    where a span may be left out, 0 is how an operation says that it was."""
     match = _SPAN.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS:
-        raise Invalid(f"for: a whole number with {', '.join(_UNITS)} is wanted, not {text[:80]!r}")
+    if match is None or match[2] not in _UNITS or not int(match[1]):
+        units = ", ".join(_UNITS)
+        raise Invalid(f"{field}: a positive number with {units} is wanted, not {text[:80]!r}")
     return int(match[1]) * _UNITS[match[2]]
-
-
-def shown_span(span_ms: int) -> str:
-    """A span in its largest unit."""
-    for unit, size in _SHOWN:
-        if span_ms >= size:
-            return f"{span_ms // size} {unit}"
-    return f"{span_ms} ms"
 
 
 def moment(text: str, field: str, now_ms: int) -> int:
@@ -38,7 +31,7 @@ def moment(text: str, field: str, now_ms: int) -> int:
     if _MS.fullmatch(text):
         return int(text)
     with contextlib.suppress(Invalid):
-        return now_ms - parse_span(text)
+        return now_ms - parse_span(text, field)
     try:
         said = datetime.fromisoformat(text)
     except ValueError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.duties import DUTIES, Orders
 from actors.duties.duty import Duty
-from metaray.cli.spans import shown_span
+from jobs.words import span
 from state_machines.settings import SETTINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -19,7 +19,7 @@ def test_every_duty_is_in_the_table_with_its_interval_its_setting_and_its_deadli
     wanted = [
         (
             each.name,
-            shown_span(SETTINGS[each.interval].default),
+            span(SETTINGS[each.interval].default),
             each.interval,
             f"{each.deadline_seconds:.0f}",
         )

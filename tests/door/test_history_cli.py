@@ -192,6 +192,7 @@ def test_status_of_a_directory_needs_no_cluster(told: Path, tmp_path: Path) -> N
         (["audit", "--limit", "100001"], "limit: 100001"),
         (["audit", "--group", "mqtt-0"], "group: 'mqtt-0' is not in this history"),
         (["audit", "--since", "yesterday"], "since: 10m"),
+        (["audit", "--since", "999999999999d"], "since: 10m"),
         (["audit", "--since", "2000", "--until", "1000"], "until: 1000 is before"),
         (["audit", "--since", "999999999999d"], "since: -86"),
         (["audit", "--until", "999999999999d"], "until: -86"),

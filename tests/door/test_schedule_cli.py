@@ -28,7 +28,8 @@ def run(*arguments: str) -> Result:
     ("words", "said"),
     [
         (["--job", "nope", "--every", "1h"], "NotFound: job: there is no 'nope'"),
-        (["--job", "lag", "--every", "soon"], "Invalid: for: a whole number with"),
+        (["--job", "lag", "--every", "soon"], "Invalid: every: a positive number with"),
+        (["--job", "lag", "--every", "1h", "--timeout", "0s"], "Invalid: timeout: a positive"),
         (["--job", "lag", "--every", "1h", "--set", "a=1"], "Invalid: a: no job here has such"),
         (["--job", "lag", "--every", "1h", "--set", "a"], "Invalid: set: NAME=VALUE is wanted"),
     ],
