@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from metaray.cli.tree import Tree
+from metaray.cli.values import to_json
 from state_machines.errors import MetarayError
 
 P = ParamSpec("P")
@@ -85,18 +86,13 @@ def cell(text: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Plain values on standard output, bytes as text where they are text and hex where not."""
+    """Plain values on standard output, bytes as `values.to_json` says them."""
     json.dump(value, sys.stdout, indent=2, default=_plain)
     sys.stdout.write("\n")
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return str(value)
+    return to_json(value) if isinstance(value, bytes) else str(value)
 
 
 def who() -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from metaray.cli import show
 from metaray.cli.app import (
     Address,
     Data,
@@ -17,12 +19,15 @@ from metaray.cli.app import (
     app,
     cell,
     console,
+    errors,
     explained,
     print_json,
 )
 from metaray.cli.door import connect_sync
+from metaray.cli.values import to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid, NotFound
+from state_machines.metadata.kv import RangeKv
 from state_machines.mqtt.session import ListSessions
 from state_machines.names import DEFAULT_TENANT
 from state_machines.offset.offset import ListOffsets
@@ -48,7 +53,7 @@ def kv_get(
     if entry is None:
         raise NotFound(f"key: {key!r} is not there")
     if as_json:
-        print_json(asdict(entry))
+        print_json(to_json(entry))
     else:
         sys.stdout.buffer.write(entry.value + b"\n")
 
@@ -102,19 +107,13 @@ def kv_ls(
     as_json: Json = False,
 ) -> None:
     """List the keys that begin with a prefix."""
-    with connect_sync(address, data=data) as client:
-        page = client.list_keys(prefix, limit=limit, tenant=tenant)
-    if as_json:
-        print_json([asdict(entry) for entry in page.entries])
-        return
+    rows, note = _rows(RangeKv(tenant=tenant, prefix=prefix, limit=limit), address, data)
     table = Table("key", "value")
     table.add_column("revision", justify="right")
-    for entry in page.entries:
+    for entry in rows:
         text = entry.value[:60].decode(errors="replace")
         table.add_row(cell(entry.key), cell(text), str(entry.revision))
-    console.print(table)
-    if page.next:
-        console.print(f"[dim]and more; --limit is {limit}[/]")
+    _print(rows, table, note, as_json=as_json)
 
 
 @app.command()
@@ -128,23 +127,17 @@ def offsets(
     as_json: Json = False,
 ) -> None:
     """Show committed offsets."""
-    with connect_sync(address, data=data) as client:
-        page = client.call(ListOffsets(tenant=tenant, group=group, limit=limit))
-    if as_json:
-        print_json([asdict(row) for row in page.offsets])
-        return
+    rows, note = _rows(ListOffsets(tenant=tenant, group=group, limit=limit), address, data)
     table = Table("group", "topic")
     for column in ("partition", "offset", "commits"):
         table.add_column(column, justify="right")
-    for row in page.offsets:
+    for row in rows:
         table.add_row(
             cell(row.group),
             cell(row.topic),
             *(str(number) for number in (row.partition, row.offset, row.commits)),
         )
-    console.print(table)
-    if page.next:
-        console.print(f"[dim]and more; --limit is {limit}[/]")
+    _print(rows, table, note, as_json=as_json)
 
 
 @app.command()
@@ -158,15 +151,11 @@ def sessions(
     as_json: Json = False,
 ) -> None:
     """Show MQTT sessions."""
-    with connect_sync(address, data=data) as client:
-        page = client.call(ListSessions(tenant=tenant, starts=starts, limit=limit))
-    if as_json:
-        print_json([asdict(row) for row in page.sessions])
-        return
+    rows, note = _rows(ListSessions(tenant=tenant, starts=starts, limit=limit), address, data)
     table = Table("client id", "broker", "state")
     for column in ("epoch", "expiry s"):
         table.add_column(column, justify="right")
-    for row in page.sessions:
+    for row in rows:
         table.add_row(
             cell(row.client_id),
             cell(row.broker),
@@ -174,6 +163,23 @@ def sessions(
             str(row.epoch),
             str(row.expiry_s),
         )
-    console.print(table)
-    if page.next:
-        console.print(f"[dim]and more; --limit is {limit}[/]")
+    _print(rows, table, note, as_json=as_json)
+
+
+def _rows(asked: Any, address: str | None, data: Path) -> tuple[Sequence[Any], str]:
+    """As many rows as are asked for, of however many pages, and what to say if there are more."""
+    with connect_sync(address, data=data) as client:
+        page = show.whole(asked, client.call(asked), client.call, errors, upto=asked.limit)
+    found = getattr(page, show.rows_of(page))
+    rows = found[: asked.limit]  # a page may have a row of each group, however few are asked for
+    more = page.next or len(found) > len(rows)
+    return rows, f"[dim]and more; --limit is {asked.limit}[/]" if more else ""
+
+
+def _print(rows: Sequence[Any], table: Table, note: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(to_json(rows))
+    else:
+        console.print(table)
+    if note:
+        (errors if as_json else console).print(note)

@@ -26,14 +26,23 @@ from state_machines.errors import NotFound
 UNBOUNDED: Final = 1_000_000  #: columns: what a table would like to have
 
 
-def whole(asked: Any, page: Any, ask: Callable[[Any], Any], notes: Console) -> Any:
-    """All pages as one, asked for one after the other."""
-    rows = _rows_of(page)
+def rows_of(page: Any) -> str:
+    """The name of a page's rows: what it has first (`op.join_pages`)."""
+    return dataclasses.fields(page)[0].name
+
+
+def whole(
+    asked: Any, page: Any, ask: Callable[[Any], Any], notes: Console, upto: int | None = None
+) -> Any:
+    """All pages as one, asked for one after the other; if so many rows are enough (`upto`), the
+    pages that have them."""
+    rows = rows_of(page)
     parts = [*getattr(page, rows)]
     with notes.status("") as status:
-        while page.next:
+        while page.next and (upto is None or len(parts) < upto):
             status.update(f"{len(parts):,} {rows} …")
-            page = ask(dataclasses.replace(asked, after=page.next))
+            limit = asked.limit if upto is None else upto - len(parts)
+            page = ask(dataclasses.replace(asked, after=page.next, limit=limit))
             parts += getattr(page, rows)
     return dataclasses.replace(page, **{rows: tuple(parts)})
 
@@ -65,7 +74,7 @@ def _outcomes(value: Any) -> Iterable[Outcome]:
 
 def _show(operation: Operation, asked: Any, value: Any) -> None:
     if registry.is_paged(operation.cls):
-        _rows(getattr(value, _rows_of(value)))
+        _rows(getattr(value, rows_of(value)))
         if value.next:
             console.print(f"[dim]and more: --all, or --after {value.next.hex()}[/]", soft_wrap=True)
     elif isinstance(value, tuple):
@@ -76,11 +85,6 @@ def _show(operation: Operation, asked: Any, value: Any) -> None:
         _record(value)
     else:
         console.print(cell(text_of(value)), highlight=False, soft_wrap=True)
-
-
-def _rows_of(page: Any) -> str:
-    """The name of a page's rows: what it has first (`op.join_pages`)."""
-    return dataclasses.fields(page)[0].name
 
 
 def _rows(rows: Sequence[Any], items: Sequence[Any] = ()) -> None:

@@ -12,6 +12,7 @@ from metaray.cli import data, entities, watch
 from metaray.client import Change
 from state_machines import op
 from state_machines.errors import Invalid
+from state_machines.metadata.kv import GetKv, KvEntry
 from state_machines.tables import Table
 from tests.entities.group import Group
 from tests.machine.operations import KINDS
@@ -39,6 +40,11 @@ class InMemory:
             raise Invalid("group: name one")
         group = self.groups[name]
         return (group.ask if op.is_query(kind) else group.run)(operation)
+
+    def get(self, key: str, *, tenant: str) -> KvEntry | None:
+        """A key's value, as `BlockingClient.get` reads it."""
+        found: KvEntry | None = self.call(GetKv(key=key, tenant=tenant))
+        return found
 
 
 class Watching:

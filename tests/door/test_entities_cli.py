@@ -28,8 +28,8 @@ from state_machines.batch import Batch, Outcome
 from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.kv import PutKv
 from state_machines.metadata.node import Address, Node
-from state_machines.mqtt.session import SaveSessions, SessionItem
-from state_machines.offset.offset import CommitOffsets
+from state_machines.mqtt.session import OpenSession, SaveSessions, SessionItem
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from tests.door.in_memory import InMemory, instead
 from tests.machine import operations
 
@@ -246,6 +246,32 @@ class TestAgainstGroups:
         assert everything["next"] == ""
         assert len(memory.asked) - before == 3
         assert "and more" not in shown(*page, "--all")
+
+    def test_short_lists_follow_pages_up_to_their_limit_and_say_if_there_is_more(
+        self, memory: InMemory
+    ) -> None:
+        for number in range(7):  # two fill a page of 1 MiB
+            memory.call(PutKv(key=f"k{number}", value=b"x" * 600_000))
+            memory.call(OpenSession(client_id=f"c{number}", broker="b"))
+            memory.call(CommitOffsets.of([OffsetCommit("g", f"t{number}", 0, 5)]))
+        for words in (("kv", "ls"), ("offsets",), ("sessions",)):
+            result = run(*words, "--limit", "6", "--json")
+            assert result.exit_code == 0, result.output
+            assert len(json.loads(result.stdout)) == 6
+            assert result.stderr == "and more; --limit is 6\n"
+            assert shown(*words, "--limit", "6").endswith("\nand more; --limit is 6\n")
+            result = run(*words, "--limit", "7", "--json")
+            assert (len(json.loads(result.stdout)), result.stderr) == (7, "")
+            assert "and more" not in shown(*words, "--limit", "7")
+
+    def test_bytes_of_a_short_list_are_said_as_everywhere(self, memory: InMemory) -> None:
+        for key, value in (("a", b"\xff\x00"), ("b", b"ff00")):
+            memory.call(PutKv(key=key, value=value))
+        listed = json.loads(shown("kv", "ls", "--json"))
+        assert [each["value"] for each in listed] == ["hex:ff00", "ff00"]
+        assert listed == json.loads(shown("metadata", "kv", "range", "--json"))["entries"]
+        assert listed == [json.loads(shown("kv", "get", key, "--json")) for key in ("a", "b")]
+        assert shown("kv", "get", "b") == "ff00\n", "without --json the bytes themselves"
 
     def test_a_list_of_objects_is_json_a_file_or_the_options_of_one(
         self, memory: InMemory, tmp_path: Path
