@@ -19,10 +19,10 @@ import re
 import sys
 import types
 import typing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from jobs.words import moment, span
 from state_machines.errors import Invalid
 from state_machines.limits import REQUEST_BYTES_MAX
 
@@ -33,8 +33,14 @@ DIGITS_MAX: Final = 20  #: of a number: 64 bits have 19, and a sign
 TOKENS: Final = ("after", "next")  #: where a page goes on: bytes that are always said in hex
 
 CELL_MAX: Final = 200  #: characters of one value in a table
-TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time, not a duration
-TIMES_TO_MS: Final = 253_402_300_800_000  #: the year 10000
+TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time (1973)
+DURATIONS: Final = frozenset(
+    {
+        *("age_ms", "every_ms", "for_ms", "grace_ms", "lease_ms", "remaining_ms", "retention_ms"),
+        *("step_ms", "timeout_ms", "ttl_ms", "wait_ms"),
+    }
+)
+"""The fields that say how long; every other `_ms` says when, in Unix milliseconds."""
 
 _NUMBER: Final = re.compile(rf"[+-]?\d{{1,{DIGITS_MAX}}}", re.ASCII)
 
@@ -156,8 +162,10 @@ def text_of(value: Any, name: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        if name.endswith("_ms") and TIMES_FROM_MS <= value < TIMES_TO_MS:
-            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        if name in DURATIONS:
+            return span(value) if value > 0 else str(value)  # -1 may be for ever
+        if name.endswith("_ms") and value >= TIMES_FROM_MS:
+            return moment(value)
         return str(value)
     said = value if isinstance(value, str) else to_json(value, name)
     said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)

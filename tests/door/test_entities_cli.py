@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from state_machines.metadata.kv import PutKv
 from state_machines.metadata.node import Address, Node
 from state_machines.mqtt.session import OpenSession, SaveSessions, SessionItem
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from state_machines.tables import TABLES
 from tests.door.in_memory import InMemory, instead
 from tests.machine import operations
 
@@ -421,6 +423,45 @@ def test_a_wide_row_is_shown_as_a_record(monkeypatch: pytest.MonkeyPatch) -> Non
             show.reply(get, get.cls(), page, as_json=False)
         assert "".join(taken.get().split()).count("n" * 50) == 1
         assert (len(taken.get().splitlines()) > 5) is records
+
+
+# -- milliseconds -------------------------------------------------------------------------------
+
+MOMENTS = {
+    *("at_ms", "begun_ms", "bound_ms", "changed_ms", "claimed_until_ms", "commit_ms"),
+    *("connected_ms", "created_ms", "deadline_ms", "disconnected_ms", "due_ms", "end_ms"),
+    *("expires_ms", "fired_ms", "first_commit_ms", "granted_ms", "heartbeat_ms", "joined_ms"),
+    *("keep_ms", "last_begun_ms", "last_commit_ms", "last_ended_ms", "next_due_ms", "next_ms"),
+    *("now_ms", "oldest_ms", "registered_ms", "since_ms", "start_ms", "stored_ms"),
+    *("subscribed_ms", "until_ms", "updated_ms"),
+}
+
+
+def test_every_field_of_milliseconds_is_known_to_say_when_or_how_long() -> None:
+    said = (ROOT / "proto" / "entities.proto").read_text(encoding="utf-8")
+    kept = {field.name for each in TABLES.values() for field in dataclasses.fields(each.row)}
+    found = {*re.findall(r" (\w+_ms) = ", said), *(name for name in kept if name.endswith("_ms"))}
+    assert found - MOMENTS == values.DURATIONS
+    assert found >= MOMENTS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("age_ms", 3_650 * 86_400_000, "3,650 d"),
+        ("step_ms", 10_000, "10 s"),
+        ("retention_ms", -1, "-1"),
+        ("wait_ms", 0, "0"),
+        ("until_ms", 1_700_000_000_000, "2023-11-14 22:13:20"),
+        ("until_ms", 0, "0"),
+        ("until_ms", 2**62, f"{2**62} ms"),
+        ("offset", 1_700_000_000_000, "1700000000000"),
+    ],
+)
+def test_a_duration_is_shown_as_a_span_and_a_moment_as_a_date(
+    name: str, value: int, text: str
+) -> None:
+    assert values.text_of(value, name) == text
 
 
 # -- outcomes -----------------------------------------------------------------------------------
