@@ -5,9 +5,11 @@ It brings Ray, which takes a second that `metaray --help` and mistyped commands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from state_machines.errors import NotFound
 
 if TYPE_CHECKING:
     from actors.config import ClusterConfig
@@ -27,6 +29,15 @@ def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
     from metaray import client
 
     return client.connect_sync(address, data=data)
+
+
+def known_group(name: str, groups: Sequence[str]) -> str:
+    """The name of one of these groups. Raises NotFound for another, for which a call would wait
+    until its deadline: it may be about to come."""
+    if name not in groups:
+        known = ", ".join(groups) or "none"
+        raise NotFound(f"raft_group: there is no group {name[:80]!r}; there are {known}")
+    return name
 
 
 def join_cluster(address: str | None, data: Path) -> None:

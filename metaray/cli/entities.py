@@ -27,7 +27,7 @@ from rich.markup import escape
 
 from metaray.cli import show, values
 from metaray.cli.app import Address, Data, Json, errors, explained
-from metaray.cli.door import connect_sync
+from metaray.cli.door import connect_sync, known_group
 from metaray.contract import registry
 from metaray.contract.registry import Field, Operation
 from metaray.where import DEFAULT_DATA
@@ -190,10 +190,10 @@ class Leaf:
         """Ask the group, and show what it says."""
         asked = self.made(given)
         common = {name.removeprefix(COMMON): each for name, each in given.items()}
-        options = {"group": common["raft_group"]} if common["raft_group"] else {}
-        if common.get("stale"):
-            options["stale"] = True
+        options: dict[str, Any] = {"stale": True} if common.get("stale") else {}
         with connect_sync(common["address"], data=common["data"]) as client:
+            if common["raft_group"]:
+                options["group"] = known_group(common["raft_group"], client.groups())
             reply = client.call(asked, **options)
             if common.get("all"):
                 reply = show.whole(asked, reply, lambda each: client.call(each, **options), errors)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import typing
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from actors.wanted import has_tenant, internal
 from metaray.cli.app import Address, Data, Json, app, console, explained, printable
-from metaray.cli.door import connect
+from metaray.cli.door import connect, known_group
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
+from state_machines import names
 from state_machines.errors import Invalid
+from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.tables import TABLES, Table
 
 INTERRUPTED = 130  #: the status of a command that was ended from the keyboard
@@ -47,17 +52,21 @@ def watch(
     if count < 0:
         raise Invalid(f"count: {count} is negative")
     watched = TABLES[table]
-    if tenant is not None and watched.key[0] != "tenant":
-        raise Invalid(f"tenant: rows of {table} have none")
+    _check(watched, tenant, prefix)
     client = connect(address, data)
 
     async def follow() -> None:
         left = count
         async with client:
-            changes = client.watch(watched, from_revision=from_revision, group=raft_group)
+            group = _group(watched, raft_group, client.groups())
+            changes = client.watch(
+                watched,
+                from_revision=from_revision,
+                group=group,
+                tenant=tenant or "",
+                prefix=prefix,
+            )
             async for change in changes:
-                if not _wanted(watched, change.key, tenant, prefix):
-                    continue
                 _print(watched, change, as_json=as_json)
                 left -= 1
                 if left == 0:
@@ -69,12 +78,23 @@ def watch(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _wanted(table: Table[Any], key: tuple[Any, ...], tenant: str | None, prefix: str) -> bool:
-    """Whether a row is of the tenant, and its key goes on behind the tenant as it should."""
-    first, *rest = key
-    if table.key[0] == "tenant":
-        return tenant in (None, first) and str(rest[0] if rest else "").startswith(prefix)
-    return str(first).startswith(prefix)
+def _check(table: Table[Any], tenant: str | None, prefix: str) -> None:
+    """Raise Invalid for a part of a table in which no row can be."""
+    if tenant is not None:
+        names.name(tenant, "tenant")
+        if not has_tenant(table.name):
+            raise Invalid(f"tenant: rows of {table.name} have none")
+    names.name(prefix, "prefix", MQTT_STRING_BYTES_MAX, empty=True)
+    at, hints = int(has_tenant(table.name)), typing.get_type_hints(table.row)
+    if prefix and [hints[each] for each in table.key[at : at + 1]] != [str]:
+        raise Invalid(f"prefix: keys of {table.name} have no text that could begin so")
+
+
+def _group(table: Table[Any], named: str, groups: Sequence[str]) -> str:
+    """The group to ask. Raises Invalid where each has such a table, NotFound."""
+    if not named and internal(table.name):
+        raise Invalid(f"raft_group: name one, each has its {table.name}: {', '.join(groups)}")
+    return known_group(named or f"{table.name.partition('.')[0]}-0", groups)
 
 
 def _print(table: Table[Any], change: Any, *, as_json: bool) -> None:

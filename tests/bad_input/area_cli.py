@@ -24,7 +24,7 @@ from metaray.contract import registry
 from state_machines import op
 from state_machines.errors import Invalid
 from state_machines.limits import VALUE_BYTES_MAX
-from state_machines.metadata.kv import DeleteKv, GetKv, PutKv, RangeKv
+from state_machines.metadata.kv import DeleteKv, GetKv, PutKv
 from state_machines.mqtt.session import OpenSession
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from tests.bad_input import values
@@ -99,8 +99,8 @@ class Client:
     def delete(self, key: str, **fields: Any) -> Any:
         return self.call(DeleteKv(key=key, **fields))
 
-    def list_keys(self, prefix: str, **fields: Any) -> Any:
-        return self.call(RangeKv(prefix=prefix, **fields))
+    def groups(self) -> tuple[str, ...]:
+        return tuple([f"{kind}-0" for kind in groups()])
 
 
 def over_memory(*_: object, **__: object) -> Client:

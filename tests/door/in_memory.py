@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from actors.wanted import Wanted
 from metaray.cli import data, entities, watch
 from metaray.client import Change
 from state_machines import op
@@ -22,7 +23,7 @@ class InMemory:
     """`connect_sync` over one group a kind. Remembers what it was asked, and how."""
 
     def __init__(self) -> None:
-        self.groups = {f"{kind}-0": Group(kind) for kind in KINDS}
+        self.machines = {f"{kind}-0": Group(kind) for kind in KINDS}
         self.asked: list[tuple[Any, dict[str, Any]]] = []
 
     def __enter__(self) -> InMemory:
@@ -31,14 +32,18 @@ class InMemory:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def groups(self) -> Sequence[str]:
+        """The groups, by name."""
+        return tuple(self.machines)
+
     def call(self, operation: Any, **terms: Any) -> Any:
         """One operation, as `BlockingClient.call` takes it."""
         self.asked.append((operation, terms))
         kind: Any = type(operation)
         name = terms.get("group") or f"{op.kind(kind)}-0"
-        if name not in self.groups:
+        if name not in self.machines:
             raise Invalid("group: name one")
-        group = self.groups[name]
+        group = self.machines[name]
         return (group.ask if op.is_query(kind) else group.run)(operation)
 
     def get(self, key: str, *, tenant: str) -> KvEntry | None:
@@ -60,11 +65,17 @@ class Watching:
     async def __aexit__(self, *_: object) -> None:
         pass
 
+    def groups(self) -> Sequence[str]:
+        """The groups, by name."""
+        return ("metadata-0", "mqtt-0", "mqtt-1")
+
     async def watch(self, table: Table[Any], **terms: Any) -> AsyncIterator[Change[Any]]:
         """As `Client.watch`, but that it ends."""
         self.asked = {"table": table.name, **terms}
+        wanted = Wanted.of_table(table.name, terms["tenant"], terms["prefix"])
         for each in self.changes:
-            yield each
+            if wanted.takes(table.name, each.key):
+                yield each
         raise KeyboardInterrupt
 
 

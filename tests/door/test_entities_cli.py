@@ -346,6 +346,15 @@ class TestAgainstGroups:
         assert "Invalid: group: name one" in refused(*own, *ranges)
         assert shown(*own, *ranges, "--raft-group", "mqtt-0") == ""
 
+    def test_a_group_that_is_not_there_is_said_at_once_and_not_asked(
+        self, memory: InMemory
+    ) -> None:
+        assert refused("metadata", "kv", "range", "--raft-group", "metadata-7") == (
+            "NotFound: raft_group: there is no group 'metadata-7'; "
+            f"there are {', '.join(memory.groups())}\n"
+        )
+        assert memory.asked == []
+
     def test_bad_input_is_one_line_and_nothing_is_asked(
         self, memory: InMemory, tmp_path: Path
     ) -> None:

@@ -40,7 +40,13 @@ def test_a_line_a_change_until_it_is_interrupted(watching: Watching) -> None:
         "7 default b\\n[red] partitions=1 created_ms=9",
         "8 default a/1 deleted",
     ]
-    assert watching.asked == {"table": "mqtt.topic", "from_revision": None, "group": ""}
+    assert watching.asked == {
+        "table": "mqtt.topic",
+        "from_revision": None,
+        "group": "mqtt-0",
+        "tenant": "",
+        "prefix": "",
+    }
 
 
 def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
@@ -63,7 +69,13 @@ def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
         },
     }
     assert (last["revision"], last["row"]) == (8, None)
-    assert watching.asked == {"table": "mqtt.topic", "from_revision": 4, "group": "mqtt-1"}
+    assert watching.asked == {
+        "table": "mqtt.topic",
+        "from_revision": 4,
+        "group": "mqtt-1",
+        "tenant": "default",
+        "prefix": "a/",
+    }, "the replica leaves out what is not wanted"
 
 
 @pytest.mark.parametrize(
@@ -71,11 +83,26 @@ def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
     [
         (("mqtt.nothing",), "Invalid: table: 'mqtt.nothing' is not one of "),
         (("metadata.node", "--tenant", "t"), "Invalid: tenant: rows of metadata.node have none"),
+        (("mqtt.topic", "--tenant", ""), "Invalid: tenant: empty"),
+        (("mqtt.topic", "--prefix", "a\udcff"), "Invalid: prefix: not UTF-8"),
+        (("group.lease", "--prefix", "7"), "Invalid: prefix: keys of group.lease have no text"),
+        (("mqtt.session_tally", "--prefix", "a"), "Invalid: prefix: keys of mqtt.session_tally"),
         (("mqtt.topic", "--count", "-1"), "Invalid: count: -1 is negative"),
+        (
+            ("group.lease",),
+            "Invalid: raft_group: name one, each has its group.lease: metadata-0, mqtt-0, mqtt-1\n",
+        ),
+        (
+            ("mqtt.topic", "--raft-group", "mqtt-7"),
+            "NotFound: raft_group: there is no group 'mqtt-7'; there are metadata-0, mqtt-0, ",
+        ),
+        (("offset.group",), "NotFound: raft_group: there is no group 'offset-0'; there are "),
     ],
 )
-def test_what_cannot_be_watched(arguments: tuple[str, ...], said: str) -> None:
-    result = run(*arguments)
+def test_what_cannot_be_watched(watching: Watching, arguments: tuple[str, ...], said: str) -> None:
+    with instead(watching):
+        result = run(*arguments)
+    assert watching.asked == {}
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith(said)
