@@ -152,7 +152,7 @@ class NodeCache:
 
     async def watch(self, request: bytes) -> bytes:
         """An encoded `api.WatchRequest` of one table, and at most one part of it. Overflow: its
-        revision is behind what is kept here; the group may have it yet."""
+        revision is behind what is kept here, or the slice went meanwhile; the group may have it."""
         return await self._answered(self._watch, request, api.WatchRequest)
 
     async def _answered(self, method: Any, request: bytes, kind: Any) -> bytes:
@@ -210,13 +210,17 @@ class NodeCache:
         if stream is None:
             raise NotFound(f"group: {request.group[:80]!r} has no {wanted.tables[0]}")
         await stream.begun()
-        since = stream.shares[found.tenant].since if not found.gone else request.from_revision + 1
-        if not request.now and request.from_revision < since:
+        if found.gone:
+            raise _behind(request)
+        if not request.now and request.from_revision < stream.shares[found.tenant].since:
             raise _behind(request)
         try:
-            return await stream.history.watch(request, limit_ms * 3 // 4)
+            reply = await stream.history.watch(request, limit_ms * 3 // 4)
         except Compacted:
             raise _behind(request) from None
+        if found.gone:  # the stream may have gone on without it
+            raise _behind(request)
+        return reply
 
     def _seen(self, request: api.CacheRequest) -> dict[str, int]:
         """What has to be heard before the answer, by group."""

@@ -268,6 +268,34 @@ async def test_who_is_behind_what_is_kept_is_told_and_not_left_out() -> None:
         assert (await reader.watch(pairs, group.index - 1)).revision == group.index
 
 
+@pytest.mark.parametrize("turns", range(0, 60, 4))
+def test_who_listens_to_what_is_let_go_of_misses_nothing(turns: int) -> None:
+    """The others of the table go on being followed, past what changed in the part that went."""
+
+    @in_virtual_time
+    async def story() -> None:
+        group, pairs = Kept(), Wanted.of_table(KV.name, "t")
+        async with keeping(group) as reader:
+            begin = group.index
+            others = asyncio.create_task(reader.all("u"))
+            listening = asyncio.create_task(reader.watch(pairs, begin))
+            for turn in range(60):
+                await asyncio.sleep(0)
+                if turn == turns:
+                    reader.cache._drop(reader.cache._slices[KV.name, "t"])
+                if turn in (20, 40):
+                    group.does(put("a", tenant="t" if turn == 40 else "u"))
+            await others
+            group.does(put("b", tenant="u"))
+            try:
+                told = await listening
+            except Overflow:
+                told = await group.poll(GROUP, pairs, begin)
+            assert [msgpack.unpackb(each.key) for each in told.changes] == [["t", "a"]]
+
+    story()
+
+
 @in_virtual_time
 async def test_what_nobody_asked_for_the_longest_goes_first() -> None:
     group = Kept()

@@ -10,6 +10,7 @@ CORE: Final = "state_machines.raft.core"
 PENDING: Final = "actors.pending"
 WATCHES: Final = "actors.watches"
 STREAM: Final = "actors.cache_stream"
+NODE_CACHE: Final = "actors.node_cache"
 
 READS: Final = (
     Mutant(
@@ -193,6 +194,13 @@ READS: Final = (
         "                self.reloads += 1\n"
         "                self.history.restart((await self._source.poll(\n"
         "                    self.group, self._wanted(), None)).revision)",
+    ),
+    Mutant(
+        "a-listener-is-not-told-that-its-part-went",
+        "design 5.18",
+        NODE_CACHE,
+        "        if found.gone:  # the stream may have gone on without it\n",
+        "        if not found:\n",
     ),
     Mutant(
         "reads-after-a-snapshot-are-of-before",
