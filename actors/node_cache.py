@@ -111,6 +111,7 @@ class NodeCache:
         self._slices: dict[tuple[str, str], _Slice] = {}  # the one asked for last is the last
         self._refused: dict[tuple[str, str], float] = {}  # until when
         self._ending: dict[asyncio.Task[None], None] = {}
+        self._closed = False
 
     @property
     def size(self) -> int:
@@ -139,7 +140,8 @@ class NodeCache:
         }
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Follow nothing any more. Whoever reads is told NoQuorum, at once."""
+        self._closed = True
         for each in tuple(self._slices.values()):
             self._drop(each)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -239,6 +241,8 @@ class NodeCache:
 
     def _slice(self, table: str, tenant: str) -> _Slice:
         """The slice of a table that a tenant is in, from now on the one asked for last."""
+        if self._closed:
+            raise NoQuorum("the cache is closed")
         groups = self._groups(table.partition(".")[0])
         if not groups:
             raise NoQuorum(f"there is no group that has {table}")

@@ -26,7 +26,7 @@ from actors.feed import Feed
 from actors.node_cache import NodeCache
 from actors.wanted import Part, Wanted, of_kind
 from metaray.watching import Change, Groups, Progress, stream
-from state_machines.errors import Invalid, Unavailable
+from state_machines.errors import Invalid, NoQuorum, Unavailable
 from state_machines.limits import INT_MAX
 from state_machines.tables import Table
 from state_machines.wire import api_pb2 as api
@@ -73,6 +73,7 @@ class Door:
         self._own: NodeCache | None = None
         self._not_before = 0.0
         self._finding = asyncio.Lock()
+        self._closed = False
 
     async def read(self, request: api.CacheRequest) -> api.Reply:
         """A row or a page. Raises the refusal, or NoQuorum at the deadline."""
@@ -98,7 +99,8 @@ class Door:
             return await self.caller.poll(group, wanted, from_revision, stale=True, limit=limit)
 
     async def close(self) -> None:
-        """Let go of the caches; the node's goes on."""
+        """Let go of the caches; the node's goes on. Whoever reads is told NoQuorum."""
+        self._closed = True
         for each in (self._node, self._own):
             if each is not None:
                 await each.close()
@@ -115,9 +117,14 @@ class Door:
                 await self._lose(node, error)
                 node = None
         if node is None:
+            if self._closed:
+                raise NoQuorum("the client is closed")
             if self._own is None:
                 self._own = NodeCache(self.caller, lambda kind: of_kind(self.groups.groups(), kind))
-            answer = await getattr(self._own, method)(data)
+            own = self._own
+            answer = await getattr(own, method)(data)
+            if own is not self._own:  # it was closed meanwhile, for the node's
+                return await self._ask(method, request)
         reply = api.Reply.FromString(answer)
         if reply.code != api.OK:
             raise error_of(reply)
@@ -126,7 +133,7 @@ class Door:
     async def _reach(self) -> Cache | None:
         loop = asyncio.get_running_loop()
         async with self._finding:
-            if self._node is None and loop.time() >= self._not_before:
+            if self._node is None and loop.time() >= self._not_before and not self._closed:
                 self._not_before = loop.time() + AGAIN_SECONDS
                 try:
                     self._node = await asyncio.wait_for(self._find(), FIND_SECONDS)

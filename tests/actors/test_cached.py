@@ -63,7 +63,10 @@ class Node:
         await cache.close()
 
     async def read(self, request: bytes) -> bytes:
-        return await self._alive().read(request)
+        cache = self._alive()
+        answer = await cache.read(request)
+        self._alive()
+        return answer
 
     async def watch(self, request: bytes) -> bytes:
         cache = self._alive()
@@ -164,6 +167,39 @@ async def test_without_a_cache_of_the_node_a_process_keeps_its_own() -> None:
         assert node.found == 2
         assert node.cache is not None
         assert node.cache.status()["rows"] == 1
+
+
+@in_virtual_time
+async def test_who_reads_here_when_the_cache_of_the_node_comes_is_answered_by_it() -> None:
+    group = Kept()
+    group.does(put("a"))
+    group.open.clear()
+    async with standing(group, there=False) as (node, door):
+        reading = asyncio.create_task(pairs(door).get("a"))
+        await asyncio.sleep(AGAIN_SECONDS)
+        node.start()
+        other = asyncio.create_task(pairs(door).get("a"))
+        await settled()
+        group.open.set()
+        assert await reading == await other == Kv("t", "a", b"v", group.index)
+        assert (door.lost, group.under_way) == (0, 1)
+
+
+@in_virtual_time
+async def test_who_reads_when_the_client_is_closed_is_told_and_nothing_is_kept_for_it() -> None:
+    for there in (True, False):
+        group = Kept()
+        group.open.clear()
+        async with standing(group, there=there) as (node, door):
+            reading = asyncio.create_task(pairs(door).get("a"))
+            await settled()
+            await door.close()
+            if there:
+                await node.end()
+            group.open.set()
+            with pytest.raises(NoQuorum, match="closed"):
+                await reading
+            assert group.under_way == 0
 
 
 @in_virtual_time

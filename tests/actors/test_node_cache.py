@@ -372,6 +372,25 @@ async def test_what_grows_too_large_is_let_go_of() -> None:
         assert group.under_way == 0, "and nothing is followed in vain"
 
 
+@in_virtual_time
+async def test_who_waits_when_it_is_closed_is_told_and_nothing_is_followed_any_more() -> None:
+    group = Kept()
+    group.does(put("a"))
+    group.open.clear()
+    async with keeping(group) as reader:
+        listening = asyncio.create_task(reader.watch(Wanted.of_table(KV.name, "t"), group.index))
+        reading = asyncio.create_task(reader.all("t"))
+        await settled()
+        await reader.cache.close()
+        group.open.set()
+        for late in (reading, reader.all("t")):
+            with pytest.raises(NoQuorum, match="the cache is closed"):
+                await late
+        with pytest.raises(Overflow):
+            await listening
+        assert (reader.cache.status()["streams"], group.under_way) == (0, 0)
+
+
 BAD_READS: tuple[tuple[dict[str, Any], type[MetarayError], str], ...] = (
     ({"table": ""}, NotFound, "there is none"),
     ({"table": "no.such"}, NotFound, "no.such"),

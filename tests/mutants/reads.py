@@ -203,6 +203,13 @@ READS: Final = (
         "        if not found:\n",
     ),
     Mutant(
+        "a-closed-cache-begins-anew",
+        "liveness",
+        NODE_CACHE,
+        "        self._closed = True\n",
+        "",
+    ),
+    Mutant(
         "reads-after-a-snapshot-are-of-before",
         "law 10",
         "actors.replica",
