@@ -233,6 +233,7 @@ def service(seat: Seat) -> Service:
             "attend": attend,
         },
         posts={"take": seat.take},
+        polls=frozenset({"watch"}),
     )
 
 

@@ -192,7 +192,7 @@ class CacheActor(NodeCache):
         self._gauge()
         if os.environ.get(DIRECT_VARIABLE) != "off":
             calls = {"read": self.read, "watch": self.watch}
-            listener = Listener(Service(calls=calls, posts={}))
+            listener = Listener(Service(calls=calls, posts={}, polls=frozenset({"watch"})))
             try:
                 self._endpoint = await listener.open(
                     f"{CACHE_PREFIX}{self._node}", ray.util.get_node_ip_address()

@@ -2,8 +2,9 @@
 
 A connection may do nothing before it has proved that it knows the secret, and has a moment to do
 so. Then its calls run side by side, as many as `CALLS_MAX`; beyond that, and while the other side
-does not read its answers, nothing more is read from it. So a connection costs a bounded amount
-whatever is at its other end.
+does not read its answers, nothing more is read from it. Long polls wait for seconds, so they count
+apart: what is beyond `POLLS_MAX` is refused, and holds up nothing. So a connection costs a bounded
+amount whatever is at its other end.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from google.protobuf.message import DecodeError
 from actors.direct import secret
 from actors.direct.frames import FrameReader, pack
 from actors.direct.secret import Endpoint
-from state_machines.errors import Invalid
+from actors.pending import refusal
+from state_machines.errors import Invalid, Overloaded
 from state_machines.wire import link_pb2 as link
 
 CALLS_MAX: Final = 1_024  #: calls of one connection under way
+POLLS_MAX: Final = 10_000  #: long polls of one connection, beside them
+POLL_AGAIN_MS: Final = 1_000  #: after which one that was refused may be tried again
 STRANGERS_MAX: Final = 64  #: connections that have not proved anything yet
 GREETING_SECONDS: Final = 5.0  #: and how long they have
 GREETING_BYTES_MAX: Final = 1_024  #: of a frame of theirs
@@ -39,6 +43,8 @@ class Service:
 
     calls: Mapping[str, Callable[[bytes], Awaitable[bytes]]]
     posts: Mapping[str, Callable[[bytes], None]]
+    polls: frozenset[str] = frozenset()
+    """Those of the calls that are long polls; they answer with an encoded `api.Reply`."""
 
 
 class Listener:
@@ -83,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._nonce = secret.nonce()
         self._waiting: deque[link.Frame] = deque()  # of one read, at most
         self._under_way: dict[asyncio.Future[bytes], int] = {}  # answer -> number of the call
+        self._polls: dict[asyncio.Future[bytes], None] = {}  # those of them that are long polls
         self._unread = False
         self._paused = False
 
@@ -131,7 +138,11 @@ class Connection(asyncio.Protocol):
     def _work(self) -> None:
         """What has come, as far as calls may be begun."""
         try:
-            while self._waiting and len(self._under_way) < CALLS_MAX and not self._unread:
+            while (
+                self._waiting
+                and len(self._under_way) - len(self._polls) < CALLS_MAX
+                and not self._unread
+            ):
                 self._take(self._waiting.popleft())
         except (Invalid, DecodeError) as error:
             self.abort(str(error))
@@ -153,9 +164,16 @@ class Connection(asyncio.Protocol):
                 raise Invalid(f"method: {frame.method[:80]!r} is not there to be posted to")
             post(frame.body)
         elif frame.kind == link.CALL:
-            call = self._listener.service.calls.get(frame.method)
+            service = self._listener.service
+            call = service.calls.get(frame.method)
             if call is None:
                 raise Invalid(f"method: {frame.method[:80]!r} is not there to be called")
+            poll = frame.method in service.polls
+            if poll and len(self._polls) >= POLLS_MAX:
+                full = Overloaded(f"{POLLS_MAX} long polls of a process wait here", POLL_AGAIN_MS)
+                body = refusal(full).SerializeToString()
+                self._write(link.Frame(kind=link.ANSWER, call=frame.call, body=body))
+                return
             begun = call(frame.body)
             # Mostly a future already: to make sure of that as asyncio does takes three calls.
             answer = begun if isinstance(begun, asyncio.Future) else asyncio.ensure_future(begun)
@@ -163,6 +181,8 @@ class Connection(asyncio.Protocol):
                 self._say(frame.call, answer)
                 return
             self._under_way[answer] = frame.call
+            if poll:
+                self._polls[answer] = None
             answer.add_done_callback(self._answer)
         else:
             raise Invalid(f"kind: {frame.kind} is nothing that a caller says")
@@ -186,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._write(link.Frame(kind=link.WELCOME, body=shown))
 
     def _answer(self, answer: asyncio.Future[bytes]) -> None:
+        self._polls.pop(answer, None)
         self._say(self._under_way.pop(answer), answer)
         if self._waiting:
             self._work()

@@ -287,6 +287,13 @@ ACTORS: Final = (
         "            self._calls.linked(seat)\n",
     ),
     Mutant(
+        "a-long-poll-counts-as-any-other-call",
+        "liveness",
+        "actors.direct.listener",
+        "                and len(self._under_way) - len(self._polls) < CALLS_MAX\n",
+        "                and len(self._under_way) < CALLS_MAX\n",
+    ),
+    Mutant(
         "a-caller-is-held-though-there-is-a-leader",
         "liveness",
         "actors.leadership",

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from actors.calls import LinkedCalls, LinkedGroups
-from actors.direct.listener import Listener
+from actors.calls import LinkedCalls, LinkedGroups, service
+from actors.direct.links import Links
+from actors.direct.listener import CALLS_MAX, Listener
 from actors.direct.secret import Endpoint
+from state_machines.metadata.kv import KV
+from state_machines.wire import api_pb2 as api
+from tests.actors.at_seat import get_request, status
 from tests.actors.direct.wire import HOST, Served
-from tests.actors.wires import eventually, in_loop
+from tests.actors.wires import Group, eventually, in_loop, running
 
 SEATS = tuple(f"metadata-0/{number}" for number in range(3))
 
@@ -38,9 +45,9 @@ async def test_a_client_has_links_to_all_seats_of_a_group_it_talks_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """When the leader dies nobody has to be asked where the others listen."""
-    service = Served().service()
+    served = Served().service()
     listeners, endpoints = await listening(
-        type(service)(calls={"propose": service.calls["echo"]}, posts={})
+        type(served)(calls={"propose": served.calls["echo"]}, posts={})
     )
     groups = LinkedGroups()
     handles = Handles(endpoints)
@@ -74,3 +81,31 @@ async def test_a_seat_that_does_not_listen_is_called_by_actor_calls(
         "attend",
     ]
     await calls.close()
+
+
+@in_loop
+async def test_however_much_a_process_watches_its_other_calls_to_the_seat_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with running(Group(tmp_path, replicas=1)) as (group, _):
+        seat = await group.leader()
+        listener = Listener(service(seat))
+        endpoint = await listener.open(seat.spec.seat, HOST)
+
+        async def ask(_: str) -> Endpoint:
+            return endpoint
+
+        links = Links(ask, Random(5))
+        link = await eventually(lambda: links.get(seat.spec.seat))
+        request = api.WatchRequest(
+            group="metadata-0",
+            tables=[KV.name],
+            from_revision=status(seat)["applied"],
+            timeout_ms=60_000,
+        )
+        watches = [link.call("watch", request.SerializeToString()) for _ in range(CALLS_MAX + 10)]
+        answer = await asyncio.wait_for(link.call("query", get_request("k")), 5)
+        assert api.Reply.FromString(answer).code == api.OK
+        assert not any(each.done() for each in watches)
+        await links.close()
+        await listener.close()

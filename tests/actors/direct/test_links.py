@@ -20,6 +20,7 @@ from actors.direct.frames import HEADER, FrameReader, pack
 from actors.direct.links import Fault, Link, LinkLost, Links, ProcessEnded
 from actors.direct.listener import CALLS_MAX, STRANGERS_MAX, Listener, Service
 from actors.direct.secret import Endpoint
+from state_machines.wire import api_pb2 as api
 from state_machines.wire import link_pb2 as link
 from tests.actors.direct.wire import (
     HOST,
@@ -414,6 +415,33 @@ async def test_calls_under_way_are_bounded() -> None:
         assert CALLS_MAX <= len(place.served.called) < CALLS_MAX + 200
         place.served.gate.set()
         assert len(await asyncio.gather(*calls)) == CALLS_MAX + 200
+
+
+@in_loop
+async def test_long_polls_hold_up_nobody_else() -> None:
+    async with connected() as place:
+        link_up, count = the_link(place), CALLS_MAX + 200
+        polls = [link_up.call("polled", b"%d" % each) for each in range(count)]
+        assert await asyncio.wait_for(link_up.call("echo", b"x"), 5) == b"x"
+        assert len(place.served.called) == count + 1
+        place.served.gate.set()
+        assert await asyncio.gather(*polls) == [b"%d" % each for each in range(count)]
+
+
+@in_loop
+async def test_long_polls_are_bounded_and_those_beyond_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_module, "POLLS_MAX", 20)
+    async with connected() as place:
+        link_up = the_link(place)
+        polls = [link_up.call("polled", b"x") for _ in range(20)]
+        refused = api.Reply.FromString(await asyncio.wait_for(link_up.call("polled", b"y"), 5))
+        assert (refused.code, refused.detail[:13]) == (api.OVERLOADED, "20 long polls")
+        assert refused.retry_after_ms > 0
+        place.served.gate.set()
+        assert await asyncio.gather(*polls) == [b"x"] * 20
+        assert await link_up.call("polled", b"z") == b"z", "there is room again"
 
 
 @in_loop

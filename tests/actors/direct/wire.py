@@ -144,8 +144,9 @@ class Served:
             raise ValueError("no such thing")
 
         return Service(
-            calls={"echo": echo, "held": held, "wrong": wrong},
+            calls={"echo": echo, "held": held, "polled": held, "wrong": wrong},
             posts={"post": self.posted.append},
+            polls=frozenset({"polled"}),
         )
 
 
