@@ -7,8 +7,8 @@
 Revisions are in order within a group; between groups there is no order, and a position is a vector
 {group: revision}. Each group has its share of the buffer. While it is full nothing more is asked
 for, so a watcher may take its time with a long past; who takes nothing from a full buffer for
-`slow_seconds` is told `Overflow`, and can go on from where he was. What goes wrong is told after
-all that came before it.
+`slow_seconds`, not one change of any group, is told `Overflow`, and can go on from where he was.
+What goes wrong is told after all that came before it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -106,6 +107,8 @@ class Feed:
         self._buffer: deque[News] = deque()
         self._arrived = asyncio.Event()
         self._error: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
+        self._taken_at = self._loop.time()
         for group, revision in positions.items():
             self.add(group, revision)
 
@@ -113,7 +116,7 @@ class Feed:
         """Watch one more group."""
         self.positions[group] = revision
         line = self._lines[group] = _Line(revision)
-        line.task = asyncio.get_running_loop().create_task(self._run(group, line))
+        line.task = self._loop.create_task(self._run(group, line))
         line.task.add_done_callback(partial(self._ended, group))
 
     async def next(self) -> News:
@@ -124,12 +127,17 @@ class Feed:
                 raise self._error
             self._arrived.clear()
             await self._arrived.wait()
+        self.taken()
         news = self._buffer.popleft()
         line = self._lines[news.group]
         line.changes -= news.count
         line.size -= news.size
         line.room.set()
         return news
+
+    def taken(self) -> None:
+        """A change was, out of what `next` gave: who takes is slow perhaps, but not stuck."""
+        self._taken_at = self._loop.time()
 
     def delivered(self, news: News) -> None:
         """All of it was dealt with: whoever resumes, resumes behind it."""
@@ -161,15 +169,18 @@ class Feed:
 
     async def _wait_for_room(self, group: str, line: _Line) -> None:
         line.room.clear()
-        try:
-            await asyncio.wait_for(line.room.wait(), self._slow_seconds)
-        except TimeoutError:
-            raise Overflow(
-                f"{group}: nothing was taken from a full buffer of {line.changes} changes for "
-                f"{self._slow_seconds:.0f} s; go on from revision {line.asked}",
-                line.asked,
-                group,
-            ) from None
+        begun = self._loop.time()
+        while (until := max(begun, self._taken_at) + self._slow_seconds) > self._loop.time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await line.room.wait()
+                    return
+        raise Overflow(
+            f"{group}: nothing was taken from a full buffer of {line.changes} changes for "
+            f"{self._slow_seconds:.0f} s; go on from revision {line.asked}",
+            line.asked,
+            group,
+        )
 
     def _ended(self, group: str, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:

@@ -70,6 +70,7 @@ async def stream(
         while True:
             news = await feed.next()
             for told in news.changes:
+                feed.taken()
                 yield change_of(news.group, told)
             feed.delivered(news)
             if progress:

@@ -146,6 +146,36 @@ async def test_who_takes_nothing_for_too_long_is_told_and_can_go_on_where_he_was
 
 
 @in_virtual_time
+async def test_who_takes_of_one_group_is_not_told_that_nothing_is_taken_of_another() -> None:
+    pasts = Pasts(G0, G1)
+    for number in range(100):
+        for group in pasts.groups():
+            pasts.change(group, f"k{number}")
+    async with feeding(pasts, changes_max=20) as feed:
+        for _ in range(20):
+            feed.delivered(await feed.next())
+            await asyncio.sleep(20)
+        assert feed.positions == {G0: 100, G1: 100}
+
+
+@in_virtual_time
+async def test_who_takes_a_change_now_and_then_is_not_told_and_who_stops_is() -> None:
+    pasts = Pasts(G0)
+    for number in range(60):
+        pasts.change(G0, f"k{number}")
+    told = stream(Feed(pasts.poll, PAIRS, {G0: 0}, changes_max=10))
+    for revision in range(1, 36):
+        change = await anext(told)
+        assert change.revision == revision
+        await asyncio.sleep(10)
+    assert pasts.limits == [10] * 5, "what waits is bounded meanwhile"
+    await asyncio.sleep(25)
+    assert [(await anext(told)).revision for _ in range(15)] == list(range(36, 51))
+    with pytest.raises(Overflow, match="nothing was taken"):
+        await anext(told)
+
+
+@in_virtual_time
 async def test_a_flood_in_one_group_leaves_room_for_the_others() -> None:
     pasts = Pasts(G0, G1)
     for number in range(100):
