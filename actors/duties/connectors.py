@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.connectors import plan_connectors, plan_releases
 from state_machines.mqtt.connector_duty import (
     AssignConnectors,
@@ -19,7 +19,6 @@ from state_machines.mqtt.connector_queries import (
 from state_machines.mqtt.connectors import IDLE
 
 LIMIT = 1_000  #: connectors that one command takes back
-ROUNDS_MAX = 100  #: commands of each sort in one step; the rest waits for the next
 
 
 class Connectors(Duty):

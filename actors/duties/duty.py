@@ -26,6 +26,7 @@ CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
 DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begins anew
 PAGE = 1_000  #: rows asked for at once
 ROWS_MAX = 100_000  #: rows that one step looks at, at most
+ROUNDS_MAX = 100  #: rounds of commands for one group, tenant or broker in one step; the rest waits
 
 
 def _nobody(_: str) -> None:

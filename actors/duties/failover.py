@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.engine import plan_failover
 from state_machines.metadata.leadership import ChangeLeaders
 from state_machines.metadata.segment_queries import LeaderlessSegments
-
-ROUNDS_MAX = 100  #: commands of one step; the rest waits for the next
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import Context, Duty
+from actors.duties.duty import ROUNDS_MAX, Context, Duty
 from actors.planners.leases import GroupLeases, plan_leases
 from state_machines.lease import ExpireLeases, NextLeaseDue
-
-ROUNDS_MAX = 100  #: commands for one group in one step; the rest waits for the next
 
 
 class Leases(Duty):

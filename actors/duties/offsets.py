@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.offsets import plan_history, plan_offset_expiry
 from state_machines.metadata.config import ListConfigs
 from state_machines.offset.activity import ExpireOffsets, SilentGroups
@@ -13,8 +13,6 @@ from state_machines.offset.history import (
     ConfigureHistory,
     GetHistorySettings,
 )
-
-ROUNDS_MAX = 100  #: commands for one group in one step; the rest waits for the next
 
 
 class Offsets(Duty):

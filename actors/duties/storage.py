@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.engine import plan_gc
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.segment import FinishSegments
@@ -12,7 +12,6 @@ from state_machines.metadata.segment_queries import RemovableSegments
 from state_machines.metadata.shard import MarkedShards, SweepShards
 
 SWEEP_LIMIT = 1_000  #: segments that one command has deleted
-ROUNDS_MAX = 100  #: commands of each sort in one step; the rest waits for the next
 
 
 class Storage(Duty):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.tenants import (
     Advance,
     Purge,
@@ -21,8 +21,6 @@ from actors.planners.tenants import (
 )
 from state_machines.metadata.tenant import DELETING, ListTenants, Tenant
 from state_machines.quota import GetQuota, GroupQuota
-
-ROUNDS_MAX = 100  #: rounds of commands for one tenant in one step; the rest waits for the next
 
 log = logging.getLogger(__name__)
 

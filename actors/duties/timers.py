@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import Context, Duty
+from actors.duties.duty import ROUNDS_MAX, Context, Duty
 from actors.planners.timers import plan_timers
 from state_machines.mqtt.pulse import NextDue, Pulse
 
 PULSE_LIMIT = 1_000  #: timers fired by one command
-PULSES_MAX = 100  #: commands for one group in one step; the rest waits for the next
 
 
 class Timers(Duty):
@@ -25,7 +24,7 @@ class Timers(Duty):
 
 async def _pulse(context: Context, group: str) -> int:
     done = 0
-    for _ in range(PULSES_MAX):
+    for _ in range(ROUNDS_MAX):
         due = await context.caller.call(NextDue(), group=group)
         # failpoint: controller.before_pulse
         actions = plan_timers(due, context.clock.now_ms())

@@ -326,7 +326,7 @@ async def test_only_due_timers_of_mqtt_groups_pulse() -> None:
 
 @in_virtual_time
 async def test_one_step_pulses_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "PULSES_MAX", 5)
+    monkeypatch.setattr(timers, "ROUNDS_MAX", 5)
     fakes = Fakes(due={"mqtt-0": [1] * 12})
     controller = made(fakes)
     await controller.step()
