@@ -197,19 +197,6 @@ class DiskEngine:
         self._handles.update(self._made)
         self._made = {}
 
-    def clear(self, tables: Iterable[str]) -> None:
-        """See `engine.Engine`."""
-        self._check_writable()
-        self._drop_reader()
-        try:
-            with self._env.begin(write=True) as transaction:
-                for table in tables:
-                    if table in self._handles:
-                        transaction.drop(self._handles[table], delete=False)
-                _stamp(transaction)
-        except lmdb.Error as error:
-            raise self._fail(error) from error
-
     def tables(self) -> tuple[str, ...]:
         """See `engine.Engine`."""
         return tuple(sorted(self._handles))

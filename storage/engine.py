@@ -184,10 +184,6 @@ class Engine(Store, Protocol):
         """After `write_slices`, on the storage thread: it reads what was written from here on."""
         ...
 
-    def clear(self, tables: Iterable[str]) -> None:
-        """Empty whole tables in one transaction."""
-        ...
-
     def tables(self) -> tuple[str, ...]:
         """The tables there are, sorted."""
         ...

@@ -182,14 +182,6 @@ class MemoryEngine:
                     table.put(key, value)
         self._used = used
 
-    def clear(self, tables: Iterable[str]) -> None:
-        """See `engine.Engine`."""
-        for name in tables:
-            if name in self._tables:
-                rows = self._tables[name].rows
-                self._used -= sum(len(key) + len(value) for key, value in rows.items())
-                self._tables[name] = _Table()
-
     def tables(self) -> tuple[str, ...]:
         """See `engine.Engine`."""
         return tuple(sorted(self._tables))

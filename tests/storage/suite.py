@@ -240,15 +240,6 @@ class EngineContract:
             view.get("t", b"a")
         view.close()
 
-    def test_clear_empties_whole_tables(self, engine: Engine) -> None:
-        engine.write([("t", b"a", b"1"), ("u", b"a", b"2"), ("w", b"a", b"3")])
-        engine.clear(["t", "w", "none"])
-        assert engine.get("t", b"a") is None
-        assert list(engine.scan("u")) == [(b"a", b"2")]
-        assert engine.stats().records == 1
-        engine.write([("t", b"b", b"4")])
-        assert list(engine.scan("t")) == [(b"b", b"4")]
-
     def test_stats(self, engine: Engine) -> None:
         engine.write([("t", b"a", b"1"), ("u", b"a", b"2")])
         with engine.view():
@@ -290,10 +281,6 @@ class EngineContract:
                 else:
                     model[table][key] = value
             engine.write(changes)
-            if rng.random() < 0.1:
-                cleared = rng.choice(tables)
-                engine.clear([cleared])
-                model[cleared].clear()
             if rng.random() < 0.2:
                 engine = reopen(engine)
             table = rng.choice(tables)
