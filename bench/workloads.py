@@ -120,7 +120,7 @@ async def read(client: Client, callers: int, seconds: float, *, stale: bool) -> 
 
 async def open_sessions(client: Client, batch: int, callers: int, seconds: float) -> Sample:
     """Open MQTT sessions, or take them over, in batches. Client ids are made before."""
-    brokers = ("bench",) * batch
+    brokers, expiry_s = ("bench",) * batch, (3_600,) * batch
     client_ids = [
         [
             tuple([f"c-{number}-{part * batch + each}" for each in range(batch)])
@@ -130,6 +130,9 @@ async def open_sessions(client: Client, batch: int, callers: int, seconds: float
     ]
 
     async def call(number: int, turn: int) -> None:
-        await client.call(OpenSessions(client_ids=client_ids[number][turn % 10], brokers=brokers))
+        asked = OpenSessions(
+            client_ids=client_ids[number][turn % 10], brokers=brokers, expiry_s=expiry_s
+        )
+        await client.call(asked)
 
     return await drive(call, callers, seconds, batch)

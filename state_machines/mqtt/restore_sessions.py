@@ -2,9 +2,9 @@
 
 A restored session is disconnected, under an epoch above every one before: a broker that held it is
 fenced, and its client opens it again. The time until it ends begins anew, with `GRACE_S` at least,
-for it is not the client's doing that it was away. The same goes for its will. Its subscriptions are
-counted as they are put. Members of shared subscriptions join again, so their groups get a leader as
-they first did.
+for it is not the client's doing that it was away. The same goes for its will: one whose expiry is 0
+is there for that alone, and not resumed. Its subscriptions are counted as they are put. Members of
+shared subscriptions join again, so their groups get a leader as they first did.
 """
 
 from __future__ import annotations

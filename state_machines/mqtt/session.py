@@ -2,8 +2,9 @@
 
 Opening a session takes it over: the epoch rises and the former broker is fenced from it and all
 that hangs on it. Closing it arms its expiry and its will. It ends when it expires, at a clean
-start, at once if its expiry is 0, or when it is deleted; then everything that hangs on it goes, and
-a will that is still due fires (MQTT 5, 3.1.2.5, 3.1.2.11.2, 4.1).
+start, with its connection if its expiry is 0 (a takeover, too, closes that), or when it is deleted;
+then everything that hangs on it goes, and a will that is still due fires (MQTT 5, 3.1.2.5,
+3.1.2.11.2, 4.1).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from state_machines.removal import remover
 from state_machines.tables import Tables
 
 _PLACES: Final = packing.field_names(Session)
+_EXPIRY_S: Final = _PLACES.index("expiry_s")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
 _KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
 """What a session that is opened again keeps, or has to be asked for."""
@@ -40,8 +41,9 @@ def open_all(
 ) -> tuple[list[int], list[bool]]:
     """Open sessions, said in columns; the epoch of each, and whether it was there before.
 
-    In the usual case, a new session or one without a will that is opened again, rows are columns of
-    plain values and the tally is settled once a tenant: it is what a reconnect storm is made of.
+    In the usual case, a new session or one without a will that is opened again and goes on, rows
+    are columns of plain values and the tally is settled once a tenant: it is what a reconnect storm
+    is made of.
     """
     keys = tuple(zip(tenants, client_ids, strict=True))
     if len(set(keys)) < len(keys):  # of one that comes twice the second takes over from the first
@@ -61,7 +63,9 @@ def open_all(
     for place, (old, clean_start, last_will) in enumerate(
         zip(there, clean_starts, wills, strict=True)
     ):
-        if old is not _NONE and (clean_start or old[_EXPIRES_MS] or last_will is not None):
+        if old is not _NONE and (
+            clean_start or old[_EXPIRES_MS] or last_will is not None or not old[_EXPIRY_S]
+        ):
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
             epoch, present[place] = _open(
@@ -90,7 +94,7 @@ def _settle_usual(
     expiry_s: Sequence[int],
 ) -> None:
     """These sessions are connected now; `there` has the values of those that were there, without
-    a will or an expiry, and `_NONE` of the new ones."""
+    a will or a time at which they expire, and `_NONE` of the new ones."""
     if not keys:
         return
     tenants, client_ids = zip(*keys, strict=True)
@@ -128,7 +132,8 @@ def _open(
 ) -> tuple[int, bool]:
     """The same of one session, whatever hangs on it."""
     old = db.get(SESSIONS, tenant, client_id)
-    if old is not None and (clean_start or 0 < old.expires_ms <= at.now_ms):
+    # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
+    if old is not None and (clean_start or not old.expiry_s or 0 < old.expires_ms <= at.now_ms):
         end(db, at, old)
         old = None
     if old is not None:

@@ -230,6 +230,8 @@ def test_a_session_comes_back_disconnected_and_its_broker_is_fenced(
     assert all(each == rows["c1"].disconnected_ms + GRACE_S * 1_000 for each in dues.values())
     again = cluster.call(OpenSession(tenant="acme", client_id="c1", broker="b2", expiry_s=9))
     assert again.present
+    ended = cluster.call(OpenSession(tenant="acme", client_id="c2", broker="b2", expiry_s=9))
+    assert not ended.present, "its expiry is 0"
     assert (
         len([e for e in cluster.rows(SUBSCRIPTIONS) if (e.tenant, e.client_id) == ("acme", "c1")])
         == 2

@@ -26,7 +26,7 @@ from state_machines.mqtt.session import (
     SaveSessions,
     SessionItem,
 )
-from state_machines.mqtt.sessions import Session
+from state_machines.mqtt.sessions import Session, SessionTally
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
 from state_machines.mqtt.will import (
     CLAIM_MAX,
@@ -184,6 +184,19 @@ def test_a_batch_settles_the_wills_of_those_it_opens(
     assert group.ask(GetWill(client_id="a")) is None
     assert group.rows("mqtt.outbox") == fired
     assert group.ask(CountSessions()).sessions == 3
+
+
+def test_a_batch_resumes_what_outlives_its_connection_and_nothing_else(group: Group) -> None:
+    for client_id, expiry_s in (("lasts", 60), ("ends", 0)):
+        epoch = group.run(OpenSession(client_id=client_id, broker="b1", expiry_s=expiry_s)).epoch
+        filters = (TopicFilter(filter="a"),)
+        group.run(PutSubscriptions(client_id=client_id, epoch=epoch, filters=filters))
+    group.later(1)
+    reply = group.run(SaveSessions(sessions=items("new", "ends", "lasts", broker="b2")))
+    assert [each.present for each in reply] == [False, False, True]
+    assert [each.epoch for each in reply] == sorted({each.epoch for each in reply})
+    assert group.rows("mqtt.subscription") == 1
+    assert group.ask(CountSessions()) == SessionTally("default", 3, 3)
 
 
 def test_a_batch_over_two_groups_is_fenced_in_each_by_its_own(group: Group) -> None:

@@ -212,6 +212,25 @@ def test_a_new_connection_has_no_will_until_it_sets_one(ann: Fleet) -> None:
     assert ann.published() == []
 
 
+@pytest.mark.parametrize(("delay_s", "sent"), [(None, []), (0, [b"gone"]), (30, [b"gone"])])
+def test_a_session_that_ends_with_its_connection_is_not_resumed_by_who_takes_that_over(
+    ann: Fleet, delay_s: int | None, sent: list[bytes]
+) -> None:
+    """MQTT-3.1.2-6 and MQTT 5, 3.1.2.11.2, also where nobody has told us that it was lost."""
+    ann.connect(expiry_s=0)
+    ann.run(PutSubscriptions(client_id="ann", epoch=ann.epoch, filters=(TopicFilter(filter="t"),)))
+    if delay_s is not None:
+        ann.will(delay_s)
+    ann.now_ms += 5_000
+    assert not ann.connect(expiry_s=60, broker="b2")
+    assert ann.published() == sent
+    assert ann.ask(ListSubscriptions(client_id="ann")).subscriptions == ()
+    session = ann.ask(GetSession(client_id="ann"))
+    assert (session.created_ms, session.subscriptions) == (NOW_MS + 5_000, 0)
+    assert ann.ask(CountSessions()) == SessionTally("default", 1, 1)
+    assert ann.connect(expiry_s=60), "this one goes on"
+
+
 # -- expiry -------------------------------------------------------------------------------------
 
 

@@ -227,7 +227,8 @@ class Session:
         session, epoch = state
         broker, expiry_s, clean_start = operation.input
         assert expiry_s in (0, NEVER_S), f"a session that time ends has no model: {operation}"
-        kept = session is not None and not clean_start
+        # One that ends with its connection is never resumed.
+        kept = session is not None and session[2] != 0 and not clean_start
         fresh = (broker, True, expiry_s, session[3] if kept else ())
         if operation.unknown:
             return fresh, growing.follow(epoch)

@@ -173,7 +173,7 @@ class SessionServer(Server):
             return int(row is not None)
         if kind == "open":
             broker, expiry_s, clean_start = input
-            kept = row is not None and not clean_start
+            kept = row is not None and row[3] != 0 and not clean_start
             self.rows[key] = (broker, self.index, True, expiry_s, row[4] if kept else frozenset())
             return self.index, kept
         if row is None:

@@ -137,6 +137,21 @@ def test_a_clean_session_leaves_nothing(house: House) -> None:
     assert not house.plugin("b1").context.subscriptions
 
 
+def test_a_clean_session_is_not_resumed_by_a_connection_that_replaces_its_own(house: House) -> None:
+    first, second = house.start("b1"), house.start("b2")
+    clean = house.client("ann", first, persistent=False)
+    clean.subscribe("to/ann")
+    for broker in (first, second):
+        lasting = house.client("ann", broker)
+        assert lasting.session_present == (broker is second)
+        clean.until_lost()
+    house.client("teller", second).publish("to/ann", b"1")
+    lasting.subscribe("mark")
+    lasting.publish("mark", b"2")
+    lasting.until_received(("mark", b"2"))
+    assert lasting.payloads("to/ann") == []
+
+
 def test_a_session_follows_its_client_to_another_broker(house: House) -> None:
     first, second = house.start("b1"), house.start("b2")
     ann = house.client("ann", first)
