@@ -23,6 +23,7 @@ CLIENT: Final = "%c"  #: stands for the client id
 USERNAME: Final = "%u"  #: stands for the user's name
 ADDRESS_BYTES_MAX: Final = 64  #: IPv6 in words, a zone and a prefix length
 PATTERN_BYTES_MAX: Final = 256
+MAPPED_BITS: Final = 96  #: of an IPv6 address, before the IPv4 one that it stands for
 
 Net = IPv4Network | IPv6Network
 
@@ -160,8 +161,8 @@ def net(text: str) -> Net | None:
     except ValueError:
         return None
     first = found.network_address
-    if isinstance(first, IPv6Address) and first.ipv4_mapped and found.prefixlen == 128:
-        return ip_network(first.ipv4_mapped)
+    if isinstance(first, IPv6Address) and first.ipv4_mapped and found.prefixlen >= MAPPED_BITS:
+        return ip_network((first.ipv4_mapped, found.prefixlen - MAPPED_BITS))
     return found
 
 
