@@ -13,8 +13,16 @@ from random import Random
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from metaray.integrations.amqtt.__main__ import NAME_TAKEN, START_FAILED, configuration, serve
+from metaray.integrations.amqtt.__main__ import (
+    NAME_TAKEN,
+    START_FAILED,
+    configuration,
+    main,
+    serve,
+)
 from state_machines.metadata.node import GetNode, RegisterNode
 from tests.integrations.harness import InProcess, Service
 
@@ -88,3 +96,26 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     assert ended.returncode == START_FAILED
     assert "metaray up --local 3" in ended.stderr
     assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--will-delay", "inf", "--will-delay"),
+        ("--will-delay", "nan", "--will-delay"),
+        ("--timeout", "0", "timeout_s: 0.0"),
+        ("--timeout", "nan", "timeout_s: nan"),
+        ("--session-expiry", "5000000000", "session_expiry_s: 5000000000"),
+        ("--tenant", "", "tenant: empty"),
+        ("--log-level", "chatty", "--log-level"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_before_anything_is_joined(
+    option: str, value: str, named: str
+) -> None:
+    app = typer.Typer()
+    app.command()(main)
+    ended = CliRunner().invoke(app, ["--name", "b1", "--port", "0", option, value])
+    assert ended.exit_code == 2
+    assert isinstance(ended.exception, SystemExit), "no traceback"
+    assert named in ended.output

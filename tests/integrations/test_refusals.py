@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from amqtt.broker import Broker
@@ -173,17 +174,31 @@ def test_a_will_that_cannot_be_refuses_the_connection(house: House) -> None:
     ("setting", "value"),
     [
         ("name", ""),
+        ("name", "n" * 257),
+        ("tenant", ""),
+        ("tenant", "t" * 257),
+        ("listen", "l" * 257),
         ("timeout_s", 0),
+        ("timeout_s", float("nan")),
+        ("timeout_s", float("inf")),
+        ("heartbeat_s", float("nan")),
+        ("restart_grace_s", float("nan")),
+        ("restart_grace_s", -1),
         ("page", -1),
+        ("page", 10_001),
+        ("session_expiry_s", 2**32),
         ("will_delay_s", -1),
+        ("will_delay_s", 2**32),
         ("will_delays", {"a": -1}),
+        ("will_delays", {"a": 2**32}),
+        ("acl_default", "maybe"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(setting: str, value: object) -> None:
-    settings = {"name": "b1", setting: value}
+    settings: dict[str, Any] = {"name": "b1", "session_expiry_s": 60, setting: value}
 
     async def build() -> None:
         with pytest.raises(PluginInitError, match=setting):
-            Broker(configuration(host="127.0.0.1", port=0, session_expiry_s=60, **settings))
+            Broker(configuration(host="127.0.0.1", port=0, **settings))
 
     asyncio.run(build())

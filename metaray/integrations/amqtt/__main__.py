@@ -22,13 +22,16 @@ from typing import Annotated, Any, Final
 
 import typer
 from amqtt.broker import Broker
-from amqtt.errors import BrokerError
+from amqtt.errors import BrokerError, PluginInitError
 
 from metaray.client import join_cluster
+from metaray.integrations.amqtt.config import Config
 from metaray.integrations.amqtt.plugin import MetarayPlugin
 from state_machines.errors import MetarayError
+from state_machines.names import SECONDS_MAX
 
 START_FAILED: Final = 1
+REFUSED: Final = 2  #: an option cannot be
 NAME_TAKEN: Final = 3
 
 PLUGIN: Final = "metaray.integrations.amqtt.MetarayPlugin"
@@ -82,7 +85,10 @@ def main(
     address: Annotated[str | None, typer.Option(help="Ray's address; else METARAY_ADDRESS")] = None,
     tenant: Annotated[str, typer.Option()] = "default",
     will_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds after the loss of a client, in whole ones")
+        float,
+        typer.Option(
+            min=0, max=SECONDS_MAX, help="Seconds after the loss of a client, in whole ones"
+        ),
     ] = 0,
     restart_grace: Annotated[
         float, typer.Option(min=0, help="Seconds for clients to come back after a kill")
@@ -99,16 +105,13 @@ def main(
     log_level: Annotated[str, typer.Option()] = "WARNING",
 ) -> None:
     """Run one MQTT broker that keeps its state in metaray."""
+    levels = logging.getLevelNamesMapping()
+    if log_level.upper() not in levels:
+        there = ", ".join(levels)
+        raise typer.BadParameter(f"{log_level!r} is none of {there}", param_hint="--log-level")
     logging.basicConfig(
         level=log_level.upper(), format=f"{name} %(levelname)s %(name)s: %(message)s"
     )
-    try:
-        join_cluster(
-            address
-        )  # here, for Ray wants the main thread, and before the loop has signals
-    except MetarayError as error:
-        sys.stderr.write(f"{error.detail}\n")
-        raise typer.Exit(START_FAILED) from None
     config = configuration(
         host=host,
         port=port,
@@ -125,6 +128,18 @@ def main(
         auto_subscribe=auto_subscribe,
         rewrite=rewrite,
     )
+    try:
+        Config(**config["plugins"][PLUGIN])  # amqtt asks it again, when we have joined the cluster
+    except PluginInitError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(REFUSED) from None
+    try:
+        join_cluster(
+            address
+        )  # here, for Ray wants the main thread, and before the loop has signals
+    except MetarayError as error:
+        sys.stderr.write(f"{error.detail}\n")
+        raise typer.Exit(START_FAILED) from None
     raise typer.Exit(asyncio.run(serve(config)))
 
 

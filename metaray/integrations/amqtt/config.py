@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from amqtt.errors import PluginInitError
+
+from actors.caller import TIMEOUT_MS_MAX
+from state_machines import names
+from state_machines.errors import Invalid
+from state_machines.limits import PAGE_ROWS_MAX
+
+_MOST: Final = {
+    "timeout_s": TIMEOUT_MS_MAX // 1_000,
+    "page": PAGE_ROWS_MAX,
+    **dict.fromkeys(
+        ("session_expiry_s", "heartbeat_s", "outbox_s", "check_s", "rules_s"), names.SECONDS_MAX
+    ),
+}
+"""What is more than 0, and how much at most."""
 
 
 @dataclass
@@ -57,19 +71,25 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""
-        if not self.name:
-            raise PluginInitError("name: the broker needs one")
-        if self.restart_grace_s < 0:
-            raise PluginInitError("restart_grace_s cannot be less than 0")
-        if self.acl_default not in ("allow", "deny"):
-            raise PluginInitError('acl_default is "allow" or "deny"')
-        for each in (
-            *("timeout_s", "heartbeat_s", "outbox_s", "check_s", "page", "session_expiry_s"),
-            "rules_s",
-        ):
-            if getattr(self, each) <= 0:
-                raise PluginInitError(f"{each} must be more than 0")
-        for pattern, delay in {"": self.will_delay_s, **self.will_delays}.items():
-            if delay < 0:
-                where = f"will_delays[{pattern!r}]" if pattern else "will_delay_s"
-                raise PluginInitError(f"{where}: a delay cannot be less than 0")
+        try:
+            self._check()
+        except Invalid as error:
+            raise PluginInitError(error.detail) from None
+
+    def _check(self) -> None:
+        """Names and numbers within the limits of what is asked with them. Raises Invalid."""
+        names.name(self.name, "name")
+        names.tenant(self.tenant)
+        names.name(self.listen, "listen", empty=True)
+        names.one_of(self.acl_default, "acl_default", ("allow", "deny"))
+        for each, most in _MOST.items():
+            value = getattr(self, each)
+            if not 0 < value <= most:  # so that NaN is refused, too
+                raise Invalid(f"{each}: {value}, it must be more than 0 and at most {most}")
+        if not 0 <= self.restart_grace_s <= names.SECONDS_MAX:
+            raise Invalid(
+                f"restart_grace_s: {self.restart_grace_s}, the range is 0 to {names.SECONDS_MAX}"
+            )
+        names.seconds(self.will_delay_s, "will_delay_s")
+        for pattern, delay in self.will_delays.items():
+            names.seconds(delay, f"will_delays[{pattern!r}]")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -114,7 +115,8 @@ class Store:
         if self._settings.caller is not None:
             self._caller = self._settings.caller()
             return
-        client = connect(self._settings.address, timeout_ms=int(self._settings.timeout_s * 1000))
+        timeout_ms = math.ceil(self._settings.timeout_s * 1000)
+        client = connect(self._settings.address, timeout_ms=timeout_ms)
         await client.open()
         self._caller = client
 
