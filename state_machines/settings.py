@@ -148,16 +148,7 @@ setting(
     0,
     YEAR_MS,
     DAY_MS,
-    per_tenant=True,
-    description="For this long it can be asked where a consumer group stood. 0 keeps no history.",
-)
-setting(
-    "watch_history_ms",
-    "ms",
-    SECOND_MS,
-    7 * DAY_MS,
-    HOUR_MS,
-    description="A watch that was away for less than this goes on where it stopped.",
+    description="For so long at most it can be asked where a consumer group stood. 0: for none.",
 )
 setting(
     "session_expiry_max_s",
@@ -166,7 +157,7 @@ setting(
     SECONDS_MAX,
     SECONDS_MAX,
     per_tenant=True,
-    description="The longest session expiry that a broker grants (MQTT 5, 3.2.2.3.2).",
+    description="For brokers: the longest session expiry that they grant (MQTT 5, 3.2.2.3.2).",
 )
 setting(
     "message_expiry_max_s",
@@ -175,7 +166,7 @@ setting(
     SECONDS_MAX,
     SECONDS_MAX,
     per_tenant=True,
-    description="The longest that a retained message stays.",
+    description="For brokers: the longest that messages stay which they retain.",
 )
 setting(
     "topic_queues_default",
@@ -184,7 +175,7 @@ setting(
     BATCH_ITEMS_MAX,
     1,
     per_tenant=True,
-    description="Queues of a topic that a broker creates by itself.",
+    description="For brokers: queues of a topic that they create by themselves.",
 )
 setting(
     "rebalance_interval_ms",

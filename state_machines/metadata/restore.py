@@ -23,6 +23,7 @@ from state_machines.metadata.config import (
     Config,
     ConfigValue,
     SetConfigs,
+    check_scope,
 )
 from state_machines.metadata.duty import PAUSES, PAUSES_MAX, Pause, PauseDuty
 from state_machines.metadata.kv import KV, Kv, PutKv, put_pair
@@ -51,6 +52,7 @@ from state_machines.metadata.topic import (
 )
 from state_machines.op import Stamp, command
 from state_machines.restoring import Remove, Restore, left_out, restorer
+from state_machines.settings import SETTINGS
 from state_machines.tables import Tables
 
 TENANT_RANK: Final = -1  #: before what belongs to it
@@ -85,6 +87,11 @@ class RemoveMetadata(Remove):
 
 
 def _check_config(row: Config) -> None:
+    known = SETTINGS.get(row.key)
+    if known is None or (row.scope != CLUSTER and not known.per_tenant):
+        check_scope(row.scope)  # of an earlier version: whoever reads settings passes it over
+        names.name(row.key, "key")
+        return
     item = ConfigValue(scope=row.scope, key=row.key, number=row.number, text=row.text)
     SetConfigs(items=(item,)).validate()
 

@@ -152,7 +152,7 @@ def test_a_setting_that_is_not_known_any_more_can_be_taken_back(
 
 def test_nothing_is_set_for_a_tenant_that_is_being_deleted(group: Group) -> None:
     group.run(CreateTenants(items=(NewTenant(name="acme"),)))
-    value = {"scope": "tenant/acme", "key": "offset_history_ms", "number": 1}
+    value = {"scope": "tenant/acme", "key": "topic_queues_default", "number": 1}
     assert put(group, **value).ok
     group.run(DeleteTenants(items=(TenantName(name="acme"),)))
     with pytest.raises(NotFound, match=r"^scope: tenant 'acme' is being deleted"):
@@ -162,7 +162,7 @@ def test_nothing_is_set_for_a_tenant_that_is_being_deleted(group: Group) -> None
 
 def test_the_list_is_by_scope_and_setting_in_pages(group: Group) -> None:
     for scope in ("tenant/b", "tenant/a", "cluster"):
-        for key in ("offset_retention_ms", "offset_history_ms"):
+        for key in ("session_expiry_max_s", "offset_retention_ms"):
             assert put(group, scope=scope, key=key, number=DAY_MS).ok
     pages = [group.ask(ListConfigs(limit=4))]
     pages.append(group.ask(ListConfigs(limit=4, after=pages[0].next)))
@@ -170,7 +170,7 @@ def test_the_list_is_by_scope_and_setting_in_pages(group: Group) -> None:
     assert found == [
         (scope, key)
         for scope in ("cluster", "tenant/a", "tenant/b")
-        for key in ("offset_history_ms", "offset_retention_ms")
+        for key in ("offset_retention_ms", "session_expiry_max_s")
     ]
     assert [each.scope for each in group.ask(ListConfigs(scope="tenant/a")).configs] == [
         *("tenant/a", "tenant/a")
@@ -197,9 +197,10 @@ def _set(**fields: Any) -> SetConfigs:
         (SetConfigs(items=()), "items"),
         (_set(scope=""), "scope"),
         (_set(scope="node/a"), "scope"),
-        (_set(scope="tenant/", key="offset_history_ms"), "scope"),
-        (_set(scope="tenant/" + "t" * 257, key="offset_history_ms"), "scope"),
+        (_set(scope="tenant/", key="offset_retention_ms"), "scope"),
+        (_set(scope="tenant/" + "t" * 257, key="offset_retention_ms"), "scope"),
         (_set(scope="tenant/acme"), "scope"),
+        (_set(scope="tenant/acme", key="offset_history_ms"), "scope"),
         (_set(key=""), "key"),
         (_set(key="no_such_setting"), "key"),
         (_set(number=999), "number"),

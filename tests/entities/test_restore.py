@@ -6,8 +6,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from metaray.restoring import PUTS
 from state_machines import packing
+from state_machines.errors import Invalid
+from state_machines.metadata.config import (
+    CONFIGS,
+    Config,
+    ConfigName,
+    ConfigValue,
+    DeleteConfigs,
+    ResolveConfigs,
+    SetConfigs,
+)
 from state_machines.metadata.kv import KV, GetKv, Kv, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, PutSchedule
@@ -38,6 +50,22 @@ def test_an_epoch_is_never_lowered() -> None:
     assert not restored(group, EPOCHS, NodeEpoch("n1", 4))
     assert stored(group, EPOCHS) == NodeEpoch("n1", 9)
     assert restored(group, EPOCHS, NodeEpoch("n1", 10))
+
+
+@pytest.mark.parametrize(
+    ("scope", "key"), [("cluster", "watch_history_ms"), ("tenant/acme", "offset_history_ms")]
+)
+def test_a_setting_that_is_not_taken_any_more_comes_back_and_holds_nowhere(
+    scope: str, key: str
+) -> None:
+    group = Group("metadata")
+    with group.refuses(Invalid):
+        group.run(SetConfigs(items=(ConfigValue(scope=scope, key=key, number=5),)))
+    before = group.ask(ResolveConfigs(tenant="acme"))
+    assert restored(group, CONFIGS, Config(scope, key, 5, None, 1, 0))
+    assert stored(group, CONFIGS).number == 5
+    assert group.ask(ResolveConfigs(tenant="acme")) == before
+    assert group.run(DeleteConfigs(items=(ConfigName(scope=scope, key=key),)))[0].ok
 
 
 def test_the_queues_that_a_topic_once_had_are_never_fewer() -> None:

@@ -72,7 +72,7 @@ def lived_in(kind: str, *tenants: str) -> Group:
         if kind == "metadata":
             topic = NewTopic(name="t", protocol="kafka")
             member = NewSubscriptionGroup(group="g", protocol="kafka")
-            value = ConfigValue(scope=f"tenant/{tenant}", key="offset_history_ms", number=5)
+            value = ConfigValue(scope=f"tenant/{tenant}", key="topic_queues_default", number=5)
             group.run(CreateTopicConfigs(tenant=tenant, items=(topic,)))
             group.run(CreateSubscriptionGroups(tenant=tenant, items=(member,)))
             group.run(SetConfigs(items=(value,)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from state_machines.metadata.config import ConfigValue, SetConfigs
+from state_machines.mqtt.retained import GetRetained
 from state_machines.mqtt.session import GetSession, OpenSession
 from tests.integrations.harness import House
 
@@ -120,6 +122,36 @@ def test_a_new_quality_of_service_replaces_the_old(house: House) -> None:
     house.stop("b1")
     house.start("b1")
     assert [qos for _, qos in house.plugin("b1").context.subscriptions["a"]] == [1]
+
+
+def test_a_tenants_settings_say_how_long_sessions_and_retained_messages_may_stay(
+    house: House,
+) -> None:
+    def set_both(seconds: int) -> None:
+        keys = ("session_expiry_max_s", "message_expiry_max_s")
+        values = [ConfigValue(scope="tenant/default", key=key, number=seconds) for key in keys]
+        house.call(SetConfigs(items=tuple(values)))
+
+    def left_s() -> float:
+        row = house.call(GetRetained(topic="state"))
+        return float(row.expires_ms - house.service.now_ms) / 1_000
+
+    set_both(30)
+    broker = house.start("b1", session_expiry_s=3_600, rules_s=0.02)
+    ann = house.client("ann", broker)
+    ann.publish("state", b"1", retain=True)
+    assert house.call(GetSession(client_id="ann")).expiry_s == 30
+    assert left_s() == 30
+
+    set_both(7_200)  # takes effect while the broker runs
+
+    def is_kept_for_longer() -> bool:
+        ann.publish("state", b"2", retain=True)
+        return left_s() == 7_200
+
+    house.until(is_kept_for_longer)
+    house.client("bob", broker)
+    assert house.call(GetSession(client_id="bob")).expiry_s == 3_600
 
 
 def test_a_clean_session_leaves_nothing(house: House) -> None:

@@ -74,7 +74,9 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: PurgeMetadata(controller_epoch=epoch, tenant=tenant, limit=queues),
         lambda: SetConfigs(items=(ConfigValue(key="heartbeat_timeout_ms", number=1_000 * queues),)),
         lambda: SetConfigs(
-            items=(ConfigValue(scope=f"tenant/{tenant}", key="offset_history_ms", number=queues),)
+            items=(
+                ConfigValue(scope=f"tenant/{tenant}", key="topic_queues_default", number=queues),
+            )
         ),
         lambda: DeleteConfigs(items=(ConfigName(key="heartbeat_timeout_ms"),)),
         lambda: CreateTopicConfigs(

@@ -37,7 +37,7 @@ class Config:
     timeout_s: float = 15.0
     """Deadline of one call to metaray. Longer than a failover, shorter than a client's patience."""
     session_expiry_s: int = 7 * 86_400
-    """How long a persistent session outlives its connection."""
+    """How long a persistent session outlives its connection, if the tenant's settings allow it."""
     will_delay_s: int = 0
     """How long after the loss of its client a will is published."""
     will_delays: dict[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Config:
     rewrite: bool = False
     """Topics stand for what the tenant's rewrite rules say."""
     rules_s: float = 5.0
-    """How old users and rules may be that the broker goes by."""
+    """How old users, rules and settings may be that the broker goes by."""
     caller: Any = None
     """A function that returns a `Caller` to use instead of a client for `address`."""
 

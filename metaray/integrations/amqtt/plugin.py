@@ -22,6 +22,10 @@ Sessions that a killed broker left open are closed by the next process of its na
 clients are back within `restart_grace_s`, or by the other brokers once the controller has marked it
 offline.
 
+**Expiries.** A session outlives its connection for `session_expiry_s`, or for the tenant's setting
+`session_expiry_max_s` if that is shorter; a retained message stays for `message_expiry_max_s`. Both
+are read when the broker starts and every `rules_s` seconds.
+
 **Rules.** Users, ACL rules, the blacklist, auto-subscribe and rewrite rules of the tenant are at
 work here as far as they are switched on: `security.py`.
 
@@ -129,6 +133,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         await store.open()
         self._store = store
         await store.register()
+        await store.read_expiries()
         await self._memory.load(store)
         await self._load_sessions(store)
         await self.security.load(store)
@@ -141,6 +146,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             (self.settings.check_s, self._check_owners),
             (self.settings.heartbeat_s, self._close_for_the_dead),
             (self.settings.rules_s, self._look_at_rules),
+            (self.settings.rules_s, store.read_expiries),
         ):
             self._loops.add(asyncio.create_task(self._every(seconds, step)))
 

@@ -1,7 +1,8 @@
 """What the plugin asks of metaray: one method for each thing, every call with a deadline.
 
 Rows and commands are those of `state_machines/mqtt` and `state_machines/metadata/node.py`; nothing
-is remembered here but the node's epoch. Errors are those of `state_machines/errors.py`.
+is remembered here but the node's epoch, and the expiries that the tenant's settings allow. Errors
+are those of `state_machines/errors.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from metaray.client import connect
 from state_machines.errors import MetarayError, NotFound, Unknown
+from state_machines.metadata.config import ResolveConfigs
 from state_machines.metadata.node import (
     Address,
     HeartbeatNode,
@@ -43,7 +45,9 @@ from state_machines.mqtt.subscription import (
 )
 from state_machines.mqtt.user import GetUser, User
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
+from state_machines.names import SECONDS_MAX
 
+EXPIRIES: Final = ("session_expiry_max_s", "message_expiry_max_s")
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
 LEASE_MS: Final = 10_000  #: how long wills that we have claimed are ours to publish
 
@@ -107,6 +111,7 @@ class Store:
         self._tenant = settings.tenant
         self._caller: Caller | None = None
         self._node_epoch = 0
+        self._session_max_s = self._message_max_s = SECONDS_MAX
 
     async def open(self) -> None:
         """Join the cluster, unless we have."""
@@ -168,16 +173,22 @@ class Store:
         self._caller = None
         await caller.aclose()
 
+    async def read_expiries(self) -> None:
+        """Learn how long sessions and retained messages of the tenant may stay from now on."""
+        found = await self._call(ResolveConfigs(tenant=self._tenant, keys=EXPIRIES))
+        self._session_max_s, self._message_max_s = (each.number for each in found)
+
     # -- sessions ----------------------------------------------------------------------------
 
     async def open_session(self, client_id: str, persistent: bool, expiry_s: int) -> Opened:
-        """Take a client id over, and say what its session had."""
+        """Take a client id over, and say what its session had. Its expiry may become a shorter one
+        (MQTT 5, 3.2.2.3.2)."""
         opened = await self._call(
             OpenSession(
                 tenant=self._tenant,
                 client_id=client_id,
                 broker=self._name,
-                expiry_s=expiry_s if persistent else 0,
+                expiry_s=min(expiry_s, self._session_max_s) if persistent else 0,
                 clean_start=not persistent,
             )
         )
@@ -275,7 +286,13 @@ class Store:
         """Retain a message; an empty one deletes what was retained (MQTT-3.3.1-10)."""
         if payload:
             await self._call(
-                SetRetained(tenant=self._tenant, topic=topic, payload=payload, qos=qos)
+                SetRetained(
+                    tenant=self._tenant,
+                    topic=topic,
+                    payload=payload,
+                    qos=qos,
+                    expiry_s=self._message_expiry_s(None),
+                )
             )
         else:
             await self._call(DeleteRetained(tenant=self._tenant, topic=topic))
@@ -292,10 +309,16 @@ class Store:
                 topic=will.topic,
                 payload=will.payload,
                 qos=will.qos,
-                expiry_s=-(-left_ms // 1_000) if will.expires_ms else None,
+                expiry_s=self._message_expiry_s(-(-left_ms // 1_000) if will.expires_ms else None),
                 properties=will.properties,
             )
         )
+
+    def _message_expiry_s(self, wanted_s: int | None) -> int | None:
+        """As long as was wanted, None for ever, or as long as it may."""
+        if self._message_max_s == SECONDS_MAX:
+            return wanted_s
+        return self._message_max_s if wanted_s is None else min(wanted_s, self._message_max_s)
 
     async def retained_at(self, topic: str) -> Retained | None:
         """The retained message of a topic."""
