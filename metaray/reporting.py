@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from jobs import page, sources
+from jobs import jvm, page, sources
 from jobs import report as reports
 from jobs.cut import Manifest
 from jobs.errors import MissingInput, OutputFailed
@@ -45,14 +45,15 @@ def run(
     """Run jobs and write each one's report into `out`, under its name, and a page over all.
 
     `address` None runs Spark in this process instead of on the connected cluster. Raises Invalid
-    for an option or a file that no job has, MissingInput for what a job needs and has not: both
-    before anything is started or written. Conflict while another run writes one of the reports:
-    nothing is changed then. `spark_options` are among the options.
+    for an option or a file that no job has, MissingInput for what a job needs and has not, and
+    NoJava, all before anything is started or written. Conflict while another run writes one of the
+    reports: nothing is changed then. `spark_options` are among the options.
     """
     values = check(jobs, given, options or {})
     settings = settings or spark_options.parse(options or {}, on_cluster=address is not None)
     live = needs_cluster(jobs, given) or (could_use_cluster(jobs, given) and ray.is_initialized())
     made = []
+    jvm.environment()  # where there is no Java nothing is made
     with ExitStack() as stack:
         for name in sorted({job.name for job in jobs}):
             try:
