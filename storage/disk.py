@@ -65,7 +65,10 @@ TABLES = 256
 """The most tables an environment may have."""
 
 READERS = 512
-"""The most read transactions at a time, over all processes."""
+"""The most read transactions at a time: of this process, no other opens what is written to."""
+
+READERS_KEPT = 16
+"""So many of them no view for others takes: an apply has to read, and walks over rows."""
 
 PAGE_BYTES = 4096
 
@@ -156,7 +159,8 @@ class DiskEngine:
         self, table: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `engine.Reader`."""
-        with self.view() as view:
+        self._check_open()
+        with self._view(self._env.begin()) as view:
             yield from view.scan(table, start, end, reverse)
 
     def write(self, changes: Iterable[Change]) -> None:
@@ -204,15 +208,10 @@ class DiskEngine:
     def view(self, *, to_copy: bool = False) -> DiskView:
         """See `engine.Engine`."""
         self._check_open()
-        try:
-            transaction = self._env.begin()
-        except lmdb.ReadersFullError:
-            raise ViewLost(f"{self.path}: {READERS} views are open; close some") from None
-        pages = self._pages(transaction) if to_copy else None
-        view = DiskView(self, transaction, dict(self._handles), pages)
-        with self._lock:
-            self._views.add(view)
-        return view
+        if (count := len(self._views)) >= READERS - READERS_KEPT:
+            raise ViewLost(f"{self.path}: {count} views are open; close some")
+        transaction = self._env.begin()
+        return self._view(transaction, self._pages(transaction) if to_copy else None)
 
     def stats(self) -> EngineStats:
         """See `engine.Engine`."""
@@ -398,6 +397,12 @@ class DiskEngine:
             raise self._fail(error) from error
         # failpoint: disk.after_growing
         self._map_bytes = wanted
+
+    def _view(self, transaction: Any, pages: Pages | None = None) -> DiskView:
+        view = DiskView(self, transaction, dict(self._handles), pages)
+        with self._lock:
+            self._views.add(view)
+        return view
 
     def _read(self) -> Any:
         """The transaction of direct reads, kept until the next write: nothing changes before."""

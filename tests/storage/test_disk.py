@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from storage.disk import PAGE_BYTES, DiskEngine
+from storage.disk import PAGE_BYTES, READERS, READERS_KEPT, DiskEngine
 from storage.engine import Engine
 from storage.errors import Closed, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
 from storage.meta_pages import NUMBER_AT
@@ -92,12 +92,18 @@ def test_a_closed_engine_says_so_and_not_that_it_is_corrupt(tmp_path: Path) -> N
             use()
 
 
-def test_too_many_views_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.disk.READERS", 4)
+def test_too_many_views_are_refused_and_the_engine_itself_reads_on(tmp_path: Path) -> None:
     engine = DiskEngine(tmp_path / "e")
-    views = [engine.view() for _ in range(4)]
-    with pytest.raises(ViewLost, match="close some"):
+    rows = [(b"%d" % n, b"x") for n in range(9)]
+    engine.write(("t", key, value) for key, value in rows)
+    views = [engine.view() for _ in range(READERS - READERS_KEPT)]
+    with pytest.raises(ViewLost, match="496 views are open; close some"):
         engine.view()
+    walks = [engine.scan("t") for _ in range(9)]  # an apply may walk in a walk
+    assert list(zip(*walks, strict=True)) == [(each,) * 9 for each in rows]
+    assert engine.get("t", b"1") == b"x"
+    assert engine.find("t", [b"2"]) == {b"2": b"x"}
+    assert engine.stats().views == len(views)
     for view in views:
         view.close()
     engine.view().close()
