@@ -89,14 +89,13 @@ class Replica:
         self.transport = transport
         self.storage = storage
         self._settings = settings
-        self._clock = clock
-        self._hooks = hooks
+        self._clock, self._hooks = clock, hooks
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes.of(seat, settings, rng)
         self.reads = pending.Reads(seat)
         self._deadlines = Deadlines(group)
-        self._answers = Answers(storage, machine, stores.state, clock.now_ms, self.storage_failed)
+        self.answers = Answers(storage, machine, stores.state, clock.now_ms, self.storage_failed)
         self._saving, self._applying = False, 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
@@ -301,7 +300,7 @@ class Replica:
                     break
             if begun := self.reads.begun:
                 self.reads.begun = []
-                self._answers.make_ahead(begun, self.core.commit, self.applied.index)
+                self.answers.make_ahead(begun, self.core.commit, self.applied.index)
             if self._receiver.holds and not self._saving and not core.installing:
                 self._receiver.release()
             if core.standing != self._standing:
@@ -429,14 +428,14 @@ class Replica:
     def _answer(self, read: pending.Read, index: int) -> None:
         """Answer a read that needs no round, once this index is applied: mostly it is."""
         if index <= self.applied.index:
-            self._answers.hand((read,))
+            self.answers.hand((read,))
         else:
             self.reads.queue_safe(read, index)
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""
         if due := self.reads.due(self.applied.index):
-            self._answers.hand(due)
+            self.answers.hand(due)
 
     def _snapshot_ended(self, peer: int, whole: bool) -> None:
         core = self.core
@@ -478,6 +477,7 @@ class Replica:
         error = Stopped(f"{self.seat}: {reason}")
         self.writes.fail(error)
         self.reads.fail(error, safe_too=True)
+        self.answers.fail(error)
         self._deadlines.close()
         self.ticker.stop()
         self.upkeep.close(error)

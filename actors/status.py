@@ -80,7 +80,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
         "seats": {peer: replica.transport.seat_of(peer) for peer in configuration.members},
         "carriers": replica.transport.carriers(),
         "queue": len(writes),
-        "reads": len(replica.reads),
+        "reads": len(replica.reads) + len(replica.answers),
         "storage_queue": replica.storage.queued,
         "dirty_bytes": replica.stores.state.dirty_bytes,
         "hot_bytes": hot.size,

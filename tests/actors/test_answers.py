@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.answers import SINGLE_ROWS_MAX, Answers
+from actors.answers import SINGLE_ROWS_MAX, WALK_MS, Answers
 from actors.pending import Read
 from actors.storage_thread import Haste, On, StorageThread
 from state_machines import op
@@ -18,7 +21,7 @@ from state_machines.metadata.kv import GetKv, KvPage, PutKv, RangeKv
 from state_machines.wire import api_pb2 as api
 from storage.errors import CorruptRecord, ViewLost
 from storage.reading import Reading
-from storage.shelf import MemoryShelf
+from storage.shelf import DiskShelf, MemoryShelf
 from storage.state import State
 from tests.machine.alone import Group, wire
 
@@ -55,8 +58,8 @@ class Watched(StorageThread):
 class Answering:
     """A group with ten pairs, and reads of it."""
 
-    def __init__(self) -> None:
-        self.state = State(MemoryShelf())
+    def __init__(self, shelf: DiskShelf | None = None) -> None:
+        self.state = State(shelf or MemoryShelf())
         self.group = Group("metadata", self.state)  # type: ignore[arg-type]
         for number in range(10):
             self.group.run(PutKv(key=f"k{number}", value=b"1"))
@@ -67,15 +70,36 @@ class Answering:
             self.storage, machine, self.state, lambda: NOW_MS, self.failed.append
         )
 
-    async def ask(self, *reads: tuple[api.Command, ...]) -> list[api.Reply]:
+    def hand(self, *reads: tuple[api.Command, ...]) -> list[Read]:
         loop = asyncio.get_running_loop()
         due = [Read(api.QueryRequest(queries=each), loop.create_future()) for each in reads]
         self.answers.hand(due)
-        return [api.Reply.FromString(await each.reply) for each in due]
+        return due
+
+    async def ask(self, *reads: tuple[api.Command, ...]) -> list[api.Reply]:
+        return await replies_to(self.hand(*reads))
 
     def page(self, reply: api.Reply) -> KvPage:
         page: KvPage = op.decode_reply(RangeKv(), reply.results[0].body)
         return page
+
+
+class Held:
+    """Real threads for it, of which the reader's waits until it is let go."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.storage = answering.answers.storage = StorageThread("s")
+        self._free = threading.Event()
+        free, failed = self._free.wait, answering.failed.append
+        self.storage.hand(free, lambda _: None, failed, of_state=False, on=On.READER)
+
+    async def let_go(self) -> None:
+        await self.storage.run(lambda: None)  # what was handed over before has its reading
+        self._free.set()
+
+
+async def replies_to(reads: list[Read]) -> list[api.Reply]:
+    return [api.Reply.FromString(await each.reply) for each in reads]
 
 
 GET, RANGE = wire(GetKv(key="k1")), wire(RangeKv())
@@ -189,5 +213,118 @@ def test_damage_that_a_long_read_finds_is_told(monkeypatch: pytest.MonkeyPatch) 
         assert reply.code == api.STOPPED
         assert "checksum" in reply.detail
         assert [type(each) for each in answering.failed] == [CorruptRecord]
+
+    asyncio.run(run())
+
+
+def test_hundreds_of_long_reads_wait_with_one_reading(tmp_path: Path) -> None:
+    """Each takes a reader's place in LMDB, which has 512, and applies need one as well."""
+
+    async def run() -> None:
+        answering = Answering(DiskShelf(tmp_path / "s", tmp_path / "i"))
+        held = Held(answering)
+        reads = [read for _ in range(600) for read in answering.hand((RANGE,))]
+        await held.storage.run(lambda: None)
+        assert answering.state.engine.stats().views == 1
+        await held.let_go()
+        assert {len(answering.page(each).entries) for each in await replies_to(reads)} == {10}
+        assert not answering.failed
+        held.storage.close()
+        answering.state.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_read_that_comes_during_a_walk_sees_what_was_applied_before_it() -> None:
+    async def run() -> None:
+        answering = Answering()
+        held = Held(answering)
+        first = answering.hand((RANGE,))
+        await held.storage.run(lambda: answering.group.run(PutKv(key="k10", value=b"1")))
+        later = [*answering.hand((RANGE,)), *answering.hand((RANGE,))]
+        assert len(answering.answers) == 3
+        await held.let_go()
+        pages = [answering.page(each) for each in await replies_to(first + later)]
+        assert [len(each.entries) for each in pages] == [10, 11, 11]
+        assert len(answering.answers) == 0
+        held.storage.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_walked_over_for_callers_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        answering = Answering()
+        asked: list[Any] = []
+        query = Machine.query
+
+        def note(machine: Machine, queries: Any, *rest: Any) -> api.Reply:
+            asked.append(queries)
+            return query(machine, queries, *rest)
+
+        monkeypatch.setattr(Machine, "query", note)
+        held = Held(answering)
+        walked, waiting = answering.hand((RANGE,), (RANGE,)), answering.hand((RANGE,))
+        for read in walked + waiting:
+            read.reply.cancel()
+        last = answering.hand((RANGE,))
+        await held.let_go()
+        await replies_to(last)
+        assert len(asked) == 1
+        held.storage.close()
+
+    asyncio.run(run())
+
+
+def test_who_was_answered_does_not_wait_for_all_others_of_a_walk() -> None:
+    async def run() -> None:
+        answering = Answering()
+        answering.answers.now_ms = count(NOW_MS, WALK_MS // 2).__next__
+        assert len(await answering.ask((RANGE,), (RANGE,), (RANGE,))) == 3
+        # At the moments 1 and 2 of the first walk: that is one, and time is up.
+        assert answering.storage.handed == [IN_TURN, (On.READER, Haste.NONE)] * 3
+
+    asyncio.run(run())
+
+
+def test_damage_is_told_to_those_who_wait_for_the_walk_that_finds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        answering = Answering()
+        waiting: list[Read] = []
+        answering.storage.before[On.READER] = lambda: waiting.extend(answering.hand((RANGE,)))
+        with monkeypatch.context() as patch:
+
+            def damaged(*_: object, **__: object) -> None:
+                raise CorruptRecord("here", "metadata.kv", "k", "checksum")
+
+            patch.setattr(Reading, "scan", damaged)
+            replies = [*await answering.ask((RANGE,)), *await replies_to(waiting)]
+        assert [each.code for each in replies] == [api.STOPPED] * 2
+        assert len(answering.failed) == 1
+        answering.storage.before.clear()
+        (reply,) = await answering.ask((RANGE,))  # nobody is stuck behind them
+        assert reply.code == api.OK
+
+    asyncio.run(run())
+
+
+def test_long_reads_beyond_the_bound_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("actors.answers.READS_MAX", 3)
+        answering = Answering()
+        held = Held(answering)
+        reads = [*answering.hand((RANGE,)), *answering.hand(*[(RANGE,)] * 4)]
+        taken, refused = reads[:3], reads[3:]
+        assert all(each.reply.done() for each in refused)
+        assert [each.code for each in await replies_to(refused)] == [api.OVERLOADED] * 2
+        taken[-1].reply.cancel()
+        taken[-1:] = answering.hand((RANGE,))  # who gave up leaves room
+        await held.let_go()
+        assert [each.code for each in await replies_to(taken)] == [api.OK] * 3
+        held.storage.close()
 
     asyncio.run(run())

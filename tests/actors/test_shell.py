@@ -15,7 +15,7 @@ from actors.config import RaftSettings
 from actors.replica import FAILED_COMMIT_EXIT
 from actors.storage_thread import On, StorageThread
 from actors.upkeep import Upkeep
-from state_machines.metadata.kv import PutKv
+from state_machines.metadata.kv import PutKv, RangeKv
 from state_machines.raft import (
     Append,
     AppendReply,
@@ -132,6 +132,20 @@ async def test_a_replica_that_is_voted_out_is_silent_from_then_on() -> None:
     replica.said.clear()
     await replica.hear(RequestVote(3, 1, 7, 9, 9), Heartbeat(2, 1, 7, 1, 1))
     assert replica.said == []
+
+
+@in_virtual_time
+async def test_long_reads_that_wait_are_told_when_the_replica_stops() -> None:
+    replica = Alone((1, 2, 3))
+    replica.disk.stuck = True
+    reads = [replica.asks(stale=True, queries=[wire(RangeKv())]) for _ in range(3)]
+    await settled()
+    assert len(replica.replica.answers) == 3
+    replica.replica.abandon()
+    await settled()
+    assert [code(each) for each in reads] == [api.STOPPED] * 3
+    replica.disk.release()
+    assert replica.hooks.news == []
 
 
 @in_virtual_time

@@ -336,6 +336,7 @@ class Monitor:
         waiting = len(replica.writes)
         self.expect(waiting <= PROPOSALS_MAX + URGENT_MAX, "the proposal queue is over its limit")
         self.expect(len(replica.reads) <= 3 * READS_MAX, "the reads are over their limit")
+        self.expect(len(replica.answers) <= READS_MAX, "the long reads are over their limit")
         for lane in replica.transport._lanes.values():
             self.expect(len(lane.waiting) <= BUFFER_MAX, "a peer's buffer is over its limit")
             self.expect(lane.calls <= CALLS_MAX, "more envelopes under way than may be")

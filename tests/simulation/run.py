@@ -259,8 +259,9 @@ def _waiting(world: World) -> dict[str, tuple[int, int, int]]:
     found = {}
     for name, seat in world.seats.items():
         if seat is not None and seat.replica is not None:
-            writes, reads = seat.replica.writes, seat.replica.reads
-            found[name] = (len(writes), len(writes._slots), len(reads))
+            replica = seat.replica
+            writes, reads = replica.writes, len(replica.reads) + len(replica.answers)
+            found[name] = (len(writes), len(writes._slots), reads)
     return {name: waiting for name, waiting in found.items() if any(waiting)}
 
 
