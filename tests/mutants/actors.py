@@ -48,6 +48,20 @@ ACTORS: Final = (
         "            pass",
     ),
     Mutant(
+        "long-reads-wait-on-when-the-replica-stops",
+        "law 8",
+        REPLICA,
+        "        self.answers.fail(error)\n",
+        "",
+    ),
+    Mutant(
+        "rows-are-walked-over-for-who-gave-up",
+        "design 5.11",
+        "actors.answers",
+        "gone = read.reply.done()",
+        "gone = False",
+    ),
+    Mutant(
         "another-leaders-entry-answers-a-write",
         "design 5.11",
         PENDING,

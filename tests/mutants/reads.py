@@ -98,6 +98,13 @@ READS: Final = (
         "if not self.ahead:",
     ),
     Mutant(
+        "a-long-read-joins-the-walk-under-way",
+        "law 10",
+        "actors.answers",
+        "walk, lost = partial(self._walk, tuple(waiting)), partial(self._lost, ())",
+        "walk, lost = partial(self._walk, waiting), partial(self._lost, ())",
+    ),
+    Mutant(
         "a-stale-read-does-not-wait-for-its-revision",
         "design 3",
         "actors.replica",
