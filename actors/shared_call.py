@@ -88,7 +88,7 @@ def commands_of(batch: list[Waiting]) -> tuple[list[api.Command], list[Waiting]]
     groups = [(kind, list(some)) for kind, some in itertools.groupby(batch, _kind)]
     for place, (kind, every) in enumerate(groups):
         same, run = every, _run_of(every)
-        size = runs.weight_of(run.columns.values()) if run is not None else _weight_of(same)
+        size = _weight_of_run(run) if run is not None else _weight_of(same)
         if size > room:
             same, rest = _fitting(every, room, alone=not made)
             rest += [each for _, later in groups[place + 1 :] for each in later]
@@ -148,6 +148,11 @@ def _weight_of(some: Sequence[Waiting]) -> int:
     return sum([max(_size(each), ITEM_BYTES * _items(each)) for each in some])
 
 
+def _weight_of_run(run: runs.Run) -> int:
+    """The same, of all that is in it."""
+    return max(runs.weight_of(run.columns.values()), ITEM_BYTES * run.count)
+
+
 def _size(waiting: Waiting) -> int:
     return len(waiting.body) or runs.weight(waiting.operation)
 
@@ -165,9 +170,10 @@ def _fitting(
     that is more than a request has."""
     fitting: list[Waiting] = []
     for place, each in enumerate(same):
-        if _too_heavy(each, _size(each)):
+        size = _size(each)
+        if _too_heavy(each, size):
             continue
-        size = _weight_of((each,))
+        size = max(size, ITEM_BYTES * _items(each))
         if size > room and not (alone and not fitting):
             return fitting, list(same[place:])
         room -= size

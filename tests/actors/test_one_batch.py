@@ -12,7 +12,7 @@ from actors.shared_call import Waiting, commands_of
 from state_machines import op
 from state_machines.errors import NoQuorum, Unknown
 from state_machines.limits import BATCH_ITEMS_MAX, CALL_ITEMS_MAX
-from state_machines.mqtt.session import SessionItem
+from state_machines.mqtt.session import OpenSession, SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.transaction import Transaction
 from tests.actors.scripted import HANG, LOSE, Script, calling, once, put
@@ -68,3 +68,15 @@ async def test_a_call_carries_no_more_items_than_a_leader_takes(items: int) -> N
         calls.append(len(commands) * items)
     assert sum(calls) == 60 * items
     assert CALL_ITEMS_MAX / 2 <= min(calls[:-1]) <= max(calls) <= CALL_ITEMS_MAX
+
+
+@in_virtual_time
+async def test_what_goes_in_a_run_counts_among_the_items_of_its_call() -> None:
+    batch = OpenSessions.of([SessionItem(client_id=f"{n}", broker="b") for n in range(1_000)])
+    single = OpenSession(client_id="c", broker="b")
+    loop = asyncio.get_running_loop()
+    bodies = [(batch, op.encode(batch))] * 19 + [(single, b"")] * 1_900
+    left = [Waiting(each, body, loop.create_future(), 9.0, (False, 0)) for each, body in bodies]
+    commands, rest = commands_of(left)
+    assert 0 < len(rest) < 1_900
+    assert sum([command.count or 1_000 for command in commands]) <= CALL_ITEMS_MAX
