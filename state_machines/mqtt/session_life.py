@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Sequence
-from itertools import compress, repeat
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress, pairwise, repeat
 from operator import itemgetter, not_
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from state_machines.tables import Tables
 _PLACES: Final = packing.field_names(Session)
 _EXPIRY_S: Final = _PLACES.index("expiry_s")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
+_SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
 _KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
 """What a session that is opened again keeps, or has to be asked for."""
 _NONE: Final = [0] * len(_PLACES)
@@ -41,47 +43,65 @@ def open_all(
 ) -> tuple[list[int], list[bool]]:
     """Open sessions, said in columns; the epoch of each, and whether it was there before.
 
-    In the usual case, a new session or one without a will that is opened again and goes on, rows
-    are columns of plain values and the tally is settled once a tenant: it is what a reconnect storm
-    is made of.
+    In the usual case, a new session or one that is opened again, without a will, and goes on or has
+    nothing that ends with it, rows are columns of plain values and the tally is settled once a
+    tenant: it is what a reconnect storm is made of.
     """
     keys = tuple(zip(tenants, client_ids, strict=True))
-    if len(set(keys)) < len(keys):  # of one that comes twice the second takes over from the first
-        items = zip(keys, brokers, expiry_s, clean_starts, strict=True)
-        each = [
-            open_all(db, at, key[:1], key[1:], (broker,), (expires_s,), (clean_start,))
-            for key, broker, expires_s, clean_start in items
+    if len(set(keys)) < len(keys):
+        columns: Any = (tenants, client_ids, brokers, expiry_s, clean_starts)
+        parts = [
+            open_all(db, at, *(column[start:end] for column in columns))
+            for start, end in pairwise(_cuts(keys))
         ]
-        return [epoch for (epoch,), _ in each], [present for _, (present,) in each]
+        return [*chain(*(epochs for epochs, _ in parts))], [*chain(*(there for _, there in parts))]
     before = db.store.get_many(SESSIONS.name, keys)
     wills = db.store.get_many(will.WILLS.name, keys)
     unpack = packing.unpack_values
     there = [_NONE if old is None else unpack(old)[1] for old in before]
     present = [old is not None for old in before]
+    member = functools.cache(functools.partial(share_group.has_member, db))
     epochs: list[int] = []
     usual = [True] * len(keys)
-    for place, (old, clean_start, last_will) in enumerate(
-        zip(there, clean_starts, wills, strict=True)
+    for place, (key, old, clean_start, last_will) in enumerate(
+        zip(keys, there, clean_starts, wills, strict=True)
     ):
-        if old is not _NONE and (
-            clean_start or old[_EXPIRES_MS] or last_will is not None or not old[_EXPIRY_S]
-        ):
+        if old is _NONE:
+            continue
+        expires_ms = old[_EXPIRES_MS]
+        ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
+        shares = ends and member(key[0]) and member(*key)
+        if last_will is not None or (ends and old[_SUBSCRIPTIONS]) or shares:
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
             epoch, present[place] = _open(
-                db, at, *keys[place], brokers[place], expiry_s[place], clean_start
+                db, at, *key, brokers[place], expiry_s[place], clean_start
             )
             epochs.append(epoch)
             usual[place] = False
+            continue
+        due.disarm(db, expires_ms, due.SESSION, *key)
+        if ends:
+            db.swap(SESSIONS.name, key, before[place], None)
+            present[place] = False
     epochs += db.unique_many(len(keys) - len(epochs))
-    if all(usual):
-        _settle_usual(db, at, keys, there, brokers, epochs, expiry_s)
-    else:
-        columns: Any = [
-            tuple(compress(each, usual)) for each in (keys, there, brokers, epochs, expiry_s)
-        ]
-        _settle_usual(db, at, *columns)
+    columns = [keys, there, present, brokers, epochs, expiry_s]
+    if not all(usual):
+        columns = [tuple(compress(each, usual)) for each in columns]
+    _settle_usual(db, at, *columns)
     return epochs, present
+
+
+def _cuts(keys: Sequence[tuple[str, str]]) -> Iterator[int]:
+    """Where to cut so that no key comes twice in a part: the second takes over from the first."""
+    yield 0
+    seen: set[tuple[str, str]] = set()
+    for place, key in enumerate(keys):
+        if key in seen:
+            yield place
+            seen.clear()
+        seen.add(key)
+    yield len(keys)
 
 
 def _settle_usual(
@@ -89,12 +109,13 @@ def _settle_usual(
     at: Stamp,
     keys: tuple[tuple[str, str], ...],
     there: Sequence[Sequence[Any]],
+    goes_on: Sequence[bool],
     brokers: Sequence[str],
     epochs: Sequence[int],
     expiry_s: Sequence[int],
 ) -> None:
-    """These sessions are connected now; `there` has the values of those that were there, without
-    a will or a time at which they expire, and `_NONE` of the new ones."""
+    """These sessions are connected now; `there` has the values of those that were there, of which
+    nothing has to be settled, and `_NONE` of the new ones. Those that do not go on begin anew."""
     if not keys:
         return
     tenants, client_ids = zip(*keys, strict=True)
@@ -107,7 +128,7 @@ def _settle_usual(
         "epoch": epochs,
         "connected": (True,) * count,
         "expiry_s": expiry_s,
-        "created_ms": [now_ms if new else each for new, each in zip(is_new, created, strict=True)],
+        "created_ms": [old if on else now_ms for on, old in zip(goes_on, created, strict=True)],
         "connected_ms": (now_ms,) * count,
         "disconnected_ms": (0,) * count,
         "expires_ms": (0,) * count,
@@ -131,18 +152,19 @@ def _open(
     clean_start: bool,
 ) -> tuple[int, bool]:
     """The same of one session, whatever hangs on it."""
-    old = db.get(SESSIONS, tenant, client_id)
+    before = old = db.get(SESSIONS, tenant, client_id)
     # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
     if old is not None and (clean_start or not old.expiry_s or 0 < old.expires_ms <= at.now_ms):
-        end(db, at, old)
+        _let_go(db, at, old)
+        db.delete(SESSIONS, tenant, client_id)
         old = None
-    if old is not None:
+    elif old is not None:
         _settle_will(db, at, old)
         due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
     epoch = db.unique()
     put_session(
         db,
-        old,
+        before,
         Session(
             tenant=tenant,
             client_id=client_id,
@@ -177,13 +199,18 @@ def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
 
 def end(db: Tables, at: Stamp, session: Session) -> None:
     """The session is over: its will fires, and it goes with all that hangs on it."""
+    _let_go(db, at, session)
+    delete_session(db, session)
+
+
+def _let_go(db: Tables, at: Stamp, session: Session) -> None:
+    """All of that but the session itself."""
     pending = db.get(will.WILLS, session.tenant, session.client_id)
     if pending is not None:
         will.fire(db, at, pending, session.broker)
     subscription.remove_all(db, session.tenant, session.client_id)
     share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
-    delete_session(db, session)
 
 
 @remover(SESSIONS)

@@ -27,6 +27,7 @@ from state_machines.mqtt.session import (
     SessionItem,
 )
 from state_machines.mqtt.sessions import Session, SessionTally
+from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
 from state_machines.mqtt.will import (
     CLAIM_MAX,
@@ -127,6 +128,8 @@ STEPS = st.one_of(
     st.tuples(st.just("open"), OPENED),
     st.tuples(st.just("will"), CLIENTS, st.sampled_from((0, 3))),
     st.tuples(st.just("close"), CLIENTS),
+    st.tuples(st.just("subscribe"), CLIENTS),
+    st.tuples(st.just("join"), CLIENTS),
     st.tuples(st.just("later"), st.integers(1, 9)),
 )
 
@@ -142,6 +145,30 @@ def stands(group: Group) -> tuple[object, ...]:
         wills,
         counts,
     )
+
+
+def told(group: Group) -> dict[str, list[bool]]:
+    """What watchers are told of each session: whether it is there, and then."""
+    told: dict[str, list[bool]] = {}
+    for table, key, row in group.machine.take_changes():
+        if table == "mqtt.session":
+            told.setdefault(str(key[1]), []).append(row is not None)
+    return told
+
+
+def a_step(what: str, session: Session, delay_s: int = 0) -> Any:
+    """The command that takes a session that far."""
+    named: dict[str, Any] = {"client_id": session.client_id, "epoch": session.epoch}
+    match what:
+        case "will":
+            return SetWill(**named, topic="w", payload=b"", delay_s=delay_s)
+        case "close":
+            return CloseSession(**named)
+        case "subscribe":
+            return PutSubscriptions(**named, filters=(TopicFilter(filter="a"),))
+        case _:
+            share = ShareJoin(name="s", client_id=session.client_id, filter="a")
+            return JoinShareGroups(broker=session.broker, items=(share,))
 
 
 @given(st.lists(STEPS, max_size=12))
@@ -162,15 +189,10 @@ def test_a_batch_does_what_its_sessions_would_one_after_the_other(
         else:
             for group in (whole, single):
                 session = group.ask(GetSession(client_id=how[0]))
-                if session is None or not session.connected:
-                    continue
-                named = {"client_id": how[0], "epoch": session.epoch}
-                group.run(
-                    CloseSession(**named)
-                    if what == "close"
-                    else SetWill(**named, topic="w", payload=b"", delay_s=how[1])
-                )
+                if session is not None and session.connected:
+                    group.run(a_step(what, session, *how[1:]))
         assert stands(whole) == stands(single)
+        assert told(whole) == told(single)
 
 
 @pytest.mark.parametrize(("delay_s", "fired"), [(0, 1), (5, 0)])
@@ -197,6 +219,48 @@ def test_a_batch_resumes_what_outlives_its_connection_and_nothing_else(group: Gr
     assert [each.epoch for each in reply] == sorted({each.epoch for each in reply})
     assert group.rows("mqtt.subscription") == 1
     assert group.ask(CountSessions()) == SessionTally("default", 3, 3)
+
+
+@pytest.mark.parametrize("hangs", ["", "subscribe", "join"])
+@pytest.mark.parametrize("ends", ["clean start", "no expiry", "expired"])
+def test_a_batch_begins_anew_what_has_ended_and_tells_so(
+    group: Group, ends: str, hangs: str
+) -> None:
+    """MQTT 5, 3.1.2.4 and 3.1.2.11.2: whether or not anything ends with it."""
+    expiry_s = {"clean start": 60, "no expiry": 0, "expired": 5}[ends]
+    opened = group.run(SaveSessions(sessions=items("a", "b", "old", expiry_s=expiry_s)))
+    for client_id in ("a", "b"):
+        session = group.ask(GetSession(client_id=client_id))
+        if hangs:
+            group.run(a_step(hangs, session))
+        if ends == "expired":
+            group.run(CloseSession(client_id=client_id, epoch=session.epoch))
+    group.later(6)
+    group.machine.take_changes()
+    again = [replace(each, clean_start=ends == "clean start") for each in items("new", "b", "a")]
+    reply = group.run(SaveSessions(sessions=tuple(again)))
+    assert [each.present for each in reply] == [False, False, False]
+    assert min(each.epoch for each in reply) > max(each.epoch for each in opened)
+    assert told(group) == {"new": [True], "a": [False, True], "b": [False, True]}
+    for client_id in ("a", "b"):
+        session = group.ask(GetSession(client_id=client_id))
+        assert (session.created_ms, session.subscriptions) == (group.now_ms, 0)
+        assert (session.connected, session.expires_ms) == (True, 0)
+    for table in ("mqtt.subscription", "mqtt.share_member", "mqtt.due"):
+        assert not group.rows(table)
+    assert group.ask(CountSessions()) == SessionTally("default", 4, 4)
+
+
+def test_a_batch_resumes_what_has_not_expired_and_stops_its_timer(group: Group) -> None:
+    for each in group.run(SaveSessions(sessions=items("a", "b", expiry_s=5))):
+        group.run(CloseSession(client_id=each.client_id, epoch=each.epoch))
+    assert group.ask(CountSessions()) == SessionTally("default", 2, 0)
+    group.later(4)
+    reply = group.run(SaveSessions(sessions=items("b", "a")))
+    assert [each.present for each in reply] == [True, True]
+    assert group.ask(CountSessions()) == SessionTally("default", 2, 2)
+    assert group.ask(NextDue()) == 0
+    assert [each.created_ms for each in group.ask(ListSessions()).sessions] == [NOW_MS, NOW_MS]
 
 
 def test_a_batch_over_two_groups_is_fenced_in_each_by_its_own(group: Group) -> None:

@@ -228,7 +228,7 @@ STATE: Final = (
         "a-batch-opens-over-a-will-and-leaves-it",
         "MQTT 5, 3.1.3.2.2",
         "state_machines.mqtt.session_life",
-        " or last_will is not None",
+        "last_will is not None or ",
         "",
     ),
     Mutant(
