@@ -185,6 +185,19 @@ async def connected() -> AsyncIterator[Place]:
         await listener.close()
 
 
+def the_link(place: Place) -> Link:
+    found = place.links.get(SEAT)
+    assert found is not None
+    return found
+
+
+async def cut(place: Place) -> None:
+    """Cut the wire, and wait until the link has noticed."""
+    before = the_link(place)
+    place.wire.cut()
+    await eventually(lambda: before.closed)
+
+
 async def up(place: Place) -> Link:
     """Wait until the link is up."""
     found: Link = await eventually(lambda: place.links.get(SEAT))

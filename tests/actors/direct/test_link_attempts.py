@@ -1,0 +1,102 @@
+"""When a link is tried again, and how long an attempt takes."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from actors.direct import links as links_module
+from actors.direct.links import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Links
+from actors.direct.listener import Listener
+from actors.direct.secret import Endpoint
+from tests.actors.direct.wire import HOST, SEAT, Served, serving
+from tests.actors.wires import eventually, in_loop
+
+
+@in_loop
+async def test_attempts_keep_a_growing_distance_up_to_a_limit() -> None:
+    async def ask(seat: str) -> Endpoint | None:
+        return None
+
+    links = Links(ask, Random(1))
+    loop, waits = asyncio.get_running_loop(), []
+    links.get(SEAT)
+    known = links._seats[SEAT]
+    for _ in range(30):
+        await eventually(lambda: known.task is None)
+        assert known.not_before > loop.time() - 1
+        waits.append(known.wait)
+        links.get(SEAT)
+        assert known.task is None, "it is not yet time"
+        known.not_before = 0.0
+        links.get(SEAT)
+    assert waits == sorted(waits)
+    assert RETRY_SECONDS_MIN < waits[0] < waits[3] < waits[-1] == RETRY_SECONDS_MAX
+    await links.close()
+
+
+@pytest.mark.parametrize("silent", ["who is asked", "the server"])
+@in_loop
+async def test_an_attempt_that_is_not_answered_ends(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(links_module, "ASK_SECONDS", 0.05)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+
+    async with serving(serve) as port:
+
+        async def ask(seat: str) -> Endpoint:
+            if silent == "who is asked":
+                await asyncio.get_running_loop().create_future()
+            return Endpoint(seat, HOST, port, bytes(32))
+
+        links = Links(ask, Random(1))
+        links.get(SEAT)
+        await eventually(lambda: links._seats[SEAT].task is None)
+        assert links.up() == []
+        await links.close()
+
+
+@in_loop
+async def test_a_seat_that_is_expected_waits_for_no_next_attempt() -> None:
+    asked = 0
+
+    async def ask(seat: str) -> Endpoint | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    def idle() -> bool:
+        return links._seats[SEAT].task is None
+
+    links = Links(ask, Random(1))
+    links.expect(SEAT)
+    for attempt in range(1, 20):  # the last waits would be five seconds
+        await eventually(idle)
+        assert asked == attempt
+        links.expect(SEAT)
+    await links.close()
+
+
+@in_loop
+async def test_a_seat_that_does_not_listen_is_asked_again_later() -> None:
+    answers: list[Endpoint | None] = [None]
+
+    async def ask(seat: str) -> Endpoint | None:
+        return answers[-1]
+
+    links = Links(ask, Random(1))
+    assert links.get(SEAT) is None
+    await eventually(lambda: links._seats[SEAT].task is None)
+    listener = Listener(Served().service())
+    answers.append(await listener.open(SEAT, HOST))
+    await eventually(lambda: links.get(SEAT) is not None)
+    assert links.up() == [SEAT]
+    assert links._seats[SEAT].wait == RETRY_SECONDS_MIN, "the next attempt is soon again"
+    await links.close()
+    await listener.close()
