@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from actors import answers
 from actors.answers import SINGLE_ROWS_MAX, WALK_MS, Answers
 from actors.pending import Read
 from actors.storage_thread import Haste, On, StorageThread
@@ -212,6 +213,33 @@ def test_damage_that_a_long_read_finds_is_told(monkeypatch: pytest.MonkeyPatch) 
         (reply,) = await answering.ask((RANGE,))
         assert reply.code == api.STOPPED
         assert "checksum" in reply.detail
+        assert [type(each) for each in answering.failed] == [CorruptRecord]
+
+    asyncio.run(run())
+
+
+def test_a_long_read_keeps_no_view_when_it_is_answered(tmp_path: Path) -> None:
+    async def run() -> None:
+        answering = Answering(DiskShelf(tmp_path / "s", tmp_path / "i"))
+        await answering.ask((RANGE,))
+        assert answering.state.engine.stats().views == 0
+        answering.state.close()
+
+    asyncio.run(run())
+
+
+def test_damage_that_single_rows_meet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        answering = Answering()
+
+        def damaged(*_: object) -> None:
+            raise CorruptRecord("here", "metadata.kv", "k", "checksum")
+
+        monkeypatch.setattr(answers, "answer", damaged)
+        (read,) = answering.hand((GET,))
+        assert read.reply.done()
+        (reply,) = await replies_to([read])
+        assert reply.code == api.STOPPED
         assert [type(each) for each in answering.failed] == [CorruptRecord]
 
     asyncio.run(run())

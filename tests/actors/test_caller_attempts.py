@@ -68,6 +68,14 @@ async def test_a_hint_to_a_seat_that_is_none_does_no_harm() -> None:
 
 
 @in_virtual_time
+async def test_who_goes_on_pointing_at_a_seat_that_is_none_is_left() -> None:
+    elsewhere = api.Reply(code=api.NOT_LEADER, leader="metadata-0/9")
+    script = Script(faults=[lambda call: elsewhere if call.seat == "metadata-0/0" else None])
+    async with calling(script, timeout_ms=3_000) as caller:
+        await caller.call(put())
+
+
+@in_virtual_time
 async def test_two_that_point_at_each_other_end_at_the_deadline() -> None:
     def pointing(call: Call) -> api.Reply:
         other = {"0": "1", "1": "0", "2": "0"}[call.seat[-1]]

@@ -45,6 +45,18 @@ def tenants_of(some: Iterable[Waiting]) -> str:
     return "".join(each.operation.tenant for each in some)
 
 
+def test_one_tenant_alone_fills_no_more_than_there_is_room_for() -> None:
+    crowd, waiting = crowd_of("a" * 50), deque[Waiting]()
+    crowd.fill(waiting, 10)
+    assert (len(waiting), len(crowd)) == (10, 40)
+
+
+def test_who_is_put_back_counts_among_those_that_wait() -> None:
+    crowd = Crowd()
+    crowd.put_back([waits("a"), waits("b")])
+    assert len(crowd) == 2
+
+
 def test_each_tenant_has_one_turn_and_then_each_another() -> None:
     crowd, waiting = crowd_of("aaaabbc"), deque[Waiting]()
     assert crowd.fill(waiting, 5)

@@ -47,6 +47,14 @@ def test_who_comes_with_one_does_not_wait_for_all_of_who_came_with_many() -> Non
     assert [queue.popleft() for _ in range(2)] == [few, many[1]]
 
 
+def test_however_many_tenants_come_between_a_turn_that_was_had_is_not_forgotten() -> None:
+    some = [waits(many=1) for _ in range(100)]
+    some += [waits(**{f"t{number}": 1}) for number in range(ENDS_KEPT + 2)]
+    late, new = waits(many=1), waits(new=1)
+    order = emptied(queue_of([*some, late, new]))
+    assert order.index(new) < order.index(late)
+
+
 def test_who_has_waited_long_does_not_come_before_all_who_had_nothing_waiting() -> None:
     """What was not used is not saved up: else one tenant could keep all others waiting."""
     queue = queue_of([waits(many=100) for _ in range(50)])

@@ -74,6 +74,16 @@ def test_a_seat_that_is_gone_is_not_chosen() -> None:
 
 
 @in_virtual_time
+async def test_stale_reads_one_after_the_other_stay_with_a_replica() -> None:
+    script = Script()
+    caller = Caller(script, rng=Random(1))
+    for _ in range(3 * TOGETHER):
+        await caller.call(GetKv(key="k"), stale=True)
+    assert len({call.seat for call in script.calls}) == 1
+    await caller.close()
+
+
+@in_virtual_time
 async def test_stale_reads_leave_a_replica_that_is_away_and_come_back_when_it_is_there() -> None:
     away = True
 

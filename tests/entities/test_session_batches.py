@@ -26,6 +26,7 @@ from state_machines.mqtt.session import (
     SaveSessions,
     SessionItem,
 )
+from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.mqtt.sessions import Session, SessionTally
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
@@ -412,6 +413,30 @@ def test_limits(group: Group, operation: Any, field: str) -> None:
     epoch = group.run(OpenSession(client_id="c", broker="b", expiry_s=60)).epoch
     group.run(SetWill(client_id="c", epoch=epoch, topic="t", payload=b"kept"))
     group.beyond(operation, field)
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"),
+    [
+        ({"client_ids": ("c" * 70_000,)}, "client_id"),
+        ({"brokers": ("",)}, "broker"),
+        ({"expiry_s": (-1,)}, "expiry_s"),
+    ],
+)
+def test_limits_of_columns(group: Group, columns: dict[str, Any], field: str) -> None:
+    group.beyond(OpenSessions(**{"client_ids": ("a",), "brokers": ("b",)} | columns), field)
+
+
+def test_a_part_of_a_batch_has_what_its_sessions_have_in_all_columns() -> None:
+    whole = OpenSessions(
+        client_ids=("a", "b", "c"),
+        brokers=("x", "y", "z"),
+        expiry_s=(1, 2, 3),
+        clean_starts=(True, False, True),
+    )
+    assert whole.select([0, 2]) == OpenSessions(
+        client_ids=("a", "c"), brokers=("x", "z"), expiry_s=(1, 3), clean_starts=(True, True)
+    )
 
 
 def test_too_many_items(group: Group) -> None:

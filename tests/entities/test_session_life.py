@@ -257,6 +257,34 @@ def test_a_session_that_never_expires_has_no_timer(ann: Fleet) -> None:
     assert ann.ask(NextDue()) == 0
     ann.pulse(10**9)
     assert ann.alive()
+    assert ann.connect(expiry_s=NEVER_S)
+    assert ann.ask(CountSessions()) == SessionTally("default", 1, 1)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("will", [True, False])
+def test_a_session_that_is_resumed_keeps_its_age_and_its_filters(
+    ann: Fleet, will: bool, lost: bool
+) -> None:
+    ann.connect(expiry_s=60)
+    if will:
+        ann.will(30)
+    ann.run(PutSubscriptions(client_id="ann", epoch=ann.epoch, filters=(TopicFilter(filter="t"),)))
+    if lost:
+        ann.lose()
+    ann.now_ms += 5_000
+    assert ann.connect(expiry_s=60, broker="b2")
+    session = ann.ask(GetSession(client_id="ann"))
+    assert (session.created_ms, session.subscriptions) == (NOW_MS, 1)
+    assert session.connected_ms == NOW_MS + 5_000
+
+
+def test_the_will_of_who_is_taken_over_goes_to_his_broker_first(ann: Fleet) -> None:
+    ann.connect(expiry_s=60)
+    ann.will()
+    ann.connect(expiry_s=60, broker="b2")
+    assert ann.run(ClaimOutbox(broker="b2")) == ()
+    assert len(ann.run(ClaimOutbox(broker="b1"))) == 1
 
 
 def test_a_connected_session_does_not_expire(ann: Fleet) -> None:

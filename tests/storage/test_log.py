@@ -224,6 +224,16 @@ def test_a_snapshot_that_the_log_does_not_know_restarts_it(flushed: SnapshotMeta
     assert RaftLog(engine).load(flushed).entries == (entry(flushed.index + 1, flushed.term),)
 
 
+def test_a_promise_above_the_term_of_a_snapshot_outlives_a_restart_of_the_log() -> None:
+    """Law 3: it voted in term 7, and must not vote in that once more."""
+    engine = filled(20, base=5)
+    log = RaftLog(engine)
+    log.load()
+    log.save(None, (), HardState(7, 3, 20))
+    loaded = RaftLog(engine).load(point(900, 4), installed=True)
+    assert loaded.hard_state == HardState(7, 3, 900)
+
+
 @pytest.mark.parametrize("flushed", [point(21), point(900, 4), point(12, 4)])
 def test_an_applied_entry_that_is_not_in_the_log_is_a_lost_entry(flushed: SnapshotMeta) -> None:
     with pytest.raises(CorruptLog, match="not in it"):
