@@ -78,7 +78,7 @@ async def test_a_page_is_waited_for(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             page = await waiting
         assert [records.entry_from(each).index for each in page["entries"]] == [next_index]
-        gone = asyncio.ensure_future(seat.committed(ME, next_index + 9, 1_000, 300, 0))
+        gone = asyncio.ensure_future(seat.committed(ME, next_index + 9, 1_000, 10_000, 0))
         await asyncio.sleep(0.05)
         await group.crash(seat.spec.seat)
         with pytest.raises(Stopped):

@@ -144,18 +144,17 @@ async def test_only_so_many_cuts_are_open_at_once(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_cut_that_lives_too_long_is_gone(tmp_path: Path) -> None:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(export, "CUT_SECONDS", 0.02)
-    with patch.context():
-        async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
-            await filled(caller, 1)
-            seat = await group.leader()
-            for _ in range(2 * CUTS_MAX):
-                cut = (await seat.export_open((TABLE,)))["cut"]
-                with pytest.raises(NotFound, match="lived too long"):
-                    await read_for_ever(seat, cut)
-    patch.undo()
+async def test_a_cut_that_lives_too_long_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "CUT_SECONDS", 0.02)
+    async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
+        await filled(caller, 1)
+        seat = await group.leader()
+        for _ in range(2 * CUTS_MAX):
+            cut = (await seat.export_open((TABLE,)))["cut"]
+            with pytest.raises(NotFound, match="lived too long"):
+                await read_for_ever(seat, cut)
 
 
 @in_loop

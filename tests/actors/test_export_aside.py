@@ -20,6 +20,7 @@ from actors.seat import Seat
 from state_machines.errors import Invalid, NotFound, Overloaded, Stopped
 from state_machines.offset.offset import CommitOffsets
 from storage import copies
+from storage.copies import Copies
 from storage.disk_view import DATA
 from tests.actors.wires import Group, eventually, in_loop, running
 
@@ -108,8 +109,9 @@ async def test_a_copy_is_the_same_moment_and_pins_nothing(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_what_cannot_be_put_aside_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    patch = pytest.MonkeyPatch()
+async def test_what_cannot_be_put_aside_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -126,7 +128,7 @@ async def test_what_cannot_be_put_aside_says_why_and_leaves_nothing(tmp_path: Pa
             raise OSError(errno.ENOSPC, "No space left on device")
 
         for name, value in (("copy_file_range", full), ("RESERVE_SHARE", 1)):
-            with patch.context() as some:
+            with monkeypatch.context() as some:
                 some.setattr(os if name == "copy_file_range" else copies, name, value)
                 some.setattr(copies, "RESERVE_BYTES", 1 << 60 if name != "copy_file_range" else 0)
                 said = await seat.export_open((TABLE,))
@@ -138,13 +140,13 @@ async def test_what_cannot_be_put_aside_says_why_and_leaves_nothing(tmp_path: Pa
         assert len([await seat.export_open((TABLE,)) for _ in range(CUTS_MAX)]) == CUTS_MAX
         with pytest.raises(Overloaded):
             await seat.export_open((TABLE,))
-    patch.undo()
 
 
 @in_loop
-async def test_a_cut_that_is_closed_while_it_is_copied_leaves_nothing(tmp_path: Path) -> None:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(export, "COPY_BYTES_PER_SECOND", 100_000)  # it would take long
+async def test_a_cut_that_is_closed_while_it_is_copied_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "COPY_BYTES_PER_SECOND", 100_000)  # it would take long
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -158,28 +160,37 @@ async def test_a_cut_that_is_closed_while_it_is_copied_leaves_nothing(tmp_path: 
             await copying
         assert left_in(tmp_path) == []
         assert views(seat) == 0
-    patch.undo()
 
 
 @in_loop
-async def test_copies_live_for_as_long_as_they_are_read_and_no_longer(tmp_path: Path) -> None:
-    patch, reader = pytest.MonkeyPatch(), Exporter(SystemClock())
-    patch.setattr(export, "LOOK_SECONDS", 0.02)
+async def test_copies_live_for_as_long_as_they_are_read_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Exporter(SystemClock())
+    monkeypatch.setattr(export, "LOOK_SECONDS", 0.02)
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
-        patch.setattr(export, "LOOK_SECONDS", 0.2)
+        monkeypatch.setattr(export, "LOOK_SECONDS", 0.2)
         _, path = await put_aside(seat)  # nobody comes
         await eventually(lambda: not Path(path).exists())
         said, path = await put_aside(seat)
         reader.open(said["cut"], path, said["index"], (TABLE,))
-        await asyncio.sleep(0.6)  # three looks
+        looks, held = 0, Copies.held
+
+        def counted(copies: Copies, name: str) -> bool:
+            nonlocal looks
+            looks += 1
+            return held(copies, name)
+
+        monkeypatch.setattr(Copies, "held", counted)
+        await eventually(lambda: looks >= 3)
         assert left_in(tmp_path) == [Path(path)]
         assert len(rows_of(reader, said["cut"])) == ROWS
         reader.close(said["cut"])  # as the end of its process does
         await eventually(lambda: not Path(path).exists())
-        patch.setattr(export, "COPY_SECONDS", 0.1)
-        patch.setattr(exporter, "COPY_SECONDS", 0.1)
+        monkeypatch.setattr(export, "COPY_SECONDS", 0.1)
+        monkeypatch.setattr(exporter, "COPY_SECONDS", 0.1)
         said, path = await put_aside(seat)
         reader.open(said["cut"], path, said["index"], (TABLE,))
         await eventually(lambda: not Path(path).exists())  # its life is over
@@ -187,7 +198,6 @@ async def test_copies_live_for_as_long_as_they_are_read_and_no_longer(tmp_path: 
             rows_of(reader, said["cut"])
         for _ in range(CUTS_MAX):
             await seat.export_open((TABLE,))
-    patch.undo()
 
 
 @in_loop
@@ -231,9 +241,8 @@ async def test_a_damaged_copy_stops_nobody_but_its_reader(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_a_page_ends_with_its_bytes(tmp_path: Path) -> None:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(export, "PAGE_BYTES", 300)
+async def test_a_page_ends_with_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "PAGE_BYTES", 300)
     async with running(Group(tmp_path, name="offset-0", replicas=1)) as (group, caller):
         seat = await group.leader()
         await commit(caller, 1)
@@ -245,7 +254,6 @@ async def test_a_page_ends_with_its_bytes(tmp_path: Path) -> None:
             page, after = await seat.export_page(said["cut"], TABLE, after, 1_000)
             rows += columns.from_ipc(page).num_rows
         assert rows == ROWS
-    patch.undo()
 
 
 def test_an_exporter_has_so_many_open(reader: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:

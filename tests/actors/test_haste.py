@@ -72,7 +72,10 @@ async def test_a_slow_save_holds_the_loop_no_longer_than_its_patience() -> None:
 
 
 @in_loop
-async def test_what_may_run_here_does_unless_the_state_is_in_use() -> None:
+async def test_what_may_run_here_does_unless_the_state_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_thread, "HERE_SECONDS", LIMIT_SECONDS)  # nothing counts as slow
     storage, disk = StorageThread("s"), threading.Event()
     alone, before, behind, beside = Outcome(), Outcome(), Outcome(), Outcome()
     alone.hand(storage, alone.job(), haste=Haste.HERE)
@@ -92,7 +95,10 @@ async def test_what_may_run_here_does_unless_the_state_is_in_use() -> None:
 
 
 @in_loop
-async def test_what_can_be_spared_is_done_here_or_not_at_all() -> None:
+async def test_what_can_be_spared_is_done_here_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_thread, "HERE_SECONDS", LIMIT_SECONDS)  # nothing counts as slow
     storage, disk = StorageThread("s"), threading.Event()
     alone, before, spared = Outcome(), Outcome(), Outcome()
     alone.hand(storage, alone.job(), haste=Haste.SPARE)

@@ -269,7 +269,7 @@ def test_what_takes_long_holds_no_other_job_up(on: On) -> None:
         saved, flushed = loop.create_future(), loop.create_future()
 
         def flush() -> None:
-            assert happened.wait(1)
+            assert happened.wait(30)
             found.append("flushed")
 
         storage.hand(flush, flushed.set_result, flushed.set_exception, on=on)
@@ -292,7 +292,7 @@ def test_what_goes_wrong_after_a_job_is_as_bad_as_in_it() -> None:
             raise KeyError("half done")
 
         storage.hand(lambda: 1, surprised, failed.set_result)
-        error = await asyncio.wait_for(failed, 1)
+        error = await asyncio.wait_for(failed, 30)
         storage.close()
         return repr(error)
 

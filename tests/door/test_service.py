@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -116,9 +115,7 @@ def test_a_second_start_changes_nothing(tenant: str) -> None:
     with connect_sync() as client:
         client.put("kept", b"before", tenant=tenant)
         before, terms = ids(), {group: leader(group)["term"] for group in GROUPS}
-        begun = time.monotonic()
         started = list(start_service(ClusterConfig()))
-        assert time.monotonic() - begun < 10
         assert [name for name, _, _ in started[:3]] == list(GROUPS)
         assert started[3][0].startswith("controller-")
         assert ids() == before
