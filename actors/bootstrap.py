@@ -39,7 +39,8 @@ def specs(config: ClusterConfig) -> list[SeatSpec]:
     found = []
     for group in config.groups:
         voters, learners = seats_of(config, group)
-        found += [SeatSpec(group, seat, voters + learners, config.raft) for seat in voters]
+        seats = voters + learners
+        found += [SeatSpec(group, seat, seats, config.raft, config.groups) for seat in voters]
     return found
 
 

@@ -69,11 +69,20 @@ class Controller:
         node: str,
         duties: Sequence[type[Duty]] = DUTIES,
         jobs: JobService | None = None,
+        expected: Sequence[str] = (),
     ) -> None:
         self.epoch = epoch
         self.fenced = ""
         self.context = Context(
-            epoch, caller, groups, calls, settings, clock, self._wake_duty, jobs or NoJobs()
+            epoch,
+            caller,
+            groups,
+            calls,
+            settings,
+            clock,
+            self._wake_duty,
+            jobs or NoJobs(),
+            expected=frozenset(expected),
         )
         self._clock = clock
         self._node = node

@@ -163,6 +163,7 @@ class ControllerActor(Controller):
             clock=SystemClock(),
             node=ray.get_runtime_context().get_node_id(),
             jobs=RayJobs(),
+            expected=spec.groups,
         )
         self._metrics = DutyMetrics()
         self._gauge()

@@ -60,6 +60,7 @@ class SeatSpec:
     seat: str
     seats: tuple[str, ...]
     settings: RaftSettings
+    groups: tuple[str, ...] = ()  #: all that the cluster was started with, for the controller
 
     @property
     def kind(self) -> str:

@@ -18,8 +18,9 @@ from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.job_service import JobService, NoJobs
 from state_machines import packing
-from state_machines.errors import Fenced
+from state_machines.errors import Fenced, Stopped
 from state_machines.metadata.node import ListNodes
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.settings import SETTINGS, Value, fits
 
 CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
@@ -76,6 +77,9 @@ class Context:
     configured: dict[str, Value] = field(default_factory=dict)
     """What operators have set for the cluster since (`metadata.config`), as read last."""
 
+    expected: frozenset[str] = frozenset()
+    """The groups that the cluster was started with, whether they are there by now or not."""
+
     def __repr__(self) -> str:
         return f"controller-{self.epoch}"
 
@@ -100,6 +104,20 @@ class Context:
     def of_kind(self, kind: str) -> list[str]:
         """The groups of a kind, by name."""
         return [each for each in self.groups.groups() if each.startswith(f"{kind}-")]
+
+    async def every_group(self) -> Sequence[str]:
+        """The groups by name, for what has to be done in all of them, or counts them.
+
+        Raises Stopped while one is not there that the cluster was started with or that owns slots:
+        at a start the groups come one after another, and the controller with the first.
+        """
+        maps = await self.caller.call(GetSlots())
+        wanted = self.expected.union(each.group for kind in maps for each in kind.ranges)
+        if not wanted.issubset(self.groups.groups()):
+            await self.groups.refresh()
+        if missing := sorted(wanted.difference(self.groups.groups())):
+            raise Stopped(f"{', '.join(missing)}: not there yet, and all groups are needed")
+        return self.groups.groups()
 
     async def in_each(
         self, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]

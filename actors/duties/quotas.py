@@ -27,7 +27,7 @@ class Quotas(Duty):
 
     async def step(self, context: Context) -> int:
         """All groups are compared with all tenants, and what differs is sent."""
-        groups = context.groups.groups()
+        groups = await context.every_group()
         tenants = await context.rows(ListTenants(limit=PAGE))
         now = context.clock.monotonic()
         if self._settled == (groups, tenants) and now < self._full_at:

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 class Tenants(Duty):
     """Go on with deletions of tenants: close them in every group, purge their rows, free the name.
 
-    A group that does not answer holds a deletion up, for its rows have to go, too.
+    A group that does not answer, or is not there yet, holds a deletion up, for its rows have to go,
+    too.
     """
 
     name: ClassVar[str] = "tenants"
@@ -50,13 +51,13 @@ class Tenants(Duty):
         tenants = await context.rows(ListTenants(limit=PAGE))
         marked = [each for each in tenants if each.state == DELETING]
         self._going = {each.name: each for each in marked}
+        groups = await context.every_group() if marked else ()
         done = 0
         for tenant in marked:
-            done += await self._delete(context, tenant)
+            done += await self._delete(context, tenant, groups)
         return done
 
-    async def _delete(self, context: Context, tenant: Tenant) -> int:
-        groups = context.groups.groups()
+    async def _delete(self, context: Context, tenant: Tenant, groups: Sequence[str]) -> int:
         counts = Counter(map(kind_of, groups))
         seen = {group: await self._quota(context, group, tenant.name) for group in groups}
         done = 0

@@ -71,6 +71,7 @@ class World:
         self.clock = WorldClock()
         self.commands: list[Any] = []
         self.away: set[str] = set()  #: groups that do not answer
+        self.absent: set[str] = set()  #: groups whose seats have no actors yet
         self.closed = False
         self.jobs = Jobs()
 
@@ -121,6 +122,7 @@ class World:
             node="n1",
             duties=duties,
             jobs=self.jobs,
+            expected=tuple(self.machines),
         )
 
     async def step(self, *duties: type[Duty], **more: Any) -> Controller:
@@ -148,8 +150,8 @@ class World:
         return machine.run(operation)
 
     def groups(self) -> Sequence[str]:
-        """All of them."""
-        return sorted(self.machines)
+        """All that are there."""
+        return sorted(self.machines.keys() - self.absent)
 
     def seats(self, group: str) -> Sequence[str]:
         """Nobody sits anywhere."""

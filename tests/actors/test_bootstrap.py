@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors import bootstrap, calls, remote
+from actors.config import ClusterConfig
 from state_machines.errors import NoQuorum
 
 SEATS = ("metadata-0/0", "metadata-0/1", "metadata-0/2")
@@ -47,6 +48,11 @@ def test_a_controller_is_waited_for_beside_whoever_leads_by_then(
     """Under faults the lead moved after the group had started, and with it the controller."""
     moved = Moving([SEATS[1], None, SEATS[2]], stands=f"node of {SEATS[2]}")
     assert wait(monkeypatch, moved, 10.0) == (CONTROLLER, SEATS[2])
+
+
+def test_every_voters_seat_knows_all_groups_for_its_controller() -> None:
+    config = ClusterConfig(groups=("metadata-0", "mqtt-0"))
+    assert {each.groups for each in bootstrap.specs(config)} == {config.groups}
 
 
 def test_one_that_stands_elsewhere_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from state_machines.metadata.segment_queries import GetSegment
 from state_machines.metadata.segments import UNAVAILABLE, WRITE, Segment, SegmentName
 from state_machines.metadata.shard import CreateShards, DeleteShards, GetShard, ShardItem
 from state_machines.metadata.shards import ShardConfig
+from state_machines.metadata.slot_map import AssignSlots
 from state_machines.metadata.tenant import (
     CreateTenants,
     DeleteTenants,
@@ -51,6 +52,7 @@ from state_machines.offset.group import GetGroup
 from state_machines.offset.history import GetHistorySettings
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.quota import DropQuotas, GetQuota, ListQuotas, QuotaVersion
+from state_machines.slots import SLOTS, SlotRange
 from tests.actors.duty_world import World
 from tests.actors.virtual_time import in_virtual_time
 
@@ -426,3 +428,35 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     assert quotas(world, "mqtt") == quotas(world, "metadata") == {}
     assert world.run(CreateTenants(items=(NewTenant(name="t"),)))[0].ok
     world.run(OpenSession(tenant="t", client_id="again", broker="b1", expiry_s=1))
+
+
+@in_virtual_time
+async def test_a_deletion_and_quotas_wait_for_groups_that_are_not_there_yet() -> None:
+    """At a start `metadata-0` has its controller before the other groups have any seats."""
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t"),)))
+    world.run(OpenSession(tenant="t", client_id="c", broker="b1", expiry_s=600))
+    world.run(DeleteTenants(items=(TenantName(name="t"),)))
+    world.absent = {"offset-0", "mqtt-0"}
+    controller = world.controller(Tenants, Quotas)
+    await controller.step()
+    for duty in ("tenants", "quotas"):
+        assert "Stopped: mqtt-0, offset-0: not there yet" in controller.records[duty].last_error
+    assert quotas(world, "metadata") == {}, "nothing is begun"
+    world.absent = set()
+    await world.step(Tenants, Quotas)
+    assert world.ask(GetTenant(name="t")) is None
+    assert world.ask(GetSession(tenant="t", client_id="c")) is None
+
+
+@in_virtual_time
+async def test_a_group_that_owns_slots_is_waited_for_though_the_configuration_has_lost_it() -> None:
+    world = World()
+    halves = (SlotRange(0, 7, "mqtt-0"), SlotRange(8, SLOTS - 1, "mqtt-1"))
+    world.run(AssignSlots(kind="mqtt", expected_version=0, ranges=halves))
+    world.run(CreateTenants(items=(NewTenant(name="t"),)))
+    world.run(DeleteTenants(items=(TenantName(name="t"),)))
+    controller = world.controller(Tenants)
+    await controller.step()
+    assert "Stopped: mqtt-1: not there yet" in controller.records["tenants"].last_error
+    assert world.ask(GetTenant(name="t")) is not None
