@@ -49,7 +49,8 @@ from actors.wanted import of_kind
 from state_machines.errors import Stopped
 from storage.home import DiskHome
 
-LOOKUP_SECONDS = 5.0  #: our own deadline for a question to an actor about itself
+KEEPER_SECONDS = 5.0  #: how often the metadata leader looks whether its controller is there
+RETRY_SECONDS = 1.0  #: and again after Ray did not answer
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
@@ -245,55 +246,46 @@ class ControllerKeeper:
     def __init__(self, spec: SeatSpec) -> None:
         self._spec = spec
         self._term = 0
+        self._led = 0  # the last term in which it led
+        self._told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def leadership(self, term: int) -> None:
-        """This node's metadata replica leads in `term`, or (0) does not."""
+        """This seat's metadata replica leads in `term`, or (0) does not."""
         self._term = term
+        self._led = term or self._led
+        self._told.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
-        """Make it so: at most one controller of ours, of the term in force."""
+        """Make it so: at most one controller of ours, of the term in force. While it leads it looks
+        again, because nothing tells of a controller that is gone."""
         done = -1
-        while done != self._term:
-            term = self._term
+        while self._term or done:
+            self._told.clear()
+            term, seconds = self._term, KEEPER_SECONDS
             try:
-                await asyncio.to_thread(self._settle, term)
+                await asyncio.to_thread(self._settle, term, self._led)
                 done = term
-            except Exception:
+            except Exception:  # Ray's control service may be away; there is no event for it
                 log.exception("%s: controller of term %d", self._spec.seat, term)
-                await asyncio.sleep(
-                    1.0
-                )  # Ray's control service may be away; there is no event for it
+                seconds = RETRY_SECONDS
+            if self._term or done:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._told.wait(), seconds)
 
-    def _settle(self, term: int) -> None:
+    def _settle(self, term: int, led: int) -> None:
         own = f"{CONTROLLER_PREFIX}{term}"
-        for name in sorted(named_actors()):
+        names = named_actors()
+        for name in sorted(names):
             if not name.startswith(CONTROLLER_PREFIX) or name == own:
                 continue
-            # With no lead of our own we end only what we made: a newer leader's stays.
-            if term == 0 or int(name.removeprefix(CONTROLLER_PREFIX)) < term:
-                if term == 0 and not _is_on_this_node(name):
-                    continue
+            if int(name.removeprefix(CONTROLLER_PREFIX)) <= led:  # a newer leader's stays
                 kill(name)
-        if term and own not in named_actors():
-            node = ray.get_runtime_context().get_node_id()
-            ray.remote(ControllerActor).options(
-                **_options(own),
-                num_cpus=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            ).remote(term, self._spec)
+        if term and own not in names:
+            create_controller(term, self._spec)
             log.info("%s: made %s on its node", self._spec.seat, own)
-
-
-def _is_on_this_node(name: str) -> bool:
-    here = ray.get_runtime_context().get_node_id()
-    try:
-        handle = ray.get_actor(name, namespace=NAMESPACE)
-        return bool(ray.get(handle.node.remote(), timeout=LOOKUP_SECONDS) == here)
-    except (ValueError, ray.exceptions.RayError):
-        return False  # gone, or not answering: its own epoch fences it
 
 
 # -- making and ending -------------------------------------------------------------------------
@@ -313,6 +305,16 @@ def create_seat(spec: SeatSpec, group: PlacementGroup, bundle: int, cpus: float)
         )
         .remote(spec)
     )
+
+
+def create_controller(epoch: int, spec: SeatSpec) -> None:
+    """Make the controller of a term on this process's node, for good or until it is killed."""
+    node = str(ray.get_runtime_context().get_node_id())
+    ray.remote(ControllerActor).options(
+        **_options(f"{CONTROLLER_PREFIX}{epoch}"),
+        num_cpus=0,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    ).remote(epoch, spec)
 
 
 def node_cache() -> str:

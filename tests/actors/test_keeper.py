@@ -1,0 +1,64 @@
+"""Which controllers a metadata group's seats make and end, as their leads come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import remote
+from actors.config import RaftSettings
+from actors.remote import ControllerKeeper
+from actors.seat import SeatSpec
+from tests.actors.wires import eventually, in_loop
+
+
+@pytest.fixture
+def controllers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of those that there are, all on one node. Ray's part is played by a set."""
+    names: set[str] = set()
+    monkeypatch.setattr(remote, "named_actors", lambda: {*names, "metadata-0/0", "cache-1f"})
+    monkeypatch.setattr(remote, "kill", names.remove)
+    monkeypatch.setattr(
+        remote, "create_controller", lambda term, _: names.add(f"controller-{term}")
+    )
+    return names
+
+
+def keeper(number: int) -> ControllerKeeper:
+    seats = ("metadata-0/0", "metadata-0/1")
+    return ControllerKeeper(SeatSpec("metadata-0", seats[number], seats, RaftSettings()))
+
+
+async def end(keeper: ControllerKeeper) -> None:
+    """It leads no more, and has done what it does then."""
+    keeper.leadership(0)
+    assert keeper._task is not None
+    await keeper._task
+
+
+@in_loop
+async def test_who_led_before_leaves_a_successor_on_its_own_node_its_controller(
+    controllers: set[str],
+) -> None:
+    first, second = keeper(0), keeper(1)
+    first.leadership(1)
+    await eventually(lambda: controllers == {"controller-1"})
+    second.leadership(2)
+    await eventually(lambda: controllers == {"controller-2"})
+    await end(first)
+    assert controllers == {"controller-2"}
+    await end(second)
+    assert controllers == set()
+
+
+@in_loop
+async def test_a_controller_that_is_gone_is_made_again_while_the_lead_lasts(
+    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.01)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: controllers == {"controller-3"})
+    controllers.clear()
+    await eventually(lambda: controllers == {"controller-3"})
+    await end(leads)
+    assert controllers == set()
