@@ -96,7 +96,7 @@ class SeatActor(Seat):
             rng=SystemRandom(),
             leadership=self._on_leadership,
         )
-        if voter_of_metadata:
+        if spec.keeps_controller:
             self._keeper = ControllerKeeper(spec)
         if not data:
             self._fault = f"{DATA_VARIABLE} is not set on this node; set it before `ray start`"

@@ -29,7 +29,7 @@ from typing import Any
 
 from actors.clock import Clock
 from actors.committed import Committed
-from actors.config import LEARNERS_MAX, RaftSettings
+from actors.config import FIRST_GROUP, LEARNERS_MAX, RaftSettings
 from actors.export import Exports
 from actors.pending import refusal, refused
 from actors.replica import Replica
@@ -71,6 +71,11 @@ class SeatSpec:
     def learner(self) -> bool:
         """Whether what sits here never votes."""
         return is_learner(self.seat)
+
+    @property
+    def keeps_controller(self) -> bool:
+        """Whether the controller is to stand beside it while it leads."""
+        return self.group == FIRST_GROUP and not self.learner
 
 
 class Seat:

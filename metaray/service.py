@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from actors import bootstrap, learners, placement, remote
-from actors.config import ClusterConfig
+from actors.config import FIRST_GROUP, ClusterConfig
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
@@ -19,14 +19,14 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     """
     placement.check_learners(config, placement.observe())
     cluster = ""
-    metadata: list[str] = []  # the seats of its first group, beside whose leader the controller is
+    metadata: list[str] = []  # the seats of the first group, beside whose leader the controller is
     for group in config.groups:
         begun = time.monotonic()
         cluster = bootstrap.start_group(config, group, cluster)
         seats = [spec.seat for spec in bootstrap.specs(config) if spec.group == group]
         leader = bootstrap.wait_for_leader(seats)
-        if group.startswith("metadata-"):
-            metadata = metadata or seats
+        if group == FIRST_GROUP:
+            metadata = seats
         yield group, time.monotonic() - begun, leader["seat"]
     begun = time.monotonic()
     controller, beside = bootstrap.wait_for_controller(metadata)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from actors import remote
+from actors import autogroup, remote
 from actors.config import RaftSettings
-from actors.remote import ControllerKeeper
+from actors.ray_env import DATA_VARIABLE
+from actors.remote import ControllerKeeper, SeatActor
 from actors.seat import SeatSpec
+from actors.seat_names import group_of
 from tests.actors.wires import eventually, in_loop
 
 
@@ -62,3 +64,20 @@ async def test_a_controller_that_is_gone_is_made_again_while_the_lead_lasts(
     await eventually(lambda: controllers == {"controller-3"})
     await end(leads)
     assert controllers == set()
+
+
+@in_loop
+async def test_only_voters_of_the_first_group_keep_a_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Terms of other groups say nothing about which controller is the newer one."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(autogroup, "begin", lambda nice: None)
+    keep = []
+    for seat in ("metadata-0/0", "metadata-0/learner-0", "metadata-1/0", "offset-0/0"):
+        actor = SeatActor.__new__(SeatActor)
+        spec = SeatSpec(group_of(seat), seat, (seat,), RaftSettings(metadata_slice_us=0))
+        await actor.__init__(spec)  # type: ignore[misc]
+        if actor._keeper is not None:
+            keep.append(seat)
+    assert keep == ["metadata-0/0"]
