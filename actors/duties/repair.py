@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, ClassVar
 
 from actors.duties.duty import Context, Duty
@@ -31,34 +32,37 @@ class Repair(Duty):
 
     name: ClassVar[str] = "repair"
     interval: ClassVar[str] = "repair_check_ms"
-    deadline_seconds: ClassVar[float] = 300.0  # many groups, each with a silent seat
+    deadline_seconds: ClassVar[float] = 300.0  # seats may be silent, and their disks slow
 
     async def step(self, context: Context) -> int:
         """One step of the replacement in every group that needs one."""
         await context.groups.refresh()
-        done = 0
-        for group in context.groups.groups():
-            seats = [*context.groups.seats(group), *context.groups.learners(group)]
-            answers = await asyncio.gather(
-                *(context.call_seat(seat, "status") for seat in seats),
-                return_exceptions=True,
-            )
-            known = {
-                seat: answer if isinstance(answer, dict) else None
-                for seat, answer in zip(seats, answers, strict=True)
-            }
-            leader = leader_of(known.values())
-            if leader is None:
-                continue
-            # A voter's seat that Ray does not name just now has not answered.
-            voters = [seat for seat in leader["group_seats"] if not is_learner(seat)]
-            for action in plan_members(leader, {**dict.fromkeys(voters), **known}):
-                log.warning("%r: %s: %s", context, group, action)
-                # failpoint: controller.before_repair
-                await _act(context, action, leader)
-                # failpoint: controller.after_repair
-                done += 1
-        return done
+        return await context.in_each(context.groups.groups(), partial(_repair, context))
+
+
+async def _repair(context: Context, group: str) -> int:
+    """One step of the replacement in one group."""
+    seats = [*context.groups.seats(group), *context.groups.learners(group)]
+    answers = await asyncio.gather(
+        *(context.call_seat(seat, "status") for seat in seats),
+        return_exceptions=True,
+    )
+    known = {
+        seat: answer if isinstance(answer, dict) else None
+        for seat, answer in zip(seats, answers, strict=True)
+    }
+    leader = leader_of(known.values())
+    if leader is None:
+        return 0
+    # A voter's seat that Ray does not name just now has not answered.
+    voters = [seat for seat in leader["group_seats"] if not is_learner(seat)]
+    actions = plan_members(leader, {**dict.fromkeys(voters), **known})
+    for action in actions:
+        log.warning("%r: %s: %s", context, group, action)
+        # failpoint: controller.before_repair
+        await _act(context, action, leader)
+        # failpoint: controller.after_repair
+    return len(actions)
 
 
 async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None:

@@ -388,6 +388,26 @@ async def test_repair_acts_at_the_right_seat() -> None:
 
 
 @in_virtual_time
+async def test_a_seat_that_cannot_be_repaired_keeps_no_other_group_from_it() -> None:
+    seats = ["a-0/0", "a-0/1", "a-0/2"]
+    fakes = Fakes(
+        statuses={
+            "a-0/0": leading(seat="a-0/0", group_seats=seats),
+            "a-0/1": status(2, group_seats=seats),
+            "a-0/2": VACANT,
+            "g-0/0": leading(),
+            "g-0/1": status(2),
+            "g-0/2": {**VACANT, "status": "founding", "replica": 9},
+        },
+        fail={cast(Any, "reserve"): OSError("Read-only file system")},
+    )
+    controller = made(fakes)
+    await controller.step()
+    assert fakes.acted == [("a-0/2", "reserve", ("c",)), ("g-0/2", "activate", ())]
+    assert shown(controller, "repair")["last_error"] == "OSError: Read-only file system"
+
+
+@in_virtual_time
 async def test_repair_fills_a_learners_seat_and_tells_the_others_of_it() -> None:
     learner = "g-0/learner-0"
     seats = ["g-0/0", "g-0/1", "g-0/2", learner]
