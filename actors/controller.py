@@ -154,6 +154,10 @@ class Controller:
             async with deadline:
                 record.last_actions = await record.duty.step(self.context)
             record.last_error = ""
+        except asyncio.CancelledError as error:
+            if _is_being_ended():
+                raise
+            record.last_error = f"{type(error).__name__}: what it waited for was cancelled"
         except Exception as error:  # noqa: BLE001 - also the carrier's own: the next run is another try
             if isinstance(error, Fenced) and is_of_controller(error):
                 self.fenced = error.detail
@@ -162,15 +166,16 @@ class Controller:
                 record.last_error = f"TimeoutError: it was ended after {limit:.0f} s"
             else:
                 record.last_error = f"{type(error).__name__}: {error}"
-        if record.last_error:
-            log.warning("%r: %s: %s", self, record.duty.name, record.last_error)
-        record.runs += 1
-        record.actions += record.last_actions
-        record.last_run_ms = self._clock.now_ms()
-        record.last_seconds = self._clock.monotonic() - record.begun_at
-        record.next_at = self._clock.monotonic() + self._every_ms(record) / 1000
-        record.task = None
-        self._wake.set()
+        finally:
+            if record.last_error:
+                log.warning("%r: %s: %s", self, record.duty.name, record.last_error)
+            record.runs += 1
+            record.actions += record.last_actions
+            record.last_run_ms = self._clock.now_ms()
+            record.last_seconds = self._clock.monotonic() - record.begun_at
+            record.next_at = self._clock.monotonic() + self._every_ms(record) / 1000
+            record.task = None
+            self._wake.set()
 
     def _every_ms(self, record: Record) -> int:
         return self.context.number(record.duty.interval)
@@ -217,3 +222,9 @@ class Controller:
             if pause is None
             else {"until_ms": pause.until_ms, "by": pause.by, "reason": pause.reason},
         }
+
+
+def _is_being_ended() -> bool:
+    """Whether this task is cancelled itself, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

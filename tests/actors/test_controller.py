@@ -176,10 +176,16 @@ async def test_silent_brokers_are_found_on_every_page_and_expired_under_the_epoc
 
 @pytest.mark.parametrize(
     "error",
-    [NoQuorum("nobody"), TimeoutError(), ConnectionResetError("gone"), RuntimeError("surprise")],
+    [
+        NoQuorum("nobody"),
+        TimeoutError(),
+        ConnectionResetError("gone"),
+        RuntimeError("surprise"),
+        asyncio.CancelledError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_stays_in_its_duty_and_is_shown(error: Exception) -> None:
+def test_an_error_stays_in_its_duty_and_is_shown(error: BaseException) -> None:
     @in_virtual_time
     async def run() -> None:
         fakes = Fakes(due={"mqtt-0": [1]}, fail={ListNodes: error})
