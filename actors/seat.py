@@ -284,16 +284,18 @@ class Seat:
             self._directory.close()
 
     @to_its_end
-    async def retire(self) -> None:
+    async def retire(self, replica: int) -> None:
         """Let go for ever of a learner that its group has removed; the seat is vacant then.
 
-        The learner itself may not have heard of it. Raises Conflict on a voter's seat.
+        The learner itself may not have heard of it. Conflict on a voter's seat, or if another sits.
         """
         async with self._changing:
             if not self.spec.learner:
                 raise Conflict(f"{self.spec.seat} has a voter, which only its group can remove")
             if self._directory is None:
                 return
+            if (sits := self._directory.identity.replica) != replica:
+                raise Conflict(f"replica: {self.spec.seat} has {sits:x}, not {replica:x}")
             if self.replica is not None:
                 self.replica.abandon()
             self.removed()

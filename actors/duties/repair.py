@@ -71,8 +71,8 @@ async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None
             await context.call_seat(seat, "reserve", leader["cluster"])
         case Activate(seat=seat):
             await context.call_seat(seat, "activate")
-        case Retire(seat=seat):
-            await context.call_seat(seat, "retire")
+        case Retire(seat=seat, replica=replica):
+            await context.call_seat(seat, "retire", replica)
         case Introduce(seat=seat, learners=learners):
             await context.call_seat(seat, "introduce", learners)
         case ChangeMembership(change=change):

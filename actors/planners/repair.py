@@ -44,6 +44,7 @@ class Retire:
     """Have a learner's seat let go of a replica that the group has removed."""
 
     seat: str
+    replica: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def plan_learners(leader: Said, answered: Mapping[str, Said]) -> list[Action]:
         elif status == "active" and not answered[seat]["last_index"]:
             joining.append(replica)
         else:  # it was a member: somewhere in the log its removal waits for it
-            actions.append(Retire(seat))
+            actions.append(Retire(seat, replica))
     if joining:
         actions.append(ChangeMembership(Change(add_learners=tuple(sorted(joining)))))
     return actions

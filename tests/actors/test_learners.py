@@ -303,6 +303,16 @@ async def test_what_a_learner_lacks_is_told_in_entries_and_milliseconds(tmp_path
 
 
 @in_loop
+async def test_a_late_order_to_retire_does_not_meet_who_sits_there_by_then(tmp_path: Path) -> None:
+    """A controller may pause between its look and its order, and others may act meanwhile."""
+    async with with_learner(tmp_path) as (_, _, _, learner):
+        sits = learner.hello()["replica"]
+        with pytest.raises(Conflict, match=f"replica: {LEARNER} has {sits:x}, not 9"):
+            await learner.retire(9)
+        assert learner.status()["role"] == "learner"
+
+
+@in_loop
 async def test_clients_ask_voters_only_also_for_what_is_stale(tmp_path: Path) -> None:
     async with with_learner(tmp_path) as (group, caller, _, learner):
         for _ in range(40):
@@ -323,7 +333,7 @@ async def test_a_seat_is_not_introduced_to_what_is_no_learner_of_its_group(tmp_p
         with pytest.raises(Invalid, match=f"learners: 4, the limit is {LEARNERS_MAX}"):
             leader.introduce(learner_seats("metadata-0", LEARNERS_MAX + 1))
         with pytest.raises(Conflict, match="only its group can remove"):
-            await leader.retire()
+            await leader.retire(leader.hello()["replica"])
         assert leader.status()["group_seats"] == group.seat_names
 
 

@@ -213,7 +213,7 @@ def test_a_learner_whose_disk_is_lost_goes_once_all_have_said_what_they_hold() -
 
 @pytest.mark.parametrize("status", ["active", "stopped"])
 def test_a_replica_that_was_removed_is_let_go(status: str) -> None:
-    assert plan_members(leader(), learning(known(status, 9, 500))) == [Retire(LEARNS)]
+    assert plan_members(leader(), learning(known(status, 9, 500))) == [Retire(LEARNS, 9)]
 
 
 def test_a_learner_with_a_fault_is_an_operators() -> None:
