@@ -6,8 +6,12 @@ and what breaks one way breaks the other: the rules are the same for every mode 
 
 - a message or an enum is not gone, nor a field or a value without its number being reserved;
 - a field number keeps its type, its label and its oneof;
-- a reserved number or name is not used again;
+- a reserved number or name stays reserved, so that no later version uses it again;
 - no `required` field comes or goes.
+
+An extension counts as a field of the message that it extends, if that is in the file. What the
+features of an edition make of a field is resolved first: `LEGACY_REQUIRED` is `required`,
+`DELIMITED` a group.
 
 A field may be renamed: the number is what is written. Services are not looked at. A file stands
 alone, but for Google's well-known types.
@@ -18,7 +22,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +34,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from metaray.schemas.problems import NotASchema, shortened
 
@@ -39,7 +44,7 @@ COMPILE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ProtoFile:
-    """The messages and enums of a file, by full name."""
+    """The messages, with their extensions among the fields, and enums of a file, by full name."""
 
     messages: dict[str, DescriptorProto]
     enums: dict[str, EnumDescriptorProto]
@@ -56,7 +61,7 @@ def parse(text: str) -> ProtoFile:
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}"]
         try:
             done = subprocess.run(
-                [*command, f"--descriptor_set_out={out}", FILE],
+                [*command, f"--descriptor_set_out={out}", "--include_imports", FILE],
                 cwd=folder,
                 capture_output=True,
                 text=True,
@@ -67,8 +72,17 @@ def parse(text: str) -> ProtoFile:
             raise NotASchema(f"not compiled within {COMPILE_SECONDS:.0f} s") from None
         if done.returncode != 0:
             raise NotASchema(_said(done.stderr, folder))
-        (file,) = FileDescriptorSet.FromString(out.read_bytes()).file
+        files = FileDescriptorSet.FromString(out.read_bytes()).file
+    file = files[-1]  # after what it imports
     messages = dict(_messages(file))
+    fields = list(_fields(file, messages))
+    if file.syntax == "editions":
+        _resolve(files, fields)
+    for name, field in fields:
+        extended = messages.get(field.extendee.removeprefix("."))
+        if extended is not None:
+            extended.field.append(field)
+            extended.field[-1].name = f"[{name}]"
     enums = {f"{_prefix(file)}{each.name}": each for each in file.enum_type}
     for name, message in messages.items():
         enums |= {f"{name}.{each.name}": each for each in message.enum_type}
@@ -92,6 +106,36 @@ def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]
         name, message = waiting.pop()
         yield name, message
         waiting += [(f"{name}.{each.name}", each) for each in message.nested_type]
+
+
+def _fields(
+    file: FileDescriptorProto, messages: dict[str, DescriptorProto]
+) -> Iterator[tuple[str, FieldDescriptorProto]]:
+    """All fields and extensions, by full name."""
+    for extension in file.extension:
+        yield f"{_prefix(file)}{extension.name}", extension
+    for name, message in messages.items():
+        for field in (*message.field, *message.extension):
+            yield f"{name}.{field.name}", field
+
+
+def _resolve(
+    files: Iterable[FileDescriptorProto], fields: list[tuple[str, FieldDescriptorProto]]
+) -> None:
+    """Give fields the type and the label that the features of their edition make of them."""
+    pool = DescriptorPool()
+    try:
+        for each in files:
+            pool.Add(each)
+    except TypeError as error:  # an edition that protoc knows and the library does not
+        raise NotASchema(shortened(error)) from None
+    for name, field in fields:
+        find = pool.FindExtensionByName if field.extendee else pool.FindFieldByName
+        resolved = find(name)
+        if resolved.type == FieldDescriptorProto.TYPE_GROUP:
+            field.type = FieldDescriptorProto.TYPE_GROUP
+        if resolved.is_required:
+            field.label = FieldDescriptorProto.LABEL_REQUIRED
 
 
 def problems(mode: str, new: ProtoFile, old: ProtoFile) -> list[str]:
@@ -127,7 +171,26 @@ def _of_message(name: str, new: DescriptorProto, old: DescriptorProto) -> list[s
     for field in new.field:
         if _within(field.number, old) or field.name in old.reserved_name:
             found.append(f"{name}.{field.name} = {field.number} was reserved")
-    return found
+    return [*found, *_no_longer_reserved(name, new, old, 0)]
+
+
+def _no_longer_reserved(
+    name: str,
+    new: DescriptorProto | EnumDescriptorProto,
+    old: DescriptorProto | EnumDescriptorProto,
+    last: int,
+) -> Iterator[str]:
+    """What `old` reserves and `new` does not; `last` is 1 where ranges have their end in them."""
+    ranges = sorted((each.start, each.end + last) for each in new.reserved_range)
+    for each in old.reserved_range:
+        free = each.start
+        for start, end in ranges:
+            if start <= free < end:
+                free = end
+        if free < each.end + last:
+            yield f"{name}: {free} is no longer reserved"
+    for word in sorted(set(old.reserved_name) - set(new.reserved_name)):
+        yield f"{name}: {word!r} is no longer reserved"
 
 
 def _within(number: int, message: DescriptorProto) -> bool:
@@ -154,8 +217,9 @@ def _of_field(
 
 
 def _type(field: FieldDescriptorProto) -> str:
-    name = FieldDescriptorProto.Type.Name(field.type)
-    return field.type_name.removeprefix(".") or name.removeprefix("TYPE_").lower()
+    name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    full_name = field.type_name.removeprefix(".")
+    return f"group {full_name}" if name == "group" else full_name or name
 
 
 def _label(field: FieldDescriptorProto) -> str:
@@ -181,7 +245,7 @@ def _of_enum(name: str, new: EnumDescriptorProto, old: EnumDescriptorProto) -> l
         for value in new.value
         if _valued(value.number, old) or value.name in old.reserved_name
     ]
-    return found
+    return [*found, *_no_longer_reserved(name, new, old, 1)]
 
 
 def _valued(number: int, enum: EnumDescriptorProto) -> bool:

@@ -107,13 +107,18 @@ BEFORE = file(
         ("int32> counts", "int64> counts", "shop.Order.CountsEntry.value = 2: its type was"),
         ("message Line { int32 price = 1; }", "", "shop.Order.Line is gone"),
         ("PAID = 1;", "", "shop.Order.Kind.PAID = 1 is gone and its number is not reserved"),
-        ("reserved 9;", "AGAIN = 9;", "reserved"),
+        ("reserved 9;", "AGAIN = 9;", "shop.Order.Kind.AGAIN = 9 was reserved"),
+        ("reserved 9;", "", "shop.Order.Kind: 9 is no longer reserved"),
+        ("reserved 20 to 29;", "", "shop.Order: 20 is no longer reserved"),
+        ("reserved 20 to 29;", "reserved 26 to 40, 20 to 24;", "shop.Order: 25 is no longer"),
+        ("reserved 20 to 29;", "reserved 25 to 40, 8 to 24;", None),
+        ("reserved 'old';", "", "shop.Order: 'old' is no longer reserved"),
     ],
 )
 def test_a_number_keeps_its_meaning(change: str, into: str, says: str | None) -> None:
     after = BEFORE.replace(change, into)
     assert after != BEFORE
-    if change == "reserved 9;":  # the first value of proto3 is 0
+    if into == "AGAIN = 9;":  # the first value of proto3 is 0
         after = BEFORE.replace(change, "").replace("PAID = 1;", "PAID = 1; AGAIN = 9;")
     found = check_compatible("protobuf", "backward", after, BEFORE)
     assert found == check_compatible("protobuf", "full", after, BEFORE)
@@ -139,6 +144,51 @@ def test_required_fields_neither_come_nor_go() -> None:
     said = "M.{} is required and comes or goes"
     assert check_compatible("protobuf", "full", more, old) == [said.format("c = 3")]
     assert check_compatible("protobuf", "full", goes, old) == [said.format("a = 1")]
+
+
+def test_the_features_of_an_edition_count_wherever_they_are_set() -> None:
+    old = 'edition = "2023"; message M { message N {} N n = 1; map<int32, N> all = 3; }'
+    required = "[features.field_presence = LEGACY_REQUIRED]"
+    more = old.replace("N n = 1;", f"N n = 1; int32 a = 2 {required};")
+    assert check_compatible("protobuf", "full", more, old) == [
+        "M.a = 2 is required and comes or goes"
+    ]
+    comes = old.replace("= 1", f"= 1 {required}")
+    assert check_compatible("protobuf", "full", comes, old) == [
+        "M.n = 1: its label was optional and is required"
+    ]
+    delimited = "features.message_encoding = DELIMITED"
+    for new in (
+        old.replace("= 1", f"= 1 [{delimited}]"),
+        old.replace("message M", f"option {delimited}; message M"),
+    ):
+        assert check_compatible("protobuf", "full", new, old) == [
+            "M.n = 1: its type was M.N and is group M.N"
+        ]
+        assert check_compatible("protobuf", "full", new, new) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "extension", "says"),
+    [
+        ("extensions 101 to 199; reserved 100;", "", None),
+        ("optional int32 e = 100;", "", None),
+        ("optional string e = 100;", "", "M.[N.e] = 100: its type was int32 and is string"),
+        ("extensions 100 to 199;", "", "M.[N.e] = 100 is gone and its number is not reserved"),
+        (
+            "extensions 100 to 199;",
+            "extend M { optional string e = 100; }",
+            "M.[N.e] = 100: its type was int32 and is string",
+        ),
+    ],
+)
+def test_an_extension_is_a_field_of_what_it_extends(
+    body: str, extension: str, says: str | None
+) -> None:
+    text = 'syntax = "proto2"; message M {{ {} }} message N {{ {} }}'
+    old = text.format("extensions 100 to 199;", "extend M { optional int32 e = 100; }")
+    found = check_compatible("protobuf", "full", text.format(body, extension), old)
+    assert found == ([] if says is None else [says])
 
 
 @pytest.mark.parametrize(
