@@ -65,7 +65,8 @@ def check_compatible(type: str, mode: str, new: str, old: str) -> list[str]:
         raise Invalid(f"mode: {mode[:80]!r}, one of {', '.join(COMPATIBILITIES)} is wanted")
     match type:
         case "avro":
-            return _checked(avro_rules.parse, avro_rules.problems, mode, new, old)
+            stored = avro_rules.parse_stored
+            return _checked(avro_rules.parse, avro_rules.problems, mode, new, old, stored)
         case "json":
             return _checked(json_rules.parse, json_rules.problems, mode, new, old)
         case _:
@@ -78,6 +79,7 @@ def _checked(
     mode: str,
     new: str,
     old: str,
+    parse_stored: Callable[[str], Parsed] | None = None,
 ) -> list[str]:
     try:
         new_schema = parse(new)
@@ -86,7 +88,7 @@ def _checked(
     if mode == NONE:
         return []
     try:
-        old_schema = parse(old)
+        old_schema = (parse_stored or parse)(old)
     except NotASchema as error:
         return [f"the old version is not a schema: {error}"]
     return problems(mode, new_schema, old_schema)

@@ -51,6 +51,75 @@ def test_avro_says_what_is_missing() -> None:
     assert said == "backward: reader field missing default value: note (at /fields/1)"
 
 
+POINT = {"type": "record", "name": "P", "fields": [ID, {**NOTE, "default": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("type", "right", "wrong"),
+    [
+        ("null", [None], [0, ""]),
+        ("boolean", [True], [1, "true"]),
+        ("int", [0, -(2**31)], [None, "x", True, 1.0, 2**31]),
+        ("long", [2**63 - 1], [2**63]),
+        ("double", [1, 0.5], ["0.5", True]),
+        ("string", ["", "€"], [None, 1]),
+        ("bytes", ["", "ÿ"], ["€", [1]]),
+        ({"type": "fixed", "name": "F", "size": 2}, ["ab"], ["a", 12]),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, ["A"], ["B", None]),
+        ({"type": "array", "items": "int"}, [[], [1]], [["1"], {}]),
+        ({"type": "map", "values": "int"}, [{}, {"a": 1}], [{"a": None}, []]),
+        (["null", "int"], [None], [1]),
+        (["int", "null"], [1], [None]),
+        ([], [], [None]),
+        (POINT, [{"id": 1}, {"id": 1, "note": "a"}], [{}, {"id": ""}, 1]),
+    ],
+)
+def test_an_avro_default_is_of_its_fields_type(
+    type: Any, right: list[Any], wrong: list[Any]
+) -> None:
+    field = {"name": "more", "type": type}
+    for value in right:
+        new = record(ID, {**field, "default": value})
+        assert check_compatible("avro", "full", new, record(ID)) == []
+    for value in wrong:
+        (said,) = check_schema("avro", record(ID, {**field, "default": value}))
+        assert said == (
+            f"not a schema: Order.more: the default {json.dumps(value)} is not of the field's type"
+        )
+
+
+def test_an_avro_default_within_another_type_is_looked_at() -> None:
+    inner = json.loads(record({**ID, "default": None}))
+    for type in ({"type": "array", "items": inner}, {"type": "map", "values": inner}, [inner]):
+        (said,) = check_schema("avro", json.dumps(type))
+        assert said.startswith("not a schema: Order.id: the default null is not of")
+
+
+def test_a_wrong_avro_default_that_is_stored_already_counts_as_none() -> None:
+    stored = record(ID, {**NOTE, "default": None})
+    assert check_compatible("avro", "full", record(ID, NOTE), stored) == []
+    assert check_compatible("avro", "backward", record(ID), stored) == []
+    (said,) = check_compatible("avro", "forward", record(ID), stored)
+    assert "missing default value: note" in said
+
+
+@pytest.mark.parametrize("kind", [{"type": "bytes"}, {"type": "fixed", "name": "F", "size": 8}])
+def test_an_avro_decimal_keeps_its_precision_and_scale(kind: dict[str, Any]) -> None:
+    def amount(precision: int, scale: int) -> dict[str, Any]:
+        decimal = {"logicalType": "decimal", "precision": precision, "scale": scale}
+        return {"name": "amount", "type": {**kind, **decimal}}
+
+    old = record(amount(10, 2))
+    assert check_compatible("avro", "full", record(amount(10, 2), ID | {"default": 0}), old) == []
+    for changed in (amount(10, 4), amount(12, 2)):
+        for found in (
+            check_compatible("avro", "backward", record(changed), old),
+            check_compatible("avro", "forward", old, record(changed)),
+        ):
+            assert "not compatible with writer decimal of precision 10 and scale 2" in found[0]
+    assert check_compatible("avro", "full", record({**amount(1, 0), "type": kind}), old) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
