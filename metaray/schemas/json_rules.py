@@ -76,6 +76,7 @@ def parse(text: str) -> Document:
         if type(_dialect(root) or "") is not str:
             raise NotASchema("$schema is not a text")
         _validator(root).check_schema(root)
+        _check_targets(root)
     except jsonschema.exceptions.SchemaError as error:
         raise NotASchema(shortened(f"{error.json_path}: {error.message}")) from None
     except json.JSONDecodeError as error:
@@ -83,6 +84,20 @@ def parse(text: str) -> Document:
     except (RecursionError, ValueError) as error:
         raise NotASchema(type(error).__name__) from None
     return Document(root)
+
+
+def _check_targets(root: Schema) -> None:
+    """That references point to schemas: under a keyword that nobody knows may be anything."""
+    if _embeds(root):
+        return  # a reference may start from elsewhere; such schemas are not compared
+    references = {each["$ref"] for each in _objects(root) if type(each.get("$ref")) is str}
+    targets = {each: _pointed(root, each) for each in sorted(references)}
+    schemas = {each: target for each, target in targets.items() if target is not None}
+    try:
+        _validator(root).check_schema({"properties": schemas})
+    except jsonschema.exceptions.SchemaError as error:
+        said = f"$ref {error.absolute_path[1]!r}: {error.message}"
+        raise NotASchema(shortened(said)) from None
 
 
 def problems(mode: str, new: Document, old: Document) -> list[str]:
@@ -114,16 +129,24 @@ def _validator(root: Schema) -> Any:
 
 def _embeds(root: Schema) -> bool:
     """Whether a schema within names itself, so that references within it start from there."""
-    waiting = list(root.values()) if type(root) is dict else []
+    return any(
+        type(each.get(name)) is str
+        for each in _objects(root)
+        if each is not root
+        for name in ("$id", "id")
+    )
+
+
+def _objects(root: Schema) -> Iterator[dict[str, Any]]:
+    """All objects of a document, itself among them."""
+    waiting = [root]
     while waiting:
         each = waiting.pop()
         if type(each) is dict:
-            if any(type(each.get(name)) is str for name in ("$id", "id")):
-                return True
+            yield each
             waiting += each.values()
         elif type(each) is list:
             waiting += each
-    return False
 
 
 def _spelled(value: Any) -> str:
@@ -288,6 +311,12 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 def _target(root: Schema, reference: Any) -> Schema | None:
+    """The schema that a reference within the document points to; None for any other."""
+    found = _pointed(root, reference)
+    return found if type(found) in (dict, bool) else None
+
+
+def _pointed(root: Schema, reference: Any) -> Any:
     """What a reference within the document points to (RFC 6901); None for any other."""
     if type(reference) is not str or not (reference == "#" or reference.startswith("#/")):
         return None
@@ -297,7 +326,7 @@ def _target(root: Schema, reference: Any) -> Schema | None:
         if type(found) is not dict or name not in found:
             return None
         found = found[name]
-    return found if type(found) in (dict, bool) else None
+    return found
 
 
 def _types(schema: Schema) -> set[str]:

@@ -176,6 +176,15 @@ def test_what_is_no_schema(text: str) -> None:
     assert old.startswith("the old version is not a schema: ")
 
 
+@pytest.mark.parametrize("target", [{"type": 5}, {"required": 5}, {"items": {"enum": 3}}, 5, []])
+def test_a_reference_points_to_a_schema(target: Any) -> None:
+    within = {"x": target, "properties": {"a": {"$ref": "#/x"}}}
+    (said,) = check_schema("json", json.dumps(within))
+    assert said.startswith("not a schema: $ref '#/x': ")
+    (old,) = check_compatible("json", "full", json.dumps(OBJECT), json.dumps(within))
+    assert old.startswith("the old version is not a schema: $ref '#/x': ")
+
+
 # -- whatever is said to fit, fits --------------------------------------------------------------
 
 VALUES = st.recursive(
