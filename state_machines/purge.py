@@ -11,8 +11,8 @@ The group itself remembers that it found nothing left (`GroupQuota.clean`): a cl
 commands, so nothing comes back.
 
 The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in
-nothing but their tag. Wills that had fired before are in the outbox under their own number, not
-under the tenant's; brokers still publish and acknowledge them, so they drain by themselves.
+nothing but their tag. Wills that had fired before go with the rest: a closed tenant's brokers get
+no claim on them.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ NEEDS: Final = needs(
     mqtt__subscription=("tenant", "client_id", "filter"),
     mqtt__will=("tenant", "client_id", "due_ms"),
     mqtt__outbox=("outbox_id", "tenant", "expires_ms", "claimed_until_ms"),
+    mqtt__outbox_of_tenant=("tenant", "outbox_id"),
     mqtt__retained=("tenant", "topic", "expires_ms"),
     mqtt__blacklist=("tenant", "type", "resource", "end_ms"),
     mqtt__due=("due_ms", "kind", "tenant", "name"),
@@ -102,6 +103,10 @@ def _outbox_expired(cut: Cut) -> DataFrame:
     )
     said = _for(cut, "expires_ms")
     return findings(over, "mqtt.outbox", detail=said, repair=Repair(command=ROW))
+
+
+def _outbox_of_tenant(cut: Cut) -> DataFrame:
+    return follows(cut, "mqtt.outbox_of_tenant", cut["mqtt.outbox"])
 
 
 def _session_on_lost_broker(cut: Cut) -> DataFrame:
@@ -208,6 +213,15 @@ RULES: Final = (
         severity="warning",
         repair="the row goes",
         find=_outbox_expired,
+    ),
+    Rule(
+        name="outbox_of_tenant",
+        about="A will in the outbox is found under its tenant.",
+        tables=("mqtt.outbox_of_tenant", "mqtt.outbox"),
+        severity="error",
+        repair="the index row is set or taken back",
+        find=_outbox_of_tenant,
+        way="follows",
     ),
     Rule(
         name="session_on_lost_broker",

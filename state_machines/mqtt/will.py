@@ -6,12 +6,13 @@ lost, and fires after its delay or when the session ends, whichever is first (MQ
 command. A broker claims rows for a while, publishes them, and acknowledges them, which deletes
 them; if it dies in between, the claim runs out and another broker claims them under the same id.
 A will's message expiry begins when it fires; its other properties go with it (`properties.py`).
+A tenant's rows are found by an index, so that they do not wait behind those of another tenant.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
@@ -67,6 +68,14 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxOfTenant:
+    """A tenant's outbox row."""
+
+    tenant: str
+    outbox_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxCounter:
     """The last outbox id given."""
 
@@ -84,6 +93,9 @@ class OutboxState:
 
 WILLS: Final = Table("mqtt.will", Will, key=("tenant", "client_id"))
 OUTBOX: Final = Table("mqtt.outbox", Outbox, key=("outbox_id",))
+OF_TENANT: Final = Table(
+    "mqtt.outbox_of_tenant", OutboxOfTenant, key=("tenant", "outbox_id"), slot_fields=()
+)
 COUNTER: Final = Table("mqtt.outbox_counter", OutboxCounter, key=("name",))
 OUTBOX_NAME: Final = "outbox"  #: of the only counter
 
@@ -129,6 +141,40 @@ def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:
             will.properties,
         ),
     )
+    db.put(OF_TENANT, OutboxOfTenant(will.tenant, number))
+
+
+def forget(db: Tables, tenant: str, outbox_id: int) -> bool:
+    """The row goes from the outbox; whether it was there."""
+    db.delete(OF_TENANT, tenant, outbox_id)
+    return db.delete(OUTBOX, outbox_id)
+
+
+@remover(OF_TENANT)
+def _forget(db: Tables, at: Stamp, place: OutboxOfTenant) -> None:
+    forget(db, place.tenant, place.outbox_id)
+
+
+def _ids(db: Tables, tenant: str) -> Iterator[int]:
+    """A tenant's rows, the oldest first."""
+    # Those that fired before there was an index are not in it, and older than all that are.
+    for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX):
+        if db.get(OF_TENANT, row.tenant, row.outbox_id) is not None:
+            break
+        if row.tenant == tenant:
+            yield row.outbox_id
+    for _, place, _ in db.scan(OF_TENANT, tenant):
+        yield place.outbox_id
+
+
+def _oldest(db: Tables, tenant: str) -> Iterator[Outbox]:
+    """The oldest `CLAIM_SCAN_MAX` rows of a tenant; of all if it is empty."""
+    if not tenant:
+        yield from (row for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX))
+        return
+    for each in itertools.islice(_ids(db, tenant), CLAIM_SCAN_MAX):
+        if (row := db.get(OUTBOX, each)) is not None:
+            yield row
 
 
 @command("mqtt.will.set")
@@ -257,15 +303,16 @@ class ClaimOutbox:
         names.positive(self.grace_ms, "grace_ms")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
-        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX`, up to a page.
+        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX` (of the tenant, if
+        there is one), up to a page.
 
         What has expired meanwhile is not said any more, and goes (MQTT 5, 3.3.2.3.3).
         """
         free: list[Outbox] = []
         over: list[Outbox] = []
         bytes_claimed = 0
-        for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX):
-            if row.claimed_until_ms > at.now_ms or self.tenant not in ("", row.tenant):
+        for row in _oldest(db, self.tenant):
+            if row.claimed_until_ms > at.now_ms:
                 continue
             if row.broker != self.broker and at.now_ms - row.fired_ms < self.grace_ms:
                 continue
@@ -281,7 +328,7 @@ class ClaimOutbox:
             for row in free
         ]
         for row in over:
-            db.delete(OUTBOX, row.outbox_id)
+            forget(db, row.tenant, row.outbox_id)
         for row in claimed:
             db.put(OUTBOX, row)
         return tuple(claimed)
@@ -307,7 +354,7 @@ class AckOutbox:
         for each in self.ids:
             row = db.get(OUTBOX, each)
             if row is not None and row.claimed_by == self.broker:
-                db.delete(OUTBOX, each)
+                forget(db, row.tenant, each)
                 done += 1
         return done
 
@@ -317,6 +364,11 @@ class PendingOutbox:
     """Whether there are fired wills to publish."""
 
     every_group: ClassVar[bool] = True
+    tenant: str = ""  #: only this tenant's; empty: of all
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        names.name(self.tenant, "tenant", empty=True)
 
     def join(self, parts: Sequence[Self], replies: Sequence[OutboxState]) -> OutboxState:
         """Over all groups."""
@@ -325,5 +377,9 @@ class PendingOutbox:
 
     def read(self, db: Tables, at: Stamp) -> OutboxState:
         """Counted up to a page."""
+        if self.tenant:
+            waiting = sum(1 for _ in itertools.islice(_ids(db, self.tenant), PAGE_ROWS_MAX))
+            oldest = next(_oldest(db, self.tenant), None)
+            return OutboxState(waiting, oldest.fired_ms if oldest is not None else 0)
         rows, _ = db.page(OUTBOX, limit=PAGE_ROWS_MAX)
         return OutboxState(len(rows), min((row.fired_ms for row, _ in rows), default=0))

@@ -48,7 +48,7 @@ from state_machines.mqtt.subscription import (
     TopicFilter,
 )
 from state_machines.mqtt.topic import CreateTopics
-from state_machines.mqtt.will import OUTBOX, WILLS, ClaimOutbox, SetWill, Will
+from state_machines.mqtt.will import OF_TENANT, OUTBOX, WILLS, ClaimOutbox, SetWill, Will
 from state_machines.offset import activity, history, rows
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.quota import QUOTAS, USAGES, GroupQuota
@@ -152,6 +152,7 @@ def break_sessions(world: World) -> Expected:
     mqtt.run(will)
     mqtt.run(CloseSession(tenant=T, client_id="unsaid", epoch=late))
     outbox = max(x.outbox_id for x in rows_of(world, "mqtt", OUTBOX))
+    world.delete("mqtt", OF_TENANT, T, outbox)
     world.change("mqtt", TALLIES, T, sessions=99)
     return {
         ("session_expired", "mqtt.session", (T, "expired")),
@@ -163,6 +164,7 @@ def break_sessions(world: World) -> Expected:
         ("session_subscriptions", "mqtt.session", (T, "counted")),
         ("will_overdue", "mqtt.will", (T, "unsaid")),
         ("outbox_expired", "mqtt.outbox", (outbox,)),
+        ("outbox_of_tenant", "mqtt.outbox_of_tenant", (T, outbox)),
         ("session_on_lost_broker", "mqtt.session", (T, "stranded")),
         ("session_tally", "mqtt.session_tally", (T,)),
     }

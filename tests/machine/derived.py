@@ -75,6 +75,10 @@ def _mqtt(store: KeyValue) -> None:
     _timers(store)
     _sessions(store)
     _shares(store)
+    waiting = {
+        will.OutboxOfTenant(each.tenant, each.outbox_id) for each in _all(store, will.OUTBOX)
+    }
+    assert set(all_of(store, will.OF_TENANT)) == waiting
     places, loads = set(), Counter[str]()
     for each in all_of(store, connectors.CONNECTORS):
         place = (each.status, each.broker, each.tenant, each.name)

@@ -9,7 +9,6 @@ import pytest
 
 from state_machines import purge
 from state_machines.machine import Machine
-from state_machines.mqtt.will import OUTBOX
 from state_machines.names import DEFAULT_TENANT
 from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
@@ -25,11 +24,11 @@ MINE = {f"tenant/{DEFAULT_TENANT}", DEFAULT_TENANT}
 
 
 def left(store: MemoryKeyValue, kind: str) -> list[str]:
-    """The tables that still have rows of the tenant, but for what drains by itself."""
+    """The tables that still have rows of the tenant."""
     db = Tables(store, PAST)
     found = []
     for name, table in TABLES.items():
-        if not name.startswith(f"{kind}.") or table is OUTBOX:
+        if not name.startswith(f"{kind}."):
             continue
         rows: list[Any] = [row for _, row, _ in db.scan(table)]
         if any({getattr(row, "tenant", ""), getattr(row, "scope", "")} & MINE for row in rows):

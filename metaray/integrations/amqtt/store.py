@@ -343,7 +343,7 @@ class Store:
 
     async def has_wills(self) -> bool:
         """Whether any wait. A question, where a claim would be an entry in the log."""
-        state = await self._call(PendingOutbox())
+        state = await self._call(PendingOutbox(tenant=self._tenant))
         return bool(state.waiting)
 
     async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
