@@ -23,10 +23,12 @@ from metaray.integrations.amqtt.plugin import MetarayPlugin
 from state_machines.errors import Rejected
 from state_machines.machine import Machine
 from state_machines.metadata.node import GetNode
+from state_machines.metadata.slot_map import AssignSlots
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import GetSession
 from state_machines.mqtt.will import PendingOutbox
 from state_machines.raft.messages import Entry
+from state_machines.slots import SLOTS, Own, SlotRange
 from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
 
@@ -34,11 +36,15 @@ R = TypeVar("R")
 
 DEADLINE_S = 10.0
 WILL_DELAY_S = 20  #: by the service's clock, which stands unless a test moves it
+MQTT = ("mqtt-0", "mqtt-1")
 PATIENCE_S = 5.0  #: of brokers with the service, unless a test has them wait for nothing
 
 
 class Service:
-    """`Groups` for the client's engine: the state machines of three groups, and a clock."""
+    """`Groups` for the client's engine: the state machines of four groups, and a clock.
+
+    `mqtt-1` has nothing unless a test says that it has (`House.split`).
+    """
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -48,8 +54,8 @@ class Service:
         self._lock = threading.Lock()
         self._index = 0
         self._machines = {
-            f"{kind}-0": Machine(kind, f"{kind}-0", MemoryKeyValue())
-            for kind in ("metadata", "mqtt", "offset")
+            group: Machine(group.partition("-")[0], group, MemoryKeyValue())
+            for group in ("metadata-0", *MQTT, "offset-0")
         }
 
     def seats(self, group: str) -> Sequence[str]:
@@ -121,14 +127,24 @@ class House:
         """A client of the service, with the brokers' patience."""
         return InProcess(self.service, timeout_ms=int(self.patience_s * 1000), rng=Random(1))
 
-    def call(self, operation: Any) -> Any:
+    def call(self, operation: Any, group: str = "") -> Any:
         """One command or query, as anyone may ask it."""
-        return self.run(self._caller.call(operation))
+        return self.run(self._caller.call(operation, group=group))
 
     def later(self, seconds: float) -> None:
         """Let time pass for the service, and its timers fire."""
         self.service.now_ms += int(seconds * 1000)
-        self.call(Pulse(controller_epoch=1, limit=100))
+        for group in MQTT:
+            self.call(Pulse(controller_epoch=1, limit=100), group)
+
+    def split(self) -> None:
+        """Have each of the two `mqtt` groups own half of the slots."""
+        half = SLOTS // 2
+        ranges = (SlotRange(0, half - 1, MQTT[0]), SlotRange(half, SLOTS - 1, MQTT[1]))
+        version = self.call(AssignSlots(kind="mqtt", expected_version=0, ranges=ranges))
+        for each in ranges:
+            own = Own(controller_epoch=1, group_kind="mqtt", version=version, ranges=(each,))
+            self.call(own, each.group)
 
     def hold(self) -> None:
         """Let commands wait on their way to the service."""
@@ -159,7 +175,7 @@ class House:
 
     def until_outbox_is_empty(self) -> None:
         """Every fired will has been published and acknowledged."""
-        self.until(lambda: not self.call(PendingOutbox()).waiting)
+        self.until(lambda: not any(self.call(PendingOutbox(), each).waiting for each in MQTT))
 
     # -- brokers -----------------------------------------------------------------------------
 

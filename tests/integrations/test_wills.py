@@ -12,6 +12,7 @@ from state_machines.mqtt.properties import PublishProperties
 from state_machines.mqtt.retained import GetRetained
 from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
 from state_machines.mqtt.will import Outbox, SetWill
+from state_machines.slots import SLOTS, slot_of
 from tests.integrations.harness import WILL_DELAY_S, Client, House
 
 WILL = ("wills/ann", b"ann is gone")
@@ -171,7 +172,7 @@ def test_a_will_whose_acknowledgement_was_lost_is_not_said_again(house: House) -
     assert store is not None
     acknowledge, lost = store.ack_wills, threading.Event()
 
-    async def lose(claimed: Sequence[Outbox]) -> None:
+    async def lose(group: str, claimed: Sequence[Outbox]) -> None:
         lost.set()
         store.ack_wills = acknowledge  # type: ignore[method-assign]
         raise Unknown("the answer was lost")
@@ -183,6 +184,19 @@ def test_a_will_whose_acknowledgement_was_lost_is_not_said_again(house: House) -
     house.until(lost.is_set)
     house.later(10)  # the claim runs out
     assert wills(house, watcher) == [WILL]
+
+
+def test_wills_of_all_groups_come_and_each_is_acknowledged_in_its_own(house: House) -> None:
+    """Their outboxes give the same numbers."""
+    house.split()
+    (watcher,) = watch(house, "b1")
+    names = ["bob", "ann"]
+    assert [slot_of(("default", name)) < SLOTS // 2 for name in names] == [True, False]
+    for name in names:
+        house.client(name, watcher.broker, will=(f"wills/{name}", b"gone")).drop()
+        house.until_closed(name)
+    house.later(WILL_DELAY_S)
+    assert sorted(wills(house, watcher)) == [("wills/ann", b"gone"), ("wills/bob", b"gone")]
 
 
 def test_a_client_that_falls_silent_is_given_up(house: House) -> None:

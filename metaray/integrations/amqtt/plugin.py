@@ -85,7 +85,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._store: Store | None = None
         self._stopping = asyncio.Event()
         self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
-        self._said: set[tuple[int, str, int]] = set()  #: wills published and not yet acknowledged
+        #: wills published and not yet acknowledged: group, number, client, time
+        self._said: set[tuple[str, int, str, int]] = set()
         self._loops: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -134,6 +135,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._store = store
         await store.register()
         await store.read_expiries()
+        await store.read_groups()
         await self._memory.load(store)
         await self._load_sessions(store)
         await self.security.load(store)
@@ -147,6 +149,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             (self.settings.heartbeat_s, self._close_for_the_dead),
             (self.settings.rules_s, self._look_at_rules),
             (self.settings.rules_s, store.read_expiries),
+            (self.settings.rules_s, store.read_groups),
         ):
             self._loops.add(asyncio.create_task(self._every(seconds, step)))
 
@@ -353,16 +356,27 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     # -- what is done again and again --------------------------------------------------------
 
     async def _publish_wills(self) -> None:
-        """Publish what the outbox holds, then acknowledge it: once, unless we die in between.
+        """Publish what the outboxes hold. A group that does not answer holds no other up."""
+        store = self._store
+        if store is None:
+            return
+        works = [self._publish_wills_of(store, group) for group in store.groups]
+        for error in await asyncio.gather(*works, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _publish_wills_of(self, store: Store, group: str) -> None:
+        """Publish what an outbox holds, then acknowledge it: once, unless we die in between.
 
         An acknowledgement that failed leaves the will to be claimed again: it is not said again.
         """
-        store = self._store
-        while store is not None and await store.has_wills():
-            claimed = await store.claim_wills(WILLS)
+        while await store.has_wills(group):
+            claimed = await store.claim_wills(group, WILLS)
             if not claimed:
-                return  # other brokers are at it, or another tenant's are to come
-            said = {(each.outbox_id, each.client_id, each.fired_ms): each for each in claimed}
+                return  # other brokers are at it
+            said = {
+                (group, each.outbox_id, each.client_id, each.fired_ms): each for each in claimed
+            }
             for key, will in said.items():
                 if key in self._said:
                     continue
@@ -371,7 +385,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                     self._memory.put(will.topic, will.payload, will.qos)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
                 self._said.add(key)
-            await store.ack_wills(claimed)
+            await store.ack_wills(group, claimed)
             self._said.difference_update(said)
 
     async def _check_owners(self) -> None:

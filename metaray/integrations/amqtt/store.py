@@ -1,8 +1,8 @@
 """What the plugin asks of metaray: one method for each thing, every call with a deadline.
 
 Rows and commands are those of `state_machines/mqtt` and `state_machines/metadata/node.py`; nothing
-is remembered here but the node's epoch, and the expiries that the tenant's settings allow. Errors
-are those of `state_machines/errors.py`.
+is remembered here but the node's epoch, the expiries that the tenant's settings allow, and which
+groups there are. Errors are those of `state_machines/errors.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.acl import AclRule, ListAclsOf
 from state_machines.mqtt.auto_subscribe import AutoSubscribeRule, ListAutoSubscribe
 from state_machines.mqtt.blacklist import Barred, CheckBlacklist
@@ -46,6 +47,7 @@ from state_machines.mqtt.subscription import (
 from state_machines.mqtt.user import GetUser, User
 from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
 from state_machines.names import SECONDS_MAX
+from state_machines.slots import SlotMap
 
 EXPIRIES: Final = ("session_expiry_max_s", "message_expiry_max_s")
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
@@ -57,8 +59,8 @@ log = logging.getLogger(__name__)
 class Caller(Protocol):
     """A client of metaray: `metaray.Client` is one, once it is open."""
 
-    async def call(self, operation: Any, /) -> Any:
-        """Carry out one command or query."""
+    async def call(self, operation: Any, /, *, group: str = "") -> Any:
+        """Carry out one command or query, in the group that is named."""
         ...
 
     async def aclose(self) -> None:
@@ -112,6 +114,7 @@ class Store:
         self._caller: Caller | None = None
         self._node_epoch = 0
         self._session_max_s = self._message_max_s = SECONDS_MAX
+        self.groups: Sequence[str] = ()  #: those that have sessions
 
     async def open(self) -> None:
         """Join the cluster, unless we have."""
@@ -125,11 +128,11 @@ class Store:
         await client.open()
         self._caller = client
 
-    async def _call(self, operation: Any) -> Any:
+    async def _call(self, operation: Any, group: str = "") -> Any:
         assert self._caller is not None, "open the store first"
         try:
             async with asyncio.timeout(self._settings.timeout_s + GRACE_SECONDS):
-                return await self._caller.call(operation)
+                return await self._caller.call(operation, group=group)
         except TimeoutError:
             raise Unknown(f"no answer within {self._settings.timeout_s} s") from None
 
@@ -177,6 +180,11 @@ class Store:
         """Learn how long sessions and retained messages of the tenant may stay from now on."""
         found = await self._call(ResolveConfigs(tenant=self._tenant, keys=EXPIRIES))
         self._session_max_s, self._message_max_s = (each.number for each in found)
+
+    async def read_groups(self) -> None:
+        """Learn which groups have sessions, and so wills."""
+        rows = await self._call(GetSlots())
+        self.groups = SlotMap(0, {row.kind: row.ranges for row in rows}).groups("mqtt")
 
     # -- sessions ----------------------------------------------------------------------------
 
@@ -339,24 +347,23 @@ class Store:
             if not after:
                 return
 
-    # -- wills that have fired ---------------------------------------------------------------
+    # -- wills that have fired: each group has an outbox, and numbers it by itself -----------
 
-    async def has_wills(self) -> bool:
+    async def has_wills(self, group: str) -> bool:
         """Whether any wait. A question, where a claim would be an entry in the log."""
-        state = await self._call(PendingOutbox(tenant=self._tenant))
+        state = await self._call(PendingOutbox(tenant=self._tenant), group)
         return bool(state.waiting)
 
-    async def claim_wills(self, limit: int) -> tuple[Outbox, ...]:
+    async def claim_wills(self, group: str, limit: int) -> tuple[Outbox, ...]:
         """Take wills to publish: those of our clients, and those that no other broker has taken."""
-        rows: tuple[Outbox, ...] = await self._call(
-            ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit, lease_ms=LEASE_MS)
-        )
+        claim = ClaimOutbox(broker=self._name, tenant=self._tenant, limit=limit, lease_ms=LEASE_MS)
+        rows: tuple[Outbox, ...] = await self._call(claim, group)
         return rows
 
-    async def ack_wills(self, claimed: Sequence[Outbox]) -> None:
+    async def ack_wills(self, group: str, claimed: Sequence[Outbox]) -> None:
         """They are published."""
         ids = tuple(row.outbox_id for row in claimed)
-        await self._call(AckOutbox(broker=self._name, ids=ids))
+        await self._call(AckOutbox(broker=self._name, ids=ids), group)
 
     # -- rules -------------------------------------------------------------------------------
 
