@@ -10,6 +10,8 @@ from amqtt.broker import Broker
 from amqtt.errors import PluginInitError
 
 from metaray.integrations.amqtt.__main__ import configuration
+from metaray.integrations.amqtt.store import Filter, Opened
+from state_machines.errors import Unavailable, Unknown
 from state_machines.mqtt.retained import ListRetained
 from state_machines.mqtt.session import GetSession
 from state_machines.mqtt.subscription import ListSubscriptions
@@ -68,6 +70,49 @@ def test_a_session_is_closed_once_the_service_answers_again(house: House) -> Non
     house.until(lambda: not house.plugin("b1").seams.live)
     house.service.down = False
     house.until_closed("ann")
+
+
+def test_a_session_whose_subscriptions_cannot_be_read_is_closed_again(house: House) -> None:
+    broker = house.start("b1")
+    ann = house.client("ann", broker)
+    ann.subscribe("to/ann")
+    ann.leave()
+    house.until_closed("ann")
+    store = house.plugin("b1")._store
+    assert store is not None
+
+    async def lose(client_id: str) -> tuple[Filter, ...]:
+        raise Unavailable("no leader just now")
+
+    store.filters = lose  # type: ignore[method-assign]
+    again = house.stranger("ann", broker)
+    again.connect()
+    again.until(lambda: again.reasons, "CONNACK")
+    house.until_closed("ann")
+    assert house.call(GetSession(client_id="ann")).expires_ms
+
+
+def test_a_session_that_was_opened_though_nobody_was_told_is_closed_again(house: House) -> None:
+    broker = house.start("b1")
+    store = house.plugin("b1")._store
+    assert store is not None
+    opens = store.open_session
+
+    async def lose(client_id: str, persistent: bool, expiry_s: int) -> Opened:
+        await opens(client_id, persistent, expiry_s)
+        store.open_session = opens  # type: ignore[method-assign]
+        raise Unknown("the answer was lost")
+
+    store.open_session = lose  # type: ignore[method-assign]
+    ann = house.stranger("ann", broker)
+    ann.connect()
+    ann.until(lambda: ann.reasons, "CONNACK")
+    house.until_closed("ann")
+    ann.until_lost()
+    ann.connect()
+    ann.until(lambda: ann.connects, "CONNACK")
+    house.until(lambda: not house.plugin("b1")._in_doubt)
+    assert ann.subscribe("to/ann") == [True]
 
 
 def test_a_retained_message_is_acknowledged_only_when_it_is_kept(house: House) -> None:

@@ -57,7 +57,15 @@ from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.seams import Seams, invalid
 from metaray.integrations.amqtt.security import Security
 from metaray.integrations.amqtt.store import Filter, Opened, Store, Will
-from state_machines.errors import Fenced, Invalid, MetarayError, NotFound, Rejected, Unavailable
+from state_machines.errors import (
+    Fenced,
+    Invalid,
+    MetarayError,
+    NotFound,
+    Rejected,
+    Unavailable,
+    Unknown,
+)
 from state_machines.mqtt.acl import PUBLISH, SUBSCRIBE
 from state_machines.mqtt.subscription import TopicFilter
 
@@ -87,6 +95,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
         #: wills published and not yet acknowledged: group, number, client, time
         self._said: set[tuple[str, int, str, int]] = set()
+        #: clients whose session may be open for all we know, and until when it may yet be opened
+        self._in_doubt: dict[str, float] = {}
         self._loops: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -146,6 +156,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             (self.settings.heartbeat_s, store.heartbeat),
             (self.settings.outbox_s, self._publish_wills),
             (self.settings.check_s, self._check_owners),
+            (self.settings.check_s, self._close_what_is_in_doubt),
             (self.settings.heartbeat_s, self._close_for_the_dead),
             (self.settings.rules_s, self._look_at_rules),
             (self.settings.rules_s, store.read_expiries),
@@ -242,10 +253,15 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             )
             if last_words is not None:
                 await store.set_will(last_words, opened.epoch)
+            if opened.present:
+                opened = opened._replace(filters=await store.filters(client_id))
             self._left_open.pop(client_id, None)
         except MetarayError as error:
             if opened is not None:
                 self._close_later(client_id, opened.epoch, graceful=True)
+            elif isinstance(error, Unknown):
+                until = asyncio.get_running_loop().time() + self.settings.timeout_s
+                self._in_doubt[client_id] = until
             code = IDENTIFIER_REJECTED if isinstance(error, Invalid) else SERVER_UNAVAILABLE
             raise Refused(code, f"{error!r}") from error
         return opened
@@ -394,10 +410,31 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         live = tuple(self.seams.live.values())
         if store is None:
             return
-        owned = await _in_chunks(lambda each: store.owned(each.client_id, each.epoch), live)
-        for connection, ours in zip(live, owned, strict=True):
-            if not ours:
+        held = await _in_chunks(lambda each: store.held(each.client_id), live)
+        for connection, epoch in zip(live, held, strict=True):
+            if connection.epoch != epoch:
                 await connection.end("its session was taken over, or closed for us")
+
+    async def _close_what_is_in_doubt(self) -> None:
+        """Close sessions that were opened after all, though their clients were told they were not.
+
+        What is on its way to metaray when the answer is given up may arrive a little later.
+        """
+        store = self._store
+        if store is None:
+            return
+
+        async def settle(client_id: str) -> None:
+            async with self.seams.turn(client_id):  # no CONNECT is under way
+                over = asyncio.get_running_loop().time() > self._in_doubt.get(client_id, 0)
+                epoch = await store.held(client_id)
+                connection = self.seams.live.get(client_id)
+                if epoch and (connection is None or connection.epoch != epoch):
+                    self._close_later(client_id, epoch, graceful=True)
+                if epoch or over:
+                    self._in_doubt.pop(client_id, None)
+
+        await _in_chunks(settle, tuple(self._in_doubt))
 
     async def _look_at_rules(self) -> None:
         """Read the rules again, and end connections that the blacklist has got meanwhile."""

@@ -221,9 +221,12 @@ class Seams:
         finally:
             await self._let_go(connection)
 
+    def turn(self, client_id: str) -> asyncio.Lock:
+        """Held while a client's session is opened: of two that name one, one after the other."""
+        return self._turns.setdefault(client_id, asyncio.Lock())
+
     async def _open(self, connection: Connection, will: Will | None) -> None:
-        turn = self._turns.setdefault(connection.client_id, asyncio.Lock())
-        async with turn:  # two connections that name one client: one after the other
+        async with self.turn(connection.client_id):
             opened = await self._keeper.opening(connection, will)
             connection.epoch = opened.epoch
             before = self.live.get(connection.client_id)

@@ -101,7 +101,7 @@ class Opened(NamedTuple):
 
     epoch: int
     present: bool
-    filters: tuple[Filter, ...]
+    filters: tuple[Filter, ...] = ()
 
 
 class Store:
@@ -189,8 +189,7 @@ class Store:
     # -- sessions ----------------------------------------------------------------------------
 
     async def open_session(self, client_id: str, persistent: bool, expiry_s: int) -> Opened:
-        """Take a client id over, and say what its session had. Its expiry may become a shorter one
-        (MQTT 5, 3.2.2.3.2)."""
+        """Take a client id over. Its expiry may become a shorter one (MQTT 5, 3.2.2.3.2)."""
         opened = await self._call(
             OpenSession(
                 tenant=self._tenant,
@@ -200,8 +199,7 @@ class Store:
                 clean_start=not persistent,
             )
         )
-        filters = await self.filters(client_id) if opened.present else ()
-        return Opened(opened.epoch, opened.present, filters)
+        return Opened(opened.epoch, opened.present)
 
     async def close_session(self, client_id: str, epoch: int, graceful: bool) -> None:
         """The connection is gone. Unless it was graceful the will is armed."""
@@ -209,14 +207,10 @@ class Store:
             CloseSession(tenant=self._tenant, client_id=client_id, epoch=epoch, graceful=graceful)
         )
 
-    async def owned(self, client_id: str, epoch: int) -> bool:
-        """Whether the session is open, and ours."""
+    async def held(self, client_id: str) -> int:
+        """The epoch of a session that is open, and ours; 0 if it is not."""
         row: Session | None = await self._call(GetSession(tenant=self._tenant, client_id=client_id))
-        return row is not None and (row.broker, row.epoch, row.connected) == (
-            self._name,
-            epoch,
-            True,
-        )
+        return row.epoch if row is not None and row.connected and row.broker == self._name else 0
 
     async def sessions(self) -> AsyncIterator[tuple[Session, ...]]:
         """All sessions of the tenant, page by page."""
