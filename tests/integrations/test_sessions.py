@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from state_machines.metadata.config import ConfigValue, SetConfigs
 from state_machines.mqtt.retained import GetRetained
 from state_machines.mqtt.session import GetSession, OpenSession
@@ -112,6 +114,31 @@ def test_unsubscribed_stays_unsubscribed(house: House) -> None:
     ann.publish("b", b"2")
     ann.until_received(("b", b"2"))
     assert ann.payloads("a") == []
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_unsubscribed_elsewhere_stays_unsubscribed(house: House, leaves: bool) -> None:
+    """Whether the other broker took the client over, or it had left (MQTT-3.10.4-2)."""
+    first, second = house.start("b1"), house.start("b2")
+    ann = house.client("ann", first)
+    ann.subscribe("a", "b")
+    if leaves:
+        ann.leave()
+        house.until_closed("ann")
+    elsewhere = house.client("ann", second)
+    elsewhere.unsubscribe("a")
+    if not leaves:
+        house.until(lambda: not house.plugin("b1").context.subscriptions)
+    elsewhere.leave()
+    house.until_closed("ann")
+    teller = house.client("teller", first)
+    teller.publish("a", b"1")
+    teller.publish("b", b"2")
+    ann = house.client("ann", first)
+    teller.publish("b", b"3")
+    ann.until_received(("b", b"3"))
+    assert ann.payloads("a") == []
+    assert ann.payloads("b") == ([b"2", b"3"] if leaves else [b"3"])
 
 
 def test_a_new_quality_of_service_replaces_the_old(house: House) -> None:

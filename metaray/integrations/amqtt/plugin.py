@@ -337,6 +337,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         try:
             await write(self._store)
         except Fenced:
+            self.seams.gone_elsewhere(connection)
             await connection.end("another broker has its session")
             return False
         except MetarayError as error:
@@ -410,9 +411,11 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         live = tuple(self.seams.live.values())
         if store is None:
             return
-        held = await _in_chunks(lambda each: store.held(each.client_id), live)
-        for connection, epoch in zip(live, held, strict=True):
-            if connection.epoch != epoch:
+        rows = await _in_chunks(lambda each: store.session(each.client_id), live)
+        for connection, row in zip(live, rows, strict=True):
+            if row is None:
+                self.seams.gone_elsewhere(connection)
+            if row is None or not row.connected or row.epoch != connection.epoch:
                 await connection.end("its session was taken over, or closed for us")
 
     async def _close_what_is_in_doubt(self) -> None:
@@ -427,7 +430,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         async def settle(client_id: str) -> None:
             async with self.seams.turn(client_id):  # no CONNECT is under way
                 over = asyncio.get_running_loop().time() > self._in_doubt.get(client_id, 0)
-                epoch = await store.held(client_id)
+                row = await store.session(client_id)
+                epoch = row.epoch if row is not None and row.connected else 0
                 connection = self.seams.live.get(client_id)
                 if epoch and (connection is None or connection.epoch != epoch):
                     self._close_later(client_id, epoch, graceful=True)

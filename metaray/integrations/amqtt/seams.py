@@ -45,6 +45,7 @@ from amqtt.session import IncomingApplicationMessage, Session
 from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
+from state_machines.mqtt import matching
 from state_machines.mqtt.subscription import TopicFilter
 
 CONNECT_SECONDS: Final = (
@@ -136,6 +137,11 @@ class Seams:
             entries = self._broker.subscriptions.setdefault(each.topic_filter, [])
             entries.append((session, each.qos))
 
+    def gone_elsewhere(self, connection: Connection) -> None:
+        """Another broker has the session of a connection: no more messages wait for it here."""
+        if self.live.get(connection.client_id) is connection:
+            self.forget(connection.client_id)
+
     def forget(self, client_id: str) -> None:
         """Drop every subscription of the client."""
         subscriptions = self._broker.subscriptions
@@ -168,6 +174,7 @@ class Seams:
             session.inflight_in = known.inflight_in
             session.retained_messages = known.retained_messages
             session.delivered_message_queue = known.delivered_message_queue
+            _keep_only(session.retained_messages, opened.filters)
         self.restore(session, opened.filters)
 
     # -- connections -------------------------------------------------------------------------
@@ -355,6 +362,14 @@ class Seams:
             connection.granted.discard(topic_filter)
             await self._keeper.refresh(topic_filter)
         await self._amqtt["_publish_retained_messages_for_subscription"](subscription, session)
+
+
+def _keep_only(queue: asyncio.Queue[Any], filters: Sequence[Filter]) -> None:
+    """Drop messages that match no filter: the client has unsubscribed at another broker."""
+    for _ in range(queue.qsize()):
+        message = queue.get_nowait()
+        if any(matching.matches(each.topic_filter, message.topic) for each in filters):
+            queue.put_nowait(message)
 
 
 def invalid(topic: str | None) -> bool:

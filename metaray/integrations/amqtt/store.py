@@ -207,10 +207,10 @@ class Store:
             CloseSession(tenant=self._tenant, client_id=client_id, epoch=epoch, graceful=graceful)
         )
 
-    async def held(self, client_id: str) -> int:
-        """The epoch of a session that is open, and ours; 0 if it is not."""
+    async def session(self, client_id: str) -> Session | None:
+        """A session, if it is ours, open or not."""
         row: Session | None = await self._call(GetSession(tenant=self._tenant, client_id=client_id))
-        return row.epoch if row is not None and row.connected and row.broker == self._name else 0
+        return row if row is not None and row.broker == self._name else None
 
     async def sessions(self) -> AsyncIterator[tuple[Session, ...]]:
         """All sessions of the tenant, page by page."""
