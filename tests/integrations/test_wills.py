@@ -6,6 +6,8 @@ import socket
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from state_machines.errors import Unknown
 from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.properties import PublishProperties
@@ -230,10 +232,32 @@ def test_a_will_waits_for_a_broker(house: House) -> None:
     assert again.payloads(WILL[0]) == [WILL[1]]
 
 
-def test_the_will_of_a_client_whose_broker_is_gone_comes_from_another(house: House) -> None:
+def refuse_sessions(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups that have sessions carry out nothing."""
+    propose = house.service.propose
+
+    async def refuse(seat: str, request: bytes) -> bytes:
+        if seat.startswith("mqtt-"):
+            raise ConnectionError("no leader just now")
+        return await propose(seat, request)
+
+    monkeypatch.setattr(house.service, "propose", refuse)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_will_of_a_client_whose_broker_is_gone_comes_from_another(
+    house: House, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Also of one that stopped in order, but could not close its sessions in time."""
+    house.patience_s = 0.5
     ann = house.client("ann", house.start("b1"), will=WILL)
     (watcher,) = watch(house, "b2")
-    house.abandon("b1")
+    if killed:
+        house.abandon("b1")
+    else:
+        with monkeypatch.context() as patched:
+            refuse_sessions(house, patched)
+            house.stop("b1")
     ann.until_lost()
     house.service.now_ms += 30_001
     house.beat("b2")

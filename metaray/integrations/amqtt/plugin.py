@@ -18,9 +18,9 @@ and acknowledges it. A broker that dies between the two leaves it to be publishe
 claim has run out: that is the one way a will comes twice. A client that connects again in time,
 wherever, goes on with its session: no will; without a delay there is no such time.
 
-Sessions that a killed broker left open are closed by the next process of its name, unless their
-clients are back within `restart_grace_s`, or by the other brokers once the controller has marked it
-offline.
+Sessions that a broker left open, because it was killed or metaray did not answer in time when it
+stopped, are closed by the next process of its name, unless their clients are back within
+`restart_grace_s`, or by the other brokers once the controller has marked it offline.
 
 **Expiries.** A session outlives its connection for `session_expiry_s`, or for the tenant's setting
 `session_expiry_max_s` if that is shorter; a retained message stays for `message_expiry_max_s`. Both
@@ -120,7 +120,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         await self.close()
 
     async def close(self) -> None:
-        """Stop. Sessions still open after the deadline are closed by the next start."""
+        """Stop. With sessions still open after the deadline we stay registered: the controller will
+        mark us offline, and other brokers, or our next start, close them."""
         self.refusing = "the broker stops"
         self.ready.clear()
         self._close_left_open()
@@ -130,6 +131,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                     await connection.ended.wait()
                 if self._closings:
                     await asyncio.wait(self._closings)
+        owing = bool(self.seams.live or self._closings or self._in_doubt)
         self._stopping.set()
         left = (*self._loops, *self._closings)
         for task in left:
@@ -137,7 +139,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         await asyncio.gather(*left, return_exceptions=True)
         store, self._store = self._store, None
         if store is not None:
-            await store.leave()
+            await store.leave(unregister=not owing)
 
     async def _begin(self) -> None:
         store = self._store or Store(self.settings)

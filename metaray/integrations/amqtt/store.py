@@ -163,13 +163,13 @@ class Store:
             if not after:
                 return silent
 
-    async def leave(self) -> None:
-        """Unregister, if metaray answers, and end the client."""
+    async def leave(self, *, unregister: bool) -> None:
+        """End the client. Unregister before that if it is wanted and metaray answers."""
         caller = self._caller
         if caller is None:
             return
         try:
-            if self._node_epoch:
+            if self._node_epoch and unregister:
                 await self._call(UnregisterNode(node_id=self._name, epoch=self._node_epoch))
         except MetarayError as error:
             log.warning("broker %r leaves without a word: %r", self._name, error)
