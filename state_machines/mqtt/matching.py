@@ -32,10 +32,9 @@ Net = IPv4Network | IPv6Network
 
 
 def unshared(topic_filter: str) -> str:
-    """The filter that a shared one shares (MQTT 5, 4.8.2), any other as it is."""
-    if not topic_filter.startswith(names.SHARED + "/"):
-        return topic_filter
-    return topic_filter.split("/", 2)[2]
+    """The filter that a shared one shares (MQTT 5, 4.8.2), any other as it is, valid or not."""
+    shared, *parts = topic_filter.split("/", names.SHARED_LEVELS_MIN - 1)
+    return parts[1] if shared == names.SHARED and len(parts) > 1 else topic_filter
 
 
 def covers(outer: str, inner: str) -> bool:

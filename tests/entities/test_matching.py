@@ -84,6 +84,8 @@ def test_a_shared_subscription_is_its_filter() -> None:
     assert unshared("$share/g/a/+") == "a/+"
     assert unshared("$shared/g") == "$shared/g"
     assert unshared("a") == "a"
+    for odd in ("$share", "$share/", "$share/x"):
+        assert unshared(odd) == odd, "who is asked may be asked before it is validated"
 
 
 def test_placeholders() -> None:

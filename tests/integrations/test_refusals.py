@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from state_machines.errors import Unavailable, Unknown
 from state_machines.mqtt.retained import ListRetained
 from state_machines.mqtt.session import GetSession
 from state_machines.mqtt.subscription import ListSubscriptions
-from tests.integrations.harness import House
+from tests.integrations.harness import DEADLINE_S, House
 
 SERVER_UNAVAILABLE = "Server unavailable"
 
@@ -189,9 +190,10 @@ def test_a_wildcard_in_a_topic_is_neither_kept_nor_acknowledged(house: House) ->
     assert house.call(ListRetained()).messages == ()
 
 
-@pytest.mark.parametrize("topic_filter", ["a/#/b", "a+/b", ""])
-def test_a_filter_that_cannot_be_is_refused(house: House, topic_filter: str) -> None:
-    broker = house.start("b1")
+@pytest.mark.parametrize("acl", [False, True])
+@pytest.mark.parametrize("topic_filter", ["a/#/b", "a+/b", "$share/x", ""])
+def test_a_filter_that_cannot_be_is_refused(house: House, topic_filter: str, acl: bool) -> None:
+    broker = house.start("b1", acl=acl, acl_default="allow")
     ann = house.client("ann", broker)
     name = topic_filter.encode()
     body = b"\x00\x63" + len(name).to_bytes(2, "big") + name + b"\x01"
@@ -204,15 +206,34 @@ def test_a_filter_that_cannot_be_is_refused(house: House, topic_filter: str) -> 
     assert not house.plugin("b1").context.subscriptions.get(topic_filter)
 
 
-def test_a_will_that_cannot_be_refuses_the_connection(house: House) -> None:
-    broker = house.start("b1")
+@pytest.mark.parametrize("acl", [False, True])
+@pytest.mark.parametrize("topic", [b"wills/#", b"$share/#"])
+def test_a_will_that_cannot_be_refuses_the_connection(
+    house: House, topic: bytes, acl: bool
+) -> None:
+    broker = house.start("b1", acl=acl, acl_default="allow")
     ann = house.stranger("ann", broker)
-    ann.client._will_topic = b"wills/#"  # paho itself refuses it
+    ann.client._will_topic = topic  # paho itself refuses it
     ann.client._will = True
     ann.connect()
     ann.until(lambda: ann.reasons, "CONNACK")
     ann.until_lost()
     house.until(lambda: house.call(GetSession(client_id="ann")) is None)
+
+
+def test_a_connection_that_something_went_wrong_with_is_closed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = house.start("b1")
+
+    async def fail(*_: object) -> Opened:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(house.plugin("b1"), "opening", fail)
+    with socket.create_connection(("127.0.0.1", broker.port)) as peer:
+        peer.settimeout(DEADLINE_S)
+        peer.sendall(b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03ann")
+        assert peer.recv(4) == b""
 
 
 @pytest.mark.parametrize(

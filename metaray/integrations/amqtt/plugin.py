@@ -68,6 +68,7 @@ from state_machines.errors import (
 )
 from state_machines.mqtt.acl import PUBLISH, SUBSCRIBE
 from state_machines.mqtt.subscription import TopicFilter
+from state_machines.mqtt.will import SetWill
 
 RETRY_SECONDS: Final = 1.0  #: between attempts at what must be done once metaray answers
 CHUNK: Final = 200  #: calls to metaray that one task has under way at once
@@ -243,13 +244,17 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         if self.refusing or store is None:
             raise Refused(SERVER_UNAVAILABLE, self.refusing)
         client_id = connection.client_id
+        last_words: SetWill | None = None
         if will is not None:
             will = will._replace(topic=self.rewritten(PUBLISH, will.topic))
+            try:
+                last_words = store.will_of(client_id, will, self._delay(client_id))
+            except Invalid as error:
+                raise Refused(IDENTIFIER_REJECTED, f"{error!r}") from error
             if not await self.may_publish(connection, will.topic, will.qos, will.retain):
                 raise Refused(NOT_AUTHORIZED, f"it may not publish its will to {will.topic[:80]!r}")
         opened: Opened | None = None
         try:
-            last_words = will and store.will_of(client_id, will, self._delay(client_id))
             opened = await store.open_session(
                 client_id, connection.persistent, self.settings.session_expiry_s
             )

@@ -208,6 +208,22 @@ class Seams:
         keeper = self._keeper
         connection = Connection(session, handler, writer, keeper.retained, keeper.rewritten)
         try:
+            await self._serve_client(connection, will, reader, writer, server, listener)
+        except BaseException:
+            await close_stream(writer)  # amqtt does not: the client would wait, and nobody count it
+            raise
+
+    async def _serve_client(
+        self,
+        connection: Connection,
+        will: Will | None,
+        reader: ReaderAdapter,
+        writer: WriterAdapter,
+        server: Server,
+        listener: str,
+    ) -> None:
+        session, handler = connection.session, connection.handler
+        try:
             config = self._broker.listeners_config[listener]
             if not await self._amqtt["_authenticate"](session, config):
                 raise Refused(NOT_AUTHORIZED, "not authenticated")
