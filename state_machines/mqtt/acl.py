@@ -175,9 +175,8 @@ def _concerns(ruled: str, action: str, qos: int, retain: bool) -> bool:
 
 
 def _reaches(rule: AclRule, client_id: str, username: str, wanted: str) -> bool:
-    """A name with a wildcard fits no filter; one of several levels only one that denies."""
     denies = rule.permission == DENY
-    ruled = matching.fill(rule.filter, client_id, username, "+#" if denies else "/+#")
+    ruled = matching.fill(rule.filter, client_id, username, denies=denies)
     if ruled is None:
         return False
     return (matching.overlaps if denies else matching.covers)(ruled, wanted)

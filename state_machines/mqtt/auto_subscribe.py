@@ -75,8 +75,8 @@ def subscriptions(
 ) -> tuple[TopicFilter, ...]:
     """What the rules subscribe a client to, a filter once: the first rule by name has it.
 
-    A rule with a placeholder that the client's name does not fit (`/`, `+` or `#` in it, or none)
-    is left out.
+    A rule with a placeholder that the client's name does not fit (`/`, `+` or `#` in it, or none,
+    or a `$` where the filter begins) is left out.
     """
     found: dict[str, TopicFilter] = {}
     for rule in rules:

@@ -81,18 +81,24 @@ def _hidden(wild: str, level: str) -> bool:
     return wild in ("+", "#") and level.startswith("$")
 
 
-def fill(topic_filter: str, client_id: str, user: str, unfit: str = "/+#") -> str | None:
+def fill(topic_filter: str, client_id: str, user: str, *, denies: bool = False) -> str | None:
     """The filter with `%c` and `%u` in its levels replaced, None if a name does not fit.
 
-    A name that is empty, or has one of `unfit` in it, fits none: a client that calls itself `#` has
-    not all topics for its own.
+    A name that is empty, or has a wildcard or several levels, fits none: a client that calls itself
+    `#` has not all topics for its own. Nor has one that calls itself `$SYS` those of the server: a
+    `$` at the beginning is the rule's to say (MQTT 5, 4.7.2). Of a filter that `denies`, only names
+    with a wildcard do not fit, so that no client escapes it by its name.
     """
+    unfit = "+#" if denies else "/+#"
     for placeholder, name in ((CLIENT, client_id), (USERNAME, user)):
         if placeholder in topic_filter and (not name or any(each in name for each in unfit)):
             return None
     first, *others = topic_filter.split(CLIENT)
     parts = [part.replace(USERNAME, user) for part in (first, *others)]
-    return client_id.join(parts)
+    filled = client_id.join(parts)
+    pairs = ((topic_filter, filled), (unshared(topic_filter), unshared(filled)))
+    grown = any(new.startswith("$") and not own.startswith("$") for own, new in pairs)
+    return None if grown and not denies else filled
 
 
 # -- names ----------------------------------------------------------------------------------------

@@ -185,6 +185,13 @@ def test_from_where() -> None:
     assert asked(rules, "a", ip="") == NONE
 
 
+def test_a_client_named_after_the_server_s_topics_has_none_of_them() -> None:
+    rules = [rule(filter="%c/#", resource="*")]
+    assert asked(rules, "$SYS/#", SUBSCRIBE, client_id="$SYS") == NONE
+    denials = [rule(filter="%c/#", resource="*", permission=DENY)]
+    assert asked(denials, "$SYS/x", SUBSCRIBE, client_id="$SYS") == DENY
+
+
 def test_placeholders_are_the_client_s_own() -> None:
     rules = [rule(filter="to/%c/%u/#", resource="*")]
     assert asked(rules, "to/c1/ann/x") == ALLOW

@@ -95,6 +95,15 @@ def test_placeholders() -> None:
     assert fill("a/b", "#", "") == "a/b"
 
 
+@pytest.mark.parametrize("name", ["$SYS", "$share", "$"])
+@pytest.mark.parametrize("own", ["%c/#", "%u/#", "%c", "%c/a/#", "$share/g/%c/#"])
+def test_no_name_makes_a_filter_one_of_the_server(own: str, name: str) -> None:
+    assert fill(own, name, name) is None
+    assert fill(own, name, name, denies=True) == own.replace("%c", name).replace("%u", name)
+    assert fill(f"to/{own}", name, name) is not None
+    assert fill("$mine/%c", name, "") == f"$mine/{name}", "the rule says so"
+
+
 @pytest.mark.parametrize("name", ["", "#", "+", "a/b", "a+", "/"])
 def test_a_name_that_is_no_level_fills_none(name: str) -> None:
     assert fill("to/%c/#", name, "u") is None
