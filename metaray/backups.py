@@ -23,7 +23,9 @@ from jobs.errors import BadCut
 from state_machines import lease, packing, row_key
 from state_machines.errors import Invalid
 from state_machines.lease import ATTACHMENTS
+from state_machines.metadata.slot_map import SLOT_MAPS
 from state_machines.restoring import LEFT_OUT, RESTORERS, Restorer, check_row
+from state_machines.slots import SLOT_MAP_GROUP, SlotMap
 from state_machines.tables import TABLES, Table
 
 BATCH_ROWS: Final = 10_000  #: of Parquet in memory at once
@@ -42,10 +44,12 @@ class TableVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A backup that is whole."""
+    """A backup whose files are what its manifest says."""
 
     manifest: Manifest
     tables: tuple[TableVerdict, ...]
+    missing: tuple[str, ...]
+    """Groups that its cluster had and it does not have: it is partial."""
 
 
 def why_left_out(table: str) -> str:
@@ -95,7 +99,23 @@ def verify(directory: Path, *, progress: Callable[[int], None] | None = None) ->
         read += here
         found[file.table] = found.get(file.table, 0) + here
     tables = [TableVerdict(name, found[name], why_left_out(name)) for name in sorted(found)]
-    return Verdict(manifest, tuple(tables))
+    return Verdict(manifest, tuple(tables), _missing(directory, manifest))
+
+
+def slot_map(directory: Path, manifest: Manifest) -> SlotMap | None:
+    """The slot map of the cluster that a cut is of; None if the cut does not have it."""
+    if SLOT_MAP_GROUP not in manifest.groups(SLOT_MAPS.name):
+        return None
+    found = [row for row, _ in _rows(directory, manifest, SLOT_MAPS)]
+    return SlotMap(0, {row.kind: row.ranges for row in found})
+
+
+def _missing(directory: Path, manifest: Manifest) -> tuple[str, ...]:
+    known = slot_map(directory, manifest)
+    if known is None:
+        return (SLOT_MAP_GROUP,)
+    kinds = {table.kind for table in TABLES.values() if table.kind}
+    return tuple(sorted({each for kind in kinds for each in known.groups(kind)} - {*manifest.cut}))
 
 
 def _check_all(known: Restorer[Any], batch: pa.RecordBatch, file: CutFile) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from jobs import cut
 from jobs.cut import Manifest
+from jobs.errors import BadCut
 from metaray import backups
 from metaray.restore_index import (
     ADD,
@@ -40,9 +41,11 @@ from state_machines.batch import Outcome
 from state_machines.errors import Invalid, NotFound
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.metadata.restore import RemoveMetadata, RestoreMetadata
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.restore import RemoveMqtt, RestoreMqtt
 from state_machines.offset.restore import RemoveOffsets, RestoreOffsets
 from state_machines.restoring import Restorer
+from state_machines.slots import SlotMap
 from state_machines.table_rows import ReadRows
 
 PUTS: Final[dict[str, Callable[..., Any]]] = {
@@ -176,16 +179,18 @@ def restore(
     """Restore a scope of the backup in `directory`.
 
     `replace` False only puts what is missing. Raises BadCut for a backup that is not whole or not
-    what its manifest says, Invalid naming table, field and limit for a row that may not be, and
-    NotFound when the backup has nothing of the scope: all before anything was proposed. What a
-    group refuses is in the report, row by row counted. Errors of the client pass through; do it
-    again then.
+    what its manifest says, and with `replace` for one that lacks groups; Invalid naming table,
+    field and limit for a row that may not be, and NotFound when the backup has nothing of the
+    scope: all before anything was proposed. What a group refuses is in the report, row by row
+    counted. Errors of the client pass through; do it again then.
     """
     scope.check()
     manifest = cut.read_manifest(directory)
     cut.check(directory, manifest)
     with Index() as index:
         work = _Work(client, directory, manifest, scope, index, replace, progress, now_ms)
+        if replace:
+            work.check_groups()
         work.read()
         work.compare()
         if not dry_run:
@@ -227,6 +232,20 @@ class _Work:
             self._progress(phase, known.table.name, rows)
 
     # -- reading ----------------------------------------------------------------------------
+
+    def check_groups(self) -> None:
+        """Raise BadCut unless the backup has every group of the kinds in the scope: what it lacks
+        would be taken for removed. A cut without its own slot map is held against the live one."""
+        known = backups.slot_map(self._directory, self._manifest)
+        if known is None:
+            known = SlotMap(0, {row.kind: row.ranges for row in self._client.call(GetSlots())})
+        kinds = {each.table.kind for each in self._tables if not each.local}
+        wanted = {group for kind in kinds for group in known.groups(kind)}
+        if lacking := sorted(wanted - set(self._manifest.cut)):
+            raise BadCut(
+                f"cut: it is partial, without {', '.join(lacking)}, whose rows would be removed; "
+                "restore a whole one, or with --only-missing"
+            )
 
     def _found(self, known: Restorer[Any]) -> Iterator[tuple[Any, int]]:
         """The backup's rows of the scope, with their revisions."""

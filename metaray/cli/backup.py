@@ -143,11 +143,18 @@ def _status(*, hidden: bool) -> Iterator[Any]:
 
 
 def _print_verdict(directory: Path, verdict: Verdict, as_json: bool) -> None:
-    manifest = verdict.manifest
     if as_json:
         tables = [asdict(each) for each in verdict.tables]
-        print_json({"directory": str(directory), **asdict(manifest), "tables": tables})
-        return
+        said = {**asdict(verdict.manifest), "tables": tables, "missing": verdict.missing}
+        print_json({"directory": str(directory), **said})
+    else:
+        _print_tables(directory, verdict)
+    if verdict.missing:
+        raise typer.Exit(1)
+
+
+def _print_tables(directory: Path, verdict: Verdict) -> None:
+    manifest = verdict.manifest
     table = Table("table")
     table.add_column("rows", justify="right")
     table.add_column("not restored, because")
@@ -161,6 +168,9 @@ def _print_verdict(directory: Path, verdict: Verdict, as_json: bool) -> None:
         f"each as its checksum says; {cell(str(directory))}",
         highlight=False,
     )
+    if verdict.missing:
+        named = cell(", ".join(verdict.missing))
+        console.print(f"it is partial, without {named}", style="red", highlight=False)
 
 
 def _when(taken_ms: int) -> str:

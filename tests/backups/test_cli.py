@@ -50,6 +50,18 @@ def test_a_backup_is_verified_and_told(cluster: Cluster, tmp_path: Path) -> None
     assert {"table": "metadata.kv", "rows": 4, "left_out": ""} in plain["tables"]
 
 
+def test_a_backup_without_a_group_of_its_slot_map_is_partial(tmp_path: Path) -> None:
+    """Such as one that was taken before the group's replicas were made."""
+    made, cut = Cluster(2), tmp_path / "cut"
+    del made.members["offset-1"]
+    world.write(made, cut)
+    said = run(made, "backup", "verify", str(cut))
+    assert said.exit_code == 1
+    assert "it is partial, without offset-1" in said.output
+    said = run(made, "backup", "verify", str(cut), "--json")
+    assert (said.exit_code, json.loads(said.output)["missing"]) == (1, ["offset-1"])
+
+
 @pytest.mark.parametrize("name", ["cut[v2]", "cut[/v2]"])
 def test_a_directory_is_named_as_it_is(cluster: Cluster, tmp_path: Path, name: str) -> None:
     """Though its name looks like markup."""

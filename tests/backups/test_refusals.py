@@ -57,6 +57,30 @@ def test_a_backup_that_is_whole_is_told_table_by_table(cut: Path) -> None:
     assert reasons["group.clock"] == backups.GROUPS_OWN
 
 
+@pytest.mark.parametrize("kept", ["metadata-0", "offset-0"])
+def test_a_cut_of_some_groups_removes_nothing_of_the_others(kept: str, tmp_path: Path) -> None:
+    """Whether it has the slot map of its cluster or goes by the live one."""
+    kind = kept.rpartition("-")[0]
+    cluster = Cluster(2)
+    settle(cluster, "acme")
+    manifest = world.write(cluster, tmp_path / "cut")
+    assert backups.verify(tmp_path / "cut").missing == ()
+    some = dataclasses.replace(
+        manifest,
+        files=[each for each in manifest.files if each.group == kept],
+        cut={kept: manifest.cut[kept]},
+    )
+    some.write(tmp_path / "cut")
+    assert backups.verify(tmp_path / "cut").missing
+    cluster.asked.clear()
+    for dry_run in (True, False):
+        with pytest.raises(BadCut, match=rf"partial, without {kind}-1,.*--only-missing"):
+            restore(cluster, tmp_path / "cut", Scope(), dry_run=dry_run, now_ms=lambda: TAKEN_MS)
+    assert cluster.asked == []
+    done = restore(cluster, tmp_path / "cut", Scope(), replace=False, now_ms=lambda: TAKEN_MS)
+    assert done.ok
+
+
 @pytest.mark.parametrize("place", [4, 100, -9])
 def test_a_flipped_byte(cut: Path, place: int) -> None:
     path = cut / "offset.offset" / "offset-0-00000.parquet"

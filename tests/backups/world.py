@@ -18,8 +18,9 @@ from jobs.cut import CutFile, Manifest
 from state_machines import op
 from state_machines.errors import QuotaExceeded
 from state_machines.machine import Machine
+from state_machines.metadata.slot_map import SLOT_MAPS, AssignSlots, KindSlots
 from state_machines.raft.messages import Entry
-from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
+from state_machines.slots import SLOT_MAP_GROUP, SLOTS, Own, SlotMap, SlotRange
 from state_machines.tables import TABLES, Table, Tables
 from storage.memory import MemoryKeyValue
 from tests.entities.group import Group
@@ -59,6 +60,8 @@ class Cluster:
             for each in self.map.ranges[kind]:
                 own = Own(controller_epoch=1, group_kind=kind, version=1, ranges=(each,))
                 self.members[each.group].run(own)
+            assign = AssignSlots(kind=kind, expected_version=0, ranges=self.map.ranges[kind])
+            self.members[SLOT_MAP_GROUP].run(assign)
 
     def groups(self) -> Sequence[str]:
         """By name."""
@@ -130,12 +133,12 @@ def write(cluster: Cluster, directory: Path) -> Manifest:
 def write_file(
     directory: Path, table: str, group: str, rows: Sequence[tuple[Any, int]]
 ) -> Iterator[CutFile]:
-    """One file of a cut, none for no rows."""
-    if not rows:
+    """One file of a cut, none for no rows; but a cut says that its cluster has no slot map."""
+    if not rows and table != SLOT_MAPS.name:
         return
     path = directory / table / f"{group}-00000.parquet"
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(arrow(rows), path)
+    pq.write_table(arrow(rows) if rows else columns.schema_of(KindSlots).empty_table(), path)
     yield CutFile(path=f"{table}/{path.name}", table=table, group=group, **told(path))
 
 
