@@ -133,6 +133,7 @@ class DiskEngine:
         self._handles: dict[str, Any] = {}
         self._made: dict[str, Any] = {}  # handles of tables that the last transaction made
         try:
+            self._check_size()
             self._check_numbers()
             for name in self._env.dbs():
                 self._handles[name.decode()] = self._env.open_db(name, create=False)
@@ -348,6 +349,25 @@ class DiskEngine:
         if max(meta_pages.numbers(head)) != transaction.id():
             return None
         return Pages(head, (self._env.info()["last_pgno"] + 1) * size)
+
+    def _check_size(self) -> None:
+        """Reading a mapped page that the file does not have would end the process.
+
+        A page that was free again before its transaction ended was never written: at the end of
+        the file it may be missing.
+        """
+        path, size = Path(self.path) / DATA, self._env.stat()["psize"]
+        found, last = path.stat().st_size, self._env.info()["last_pgno"]
+        whole = found // size
+        if whole > last:
+            return
+        said = f"the file has {found} bytes, its pages end at {(last + 1) * size}"
+        try:
+            free = meta_pages.free(path, size)
+        except ValueError as error:
+            raise CorruptRecord(str(path), "(free pages)", "(list)", f"{said}; {error}") from None
+        if sum(whole <= each <= last for each in free) <= last - whole:
+            raise CorruptRecord(str(path), "(pages)", f"{whole}", said)
 
     def _check_numbers(self) -> None:
         """See above, Meta pages. Raises `CorruptRecord`."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from storage import meta_pages
 from storage.disk import PAGE_BYTES, READERS, READERS_KEPT, DiskEngine
 from storage.engine import Engine
 from storage.errors import Closed, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
@@ -246,3 +248,46 @@ def test_a_flipped_bit_does_not_put_an_older_transaction_in_force(tmp_path: Path
     engine = DiskEngine(path)
     assert engine.get("t", b"vote") == b"4"
     engine.close()
+
+
+def with_a_free_end(path: Path) -> tuple[int, int]:
+    """An environment whose last pages are free: its size, and that up to the last used page."""
+    engine = DiskEngine(path)
+    for table in ("kept", "gone"):
+        engine.write([(table, b"%04d" % each, bytes(9_000)) for each in range(400)])
+    engine.write([("gone", b"%04d" % each, None) for each in range(400)])
+    for number in range(4):
+        engine.write([("kept", b"last", b"%d" % number)])
+    engine.close()
+    size = (path / "data.mdb").stat().st_size
+    free = meta_pages.free(path / "data.mdb", PAGE_BYTES)
+    used = size
+    while used // PAGE_BYTES - 1 in free:
+        used -= PAGE_BYTES
+    assert used < size
+    return size, used
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 1])
+def test_a_file_that_was_cut_off_is_refused_and_does_not_end_the_process(
+    part: float, tmp_path: Path
+) -> None:
+    """A mapped page that the file does not have is a signal (SIGBUS)."""
+    path = tmp_path / "e"
+    size, used = with_a_free_end(path)
+    left = int(used * part) - 1
+    os.truncate(path / "data.mdb", left)
+    with pytest.raises(CorruptRecord, match=rf"data\.mdb: .* {left} bytes, .* end at {size}"):
+        DiskEngine(path)
+
+
+def test_a_file_that_lacks_only_pages_that_are_free_is_whole(tmp_path: Path) -> None:
+    """LMDB does not write a page that it has made and freed in one transaction."""
+    path = tmp_path / "e"
+    _, used = with_a_free_end(path)
+    os.truncate(path / "data.mdb", used)
+    engine = DiskEngine(path)
+    assert len(list(engine.scan("kept"))) == 401
+    engine.write([("gone", b"%04d" % each, bytes(9_000)) for each in range(400)])
+    engine.close()
+    DiskEngine(path).close()
