@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from pathlib import Path
@@ -31,6 +32,8 @@ from state_machines.errors import Invalid
 
 NODES_MAX: Final = 16
 OBJECT_STORE_BYTES_MIN: Final = 80_000_000  #: Ray refuses less than 75 MiB
+
+log = logging.getLogger(__name__)
 
 
 def silent(_step: str) -> None:
@@ -112,8 +115,8 @@ def find(data: Path) -> LocalCluster | None:
 def down(target: LocalCluster | Path, progress: Progress = silent) -> int:
     """End every process of the cluster, and only those. Returns how many; 0 if none ran.
 
-    The replicas' data stays, and the last session's logs go to `<data>/logs/session`. Raises
-    `DataInUse`, and `Invalid` for a directory that this user may not read or write.
+    The replicas' data stays, and the last session's logs go to `<data>/logs/session` if there is
+    room. Raises `DataInUse`, and `Invalid` for a directory that this user may not read or write.
     """
     data = target.data if isinstance(target, LocalCluster) else Path(target).expanduser().resolve()
     if read_state(data) is None and not data.is_dir():  # the first says what may not be looked at
@@ -166,13 +169,22 @@ def _end(cluster: LocalCluster) -> int:
     reap()
     logs = cluster.temporary / "session_latest" / "logs"
     if logs.is_dir():
-        kept = cluster.data / "logs" / "session"
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(logs, kept, symlinks=True)
+        _keep(logs, cluster.data / "logs" / "session")
     shutil.rmtree(cluster.temporary, ignore_errors=True)
     shutil.rmtree(cluster.data / "gcs", ignore_errors=True)
     (cluster.data / "cluster.json").unlink(missing_ok=True)
     return ended
+
+
+def _keep(logs: Path, kept: Path) -> None:
+    """Copy a session's logs, whole or not at all: a cluster ends on a full disk, too."""
+    shutil.rmtree(kept, ignore_errors=True)
+    try:
+        shutil.copytree(logs, kept, symlinks=True)
+    except OSError as error:
+        shutil.rmtree(kept, ignore_errors=True)
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        log.warning("the logs of the last session are not kept: %s", why)
 
 
 def _check_free(**ports: int) -> None:

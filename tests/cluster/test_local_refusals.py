@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -141,6 +142,35 @@ def test_down_without_a_cluster_does_nothing(tmp_path: Path) -> None:
     assert local.down(tmp_path / "none") == 0
     assert local.down(tmp_path) == 0
     assert not (tmp_path / "none").exists()
+
+
+def test_down_ends_a_cluster_whose_logs_find_no_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "ray" / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "a").write_bytes(b"a line\n")
+    (logs / "gcs.out").write_bytes(bytes(300_000))
+    dead = Started(pid=1 << 30, started=1.0)
+    node = LocalNode(name="node-0", data=tmp_path, log=tmp_path / "l", process=dead)
+    write_state(
+        LocalCluster(
+            data=tmp_path,
+            mark="metaray-none",
+            temporary=tmp_path / "ray",
+            token_path=tmp_path / "token",
+            nodes=(node,),
+        )
+    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # stands for a full disk
+    try:
+        local.down(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "are not kept: [Errno 27] File too large" in caplog.text
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["command.lock", "logs"]
+    assert list((tmp_path / "logs").iterdir()) == []
 
 
 @pytest.mark.parametrize(
