@@ -1,9 +1,10 @@
 """Columns to rows: what `actors.columns` made of a machine's rows, turned back into them.
 
 A page that comes back was a file in the meantime, so nothing in it is believed: every value is
-asked for its type, a field that is missing takes its default or is refused, and a text has to be
-UTF-8. Whether a row is within its entity's limits is asked by who puts it (`restoring.check_row`).
-The page's column `revision` is dropped, and so are columns that the class does not know.
+asked for its type, a field that is missing takes its default or is refused, and so is one that the
+class does not know (a newer version wrote it: what it says would be lost); a text has to be UTF-8.
+Whether a row is within its entity's limits is asked by who puts it (`restoring.check_row`). The
+page's column `revision` is dropped.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def rows_of(row: type[R], page: pa.RecordBatch) -> Iterator[R]:
     kind: Any = row
     try:
         page.validate(full=True)
+        _check_known(pa.struct(list(page.schema)), pa.struct(list(columns.schema_of(row))), "")
         if columns.OWN_REVISION in page.schema.names:
             own = {columns.REVISION: "", columns.OWN_REVISION: columns.REVISION}
             page = page.rename_columns([own.get(each, each) for each in page.schema.names])
@@ -34,6 +36,18 @@ def rows_of(row: type[R], page: pa.RecordBatch) -> Iterator[R]:
         raise Invalid(f"page: {error}") from error
     decode = packing.decoder(kind)
     return (decode(each, row.__name__) for each in values)
+
+
+def _check_known(found: pa.DataType, known: pa.DataType, within: str) -> None:
+    """Raise Invalid for a column, or a field within one, that the class does not have."""
+    if pa.types.is_struct(found) and pa.types.is_struct(known):
+        types = {each.name: each.type for each in known}
+        for each in found:
+            if each.name not in types:
+                raise Invalid(f"{within}{each.name}: a column that this version does not know")
+            _check_known(each.type, types[each.name], f"{within}{each.name}.")
+    elif pa.types.is_list(found) and pa.types.is_list(known):
+        _check_known(found.value_type, known.value_type, within)
 
 
 def revisions_of(page: pa.RecordBatch) -> list[int]:

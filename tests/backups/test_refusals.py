@@ -156,6 +156,12 @@ def test_a_column_of_another_type(cut: Path, column: str, values: Any, says: str
     refuses(cut, Invalid, says)
 
 
+def test_a_column_of_a_newer_version(cut: Path) -> None:
+    page = pq.read_table(cut / "mqtt.user" / "mqtt-0-00000.parquet")
+    replaced(cut, "mqtt.user", page.append_column("expires_ms", pa.array([5] * page.num_rows)))
+    refuses(cut, Invalid, "mqtt.user: expires_ms: a column that this version does not know")
+
+
 def test_a_column_that_is_missing_and_a_row_that_comes_twice(cut: Path) -> None:
     page = pq.read_table(cut / "mqtt.user" / "mqtt-0-00000.parquet")
     replaced(cut, "mqtt.user", pa.concat_tables([page, page]))

@@ -15,6 +15,7 @@ from state_machines.machine import Machine
 from state_machines.mqtt.will import Will
 from state_machines.offset.rows import Group
 from state_machines.raft.messages import Entry
+from state_machines.slots import Owned, SlotRange
 from state_machines.tables import TABLES, Tables
 from storage.memory import MemoryKeyValue
 from tests.machine.operations import KINDS
@@ -78,9 +79,19 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         list(rows_of(Group, page))
 
 
-def test_a_later_field_takes_its_default_and_an_unknown_one_is_dropped() -> None:
+def test_a_later_field_takes_its_default() -> None:
     page = columns.batch(Group, [GROUP], [1]).select(
         ["tenant", "group", "partitions", "created_ms"]
     )
-    page = page.append_column("colour", pa.array(["red"]))
     assert list(rows_of(Group, page)) == [GROUP]
+
+
+def test_a_column_of_a_newer_version_is_refused_by_name_and_not_dropped() -> None:
+    page = columns.batch(Group, [GROUP], [1]).append_column("colour", pa.array(["red"]))
+    with pytest.raises(Invalid, match="colour: a column that this version does not know"):
+        rows_of(Group, page)
+    inner = pa.array([[{"first": 0, "last": 1, "group": "g", "colour": "red"}]])
+    page = columns.batch(Owned, [Owned("k", 1, (SlotRange(0, 1, "g"),))], [1])
+    assert len(list(rows_of(Owned, page))) == 1
+    with pytest.raises(Invalid, match=r"ranges\.colour: a column that"):
+        rows_of(Owned, page.set_column(2, "ranges", inner))
