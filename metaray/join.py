@@ -46,7 +46,12 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
         return
     address = address or os.environ.get(ADDRESS_VARIABLE)
     home = data or DEFAULT_DATA
-    running = local.find(home)
+    try:
+        running = local.find(home)
+    except Invalid:
+        if address is None:
+            raise
+        running = None  # another cluster is asked for than the one whose file cannot be read
     if running is not None and address in (None, running.address):
         running.apply_environment()
         address = running.address

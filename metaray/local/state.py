@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -141,9 +141,11 @@ def read_state(data: Path) -> LocalCluster | None:
     """What `cluster.json` says, whether it still runs or not. None without the file."""
     path = data / "cluster.json"
     try:
-        state: dict[str, Any] = json.loads(path.read_text())
+        state: Any = json.loads(path.read_text())
+        _check("the file", state, {"version": int})
         if state.pop("version") != STATE_VERSION:
             raise Invalid(f"{path} was written by another version of metaray; end that one first")
+        _check_all(state)
         nodes = tuple(
             LocalNode(
                 name=node["name"],
@@ -163,7 +165,34 @@ def read_state(data: Path) -> LocalCluster | None:
         return None
     except OSError as error:
         raise Invalid(f"data: {str(path)[:200]!r} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Invalid(
             f"{path} cannot be read ({error}); move it away if no cluster runs"
         ) from error
+
+
+def _check_all(state: Any) -> None:
+    """Raises ValueError, KeyError: what is killed and removed goes by what the file says."""
+    texts = dict.fromkeys(("data", "mark", "temporary", "token_path", "address", "dashboard"), str)
+    numbers = dict.fromkeys(("cpus", "object_store_bytes"), int)
+    _check("the file", state, {**texts, **numbers, "nodes": list, "analytics": list})
+    for node in state["nodes"]:
+        _check("nodes", node, {"name": str, "data": str, "log": str, "process": dict})
+        _check("process", node["process"], {"pid": int, "started": float})
+        if node["process"]["pid"] < 1:
+            raise ValueError(f"pid: {node['process']['pid']}, the least is 1")
+    if not state["mark"]:
+        raise ValueError("mark: empty")
+    if not Path(state["temporary"]).is_absolute():  # "" would be wherever the command runs
+        raise ValueError(f"temporary: {state['temporary'][:80]!r} is not absolute")
+
+
+def _check(name: str, said: Any, fields: Mapping[str, type]) -> None:
+    """Raises ValueError for a field that is there and not of its type."""
+    if not isinstance(said, dict):
+        raise ValueError(f"{name}: an object is wanted, not {repr(said)[:80]}")
+    for field_name, kind in fields.items():
+        value = said.get(field_name, kind())
+        wanted = (float, int) if kind is float else (kind,)
+        if type(value) not in wanted or (kind is str and "\0" in value):
+            raise ValueError(f"{field_name}: {kind.__name__} is wanted, not {repr(value)[:80]}")

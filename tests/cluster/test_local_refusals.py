@@ -12,15 +12,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from metaray import local
+from metaray.join import join_cluster
 from metaray.local import DataInUse, PortInUse, StartFailed
 from metaray.local.processes import MARK_VARIABLE, Started, kill_all
 from metaray.local.start import _wait_until_up
 from metaray.local.state import LocalCluster, LocalNode, read_state, write_state
+from metaray.where import ADDRESS_VARIABLE
 from state_machines.errors import Invalid
 
 
@@ -174,12 +177,56 @@ def test_down_ends_a_cluster_whose_logs_find_no_room(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "nodes": [{}]}']
+    "content",
+    [
+        *("", "[]", "{}", "null", "5", '"x"', "[" * 100_000),
+        *('{"version": 1}', '{"version": 2}', '{"version": 1, "nodes": [{}]}'),
+    ],
 )
 def test_a_state_file_of_another_kind_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content)
     with pytest.raises(Invalid, match=r"cluster\.json"):
         local.find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"mark": ""}, "mark: empty"),
+        ({"mark": 5}, "mark: str is wanted, not 5"),
+        ({"temporary": ""}, "temporary: '' is not absolute"),
+        ({"temporary": "/a\0b"}, "temporary: str is wanted"),
+        ({"nodes": 5}, "nodes: list is wanted, not 5"),
+        ({"nodes": [5]}, "nodes: an object is wanted, not 5"),
+        ({"pid": "x"}, "pid: int is wanted, not 'x'"),
+        ({"pid": -1}, "pid: -1, the least is 1"),
+        ({"started": None}, "started: float is wanted, not None"),
+    ],
+)
+def test_a_state_file_that_says_what_cannot_be_is_refused(
+    tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    """It is only read here: `down` removes and kills what it says."""
+    process = {"pid": 1 << 30, "started": 1, **change}
+    process = {name: process[name] for name in ("pid", "started")}
+    node = {"name": "node-0", "data": "d", "log": "l", "process": process}
+    whole = {"version": 1, "mark": "m", "temporary": "/t", "token_path": "t", "data": "d"}
+    said = {**whole, "nodes": [node], **change}
+    said = {name: value for name, value in said.items() if name not in process}
+    (tmp_path / "cluster.json").write_text(json.dumps(said))
+    with pytest.raises(Invalid, match=rf"cluster\.json cannot be read \({named}"):
+        read_state(tmp_path)
+
+
+def test_a_state_file_that_cannot_be_read_is_no_matter_to_who_names_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    (tmp_path / "cluster.json").write_text("null")
+    with pytest.raises(Invalid, match="address: 'nowhere' is not HOST:PORT"):
+        join_cluster("nowhere", tmp_path)
+    with pytest.raises(Invalid, match=r"cluster\.json cannot be read"):
+        join_cluster(None, tmp_path)
 
 
 def test_only_what_was_started_is_ended(
