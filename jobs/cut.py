@@ -90,7 +90,7 @@ def read_manifest(directory: Path) -> Manifest:
         said: Any = json.loads(path.read_text())
     except FileNotFoundError:
         raise BadCut(f"{directory}: no {MANIFEST}; it is no cut, or was not finished") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadCut(f"{path}: {error}") from None
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise BadCut(f"{path}: format is not {FORMAT}")
@@ -151,12 +151,14 @@ def check(directory: Path, manifest: Manifest, table: str = "") -> None:
         if table not in ("", each.table):
             continue
         path = directory / each.path
-        if path.resolve().parent.parent != directory.resolve():
-            raise BadCut(f"{each.path}: outside of the cut")
         try:
+            if path.resolve().parent.parent != directory.resolve():
+                raise BadCut(f"{each.path}: outside of the cut")
             size = path.stat().st_size
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
+        except RuntimeError as error:  # a loop of links
+            raise BadCut(f"{each.path}: {error}") from None
         except OSError as error:
             raise BadCut(f"{each.path}: {error.strerror}") from None
         if (size, found) != (each.bytes, each.sha256):

@@ -59,13 +59,23 @@ def opened(directory: Path) -> Archive:
     try:
         said: Any = json.loads(path.read_text())
         found = Archive(**said)
+        _check(found)
         if found.format != FORMAT:
             raise BadHistory(f"{path}: format is not {FORMAT}")
         return found
     except FileNotFoundError:
         raise BadHistory(f"{directory}: no archive of offsets: {ARCHIVE} is not there") from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise BadHistory(f"{path}: {error}") from None
+
+
+def _check(found: Archive) -> None:
+    """Raises ValueError naming the field: the file may come from outside."""
+    for name, kind in (("cluster", str), ("seen_ms", int), ("current", str)):
+        if type(value := getattr(found, name)) is not kind:
+            raise ValueError(f"{name}: {kind.__name__} is wanted, not {repr(value)[:80]}")
+    if found.current != Path(found.current).name:
+        raise ValueError(f"current: {found.current[:80]!r} is no file of the archive")
 
 
 def past_files(directory: Path) -> list[Path]:

@@ -138,7 +138,7 @@ def _gap(found: Range) -> Gap:
     try:
         said: Any = json.loads(found.path.read_text())
         when, reason = int(said["found_ms"]), str(said["reason"])[:REASON_MAX]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BadHistory(f"{found.path}: not a gap: {error}") from None
     return Gap(found.group, found.first, found.last, when, reason)
 

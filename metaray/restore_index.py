@@ -73,13 +73,18 @@ class Checksum:
 
 
 class Index:
-    """The rows of one restore. Use it as a context manager."""
+    """The rows of one restore. Use it as a context manager. Raises OSError, and sqlite3.Error where
+    the temporary directory has no room."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="metaray-restore-")
-        self._db = sqlite3.connect(Path(self._directory.name) / "index", isolation_level=None)
-        self._db.executescript(_SCHEMA)
-        self._db.execute("begin")
+        try:
+            self._db = sqlite3.connect(Path(self._directory.name) / "index", isolation_level=None)
+            self._db.executescript(_SCHEMA)
+            self._db.execute("begin")
+        except sqlite3.Error:
+            self._directory.cleanup()
+            raise
         self._numbers: dict[str, int] = {}
 
     def __enter__(self) -> Self:

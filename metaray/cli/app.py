@@ -43,7 +43,7 @@ Tenant = Annotated[str, typer.Option("--tenant", help="The tenant to look at.")]
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn metaray's own errors, and Ray's, into one line and exit status 2."""
+    """Turn metaray's own errors, Ray's and those of the disk into one line and exit status 2."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,19 +51,27 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except MetarayError as error:
             _say(type(error).__name__, error.detail)
-        except _ray_errors() as error:
+        except _errors_of("ray.exceptions", "RayError") as error:
             from metaray.join import in_one_line
 
             _say("Ray", in_one_line(error))
+        except BrokenPipeError:
+            raise  # who reads has had enough: the command line ends quietly
+        except _disk_errors() as error:
+            _say(type(error).__name__, str(error))
         raise typer.Exit(2)
 
     return run
 
 
-def _ray_errors() -> tuple[type[Exception], ...]:
-    """Ray's own errors. Who has not imported Ray has met none."""
-    exceptions: Any = sys.modules.get("ray.exceptions")
-    return (exceptions.RayError,) if exceptions is not None else ()
+def _disk_errors() -> tuple[type[Exception], ...]:
+    return (OSError, *_errors_of("sqlite3", "Error"))
+
+
+def _errors_of(module: str, name: str) -> tuple[type[Exception], ...]:
+    """A module's own errors. Who has not imported it has met none."""
+    found: Any = sys.modules.get(module)
+    return (getattr(found, name),) if found is not None else ()
 
 
 def _say(name: str, detail: str) -> None:

@@ -218,9 +218,8 @@ def audit(
     for row in found.rows:
         table.add_row(
             text_of(row["at_ms"], "at_ms"),
-            cell(row["client"]),
-            *(cell(text_of(row[name])) for name in ("op", "tenant", "subject")),
-            *(str(row["items"]), str(row["index"]), cell(row["group"])),
+            *(cell(text_of(row[name])) for name in ("client", "op", "tenant", "subject")),
+            *(str(row["items"]), str(row["index"]), cell(text_of(row["group"]))),
         )
         if body and row["said"] is not None:
             for each in row["said"]:
@@ -271,7 +270,7 @@ def diff(
             *(cell(text_of(row[name])) for name in ("tenant", "entity", "subject")),
             *(f"{row[name]:,}" for name in ("commands", "items")),
             *(f"{row[end]} {cell(_verb(row[f'{end}_op']))}" for end in ("first", "last")),
-            cell(row["last_client"]),
+            cell(text_of(row["last_client"])),
         )
     console.print(table)
     console.print(

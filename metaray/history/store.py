@@ -231,5 +231,5 @@ def cluster_of(directory: Path) -> str:
         if said["format"] != files.FORMAT:
             raise BadHistory(f"{path}: format is not {files.FORMAT}")
         return str(said["cluster"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadHistory(f"{path}: {error}; no operation history was begun here") from None

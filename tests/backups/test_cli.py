@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,25 @@ def test_a_spoilt_backup_is_one_line_and_status_2(cluster: Cluster, tmp_path: Pa
         assert said.output.startswith("BadCut: metadata.kv/metadata-0-00000.parquet: ")
         assert said.output.count("\n") == 1
     assert len(cluster.asked) == asked
+
+
+@pytest.mark.parametrize("why", ["full", "missing"])
+def test_a_temporary_directory_that_cannot_be_used_is_one_line_and_status_2(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if why == "missing":
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # stands for a full disk
+    try:
+        said = run(cluster, "restore", str(tmp_path / "cut"), "--dry-run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert said.exit_code == 2
+    (line,) = said.output.splitlines()
+    assert line.startswith("FileNotFoundError: " if why == "missing" else "OperationalError: ")
 
 
 def test_what_is_refused_is_status_1(cluster: Cluster, tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ def test_a_manifest_with_a_field_that_is_none(cut: Path, said: dict[str, Any], s
     refuses(cut, BadCut, f"manifest.json: .*{says}")
 
 
+def test_a_manifest_that_is_nested_without_end_and_a_path_that_leads_to_itself(cut: Path) -> None:
+    manifest = read_manifest(cut)
+    (cut / "manifest.json").write_text('{"format": 1, "files": ' + "[" * 100_000)
+    refuses(cut, BadCut, "manifest.json: maximum recursion depth")
+    (cut / "loop").symlink_to("loop")
+    looped = dataclasses.replace(manifest.files[0], path="loop/x")
+    dataclasses.replace(manifest, files=[looped]).write(cut)
+    refuses(cut, BadCut, "loop/x: ")
+
+
 def replaced(cut: Path, table: str, page: pa.Table | bytes) -> None:
     """The file of a table is this one, and the manifest says so."""
     manifest = read_manifest(cut)

@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -228,6 +230,15 @@ def test_a_directory_that_is_no_history_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["audit", "--dir", str(tmp_path / "none")])
     assert result.exit_code == 2
     assert "BadHistory" in result.stderr
+
+
+def test_a_file_that_lacks_columns_is_told_without_them(tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    path = operation_files.path_of(tmp_path, "g", 1, 5)
+    pq.write_table(pa.table({"at_ms": [T0], "op": ["x"]}), path)
+    result = CliRunner().invoke(app, ["audit", "--dir", str(tmp_path)])
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "1 of 1" in result.output
 
 
 def test_times_are_told_in_several_ways() -> None:
