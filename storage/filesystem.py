@@ -59,12 +59,13 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str:
     return kind
 
 
-def make(path: Path) -> None:
+def make(path: Path, mode: int = 0o700) -> None:
     """Make a directory, and those above it, readable by its owner only, and its name durable."""
     if path.is_dir():
         return
-    make(path.parent)
-    path.mkdir(mode=0o700, exist_ok=True)
+    if not path.parent.exists():
+        make(path.parent, mode)
+    path.mkdir(mode, exist_ok=True)
     sync(path.parent)
 
 

@@ -21,7 +21,9 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -97,8 +99,10 @@ class Directory:
         # failpoint: identity.before_directory
         path.mkdir(mode=0o700)
         # failpoint: identity.after_directory
-        lock = _lock(path)
-        try:
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, path, ignore_errors=True)
+            lock = _lock(path)
+            undo.callback(os.close, lock)
             # Until the identity is written the directory is nobody's, and `find` passes it over.
             members = founding or Configuration()
             identity = Identity(cluster, group, replica, status, members, boot=1)
@@ -106,9 +110,7 @@ class Directory:
             _write(path, identity)
             _keep_name(path)
             # failpoint: identity.after_first
-        except BaseException:
-            os.close(lock)
-            raise
+            undo.pop_all()
         return cls(path, identity, lock)
 
     @classmethod
@@ -300,6 +302,10 @@ def _lock(path: Path, wait_s: float = LOCK_WAIT_S, kind: int = fcntl.LOCK_EX) ->
             time.sleep(LOCK_RETRY_S)
             continue
         if kind == fcntl.LOCK_EX:
-            os.truncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            try:
+                os.truncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            except OSError:
+                os.close(handle)
+                raise
         return handle

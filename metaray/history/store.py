@@ -31,6 +31,7 @@ from jobs import operation_files as files
 from jobs.errors import BadHistory
 from jobs.operation_files import Gap, Range
 from state_machines.errors import Conflict
+from storage import filesystem
 
 LOCK: Final = "LOCK"
 MERGE_FILES: Final = 16  #: small files in a row are merged once there are so many
@@ -80,7 +81,7 @@ class Store:
         cluster.
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            filesystem.make(directory, 0o777)
             lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadHistory(f"{directory}: {error.strerror}") from None

@@ -25,6 +25,7 @@ from metaray.cuts import NEAR_ENTRIES, Cut, order, take
 from metaray.exporting import Progress, chosen
 from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Stopped
 from state_machines.offset.rows import Group, StoredOffset
+from storage import filesystem
 
 GROUPS = ("metadata-0", "mqtt-0", "offset-0", "offset-1")
 TABLE = "offset.offset"
@@ -250,6 +251,16 @@ def test_a_group_that_is_lost_is_begun_anew_and_nothing_is_mixed(
     assert last.rows == last.rows_total == 200
     assert last.bytes == sum(each.bytes for each in manifest.files)
     assert set(world.closed) == {f"cut{n + 1}" for n in range(world.number)}
+
+
+def test_the_directories_above_a_cut_are_durable_too(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(filesystem, "sync", synced.append)
+    out = tmp_path / "backups" / "monday"
+    export(out)
+    assert synced == [tmp_path, tmp_path / "backups", out / TABLE, out]
 
 
 def test_replicas_that_are_lost_again_and_again_are_given_up(world: World, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from jobs import operation_files as files
 from jobs import operations
 from metaray.history import store as stores
 from metaray.history.store import Store, extent
+from storage import filesystem
 
 GROUP = "offset-0"
 
@@ -149,6 +150,15 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     name = files.path_of(tmp_path, GROUP, 4, 6).name
     assert done == [f".{name}{files.PART}", "->", GROUP]
     store.close()
+
+
+def test_the_directories_above_a_history_are_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(filesystem, "sync", synced.append)
+    Store.open(tmp_path / "shared" / "history", "test").close()
+    assert synced == [tmp_path, tmp_path / "shared"]
 
 
 VICTIM = """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import stat
 import threading
 from collections.abc import Callable
@@ -53,6 +54,19 @@ def test_every_directory_is_somebody_else(root: Path) -> None:
     made(root, replica=7)
     with pytest.raises(FileExistsError):
         made(root, replica=7)
+
+
+def test_a_making_that_fails_leaves_nothing(root: Path) -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # stands for a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            made(root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((root / GROUP).iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_only_the_owner_reads_it(root: Path) -> None:
