@@ -20,6 +20,7 @@ from actors.rows import revisions_of, rows_of
 from jobs import cut
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadCut
+from metaray.restore_index import Index
 from state_machines import lease, packing, row_key
 from state_machines.errors import Invalid
 from state_machines.lease import ATTACHMENTS
@@ -133,22 +134,26 @@ def rows(directory: Path, manifest: Manifest, known: Restorer[Any]) -> Iterator[
 
 
 class Leased:
-    """The rows of a backup that lived on leases: attached, and the same row since (`lease.py`)."""
+    """The rows of a backup that lived on leases: attached, and the same row since (`lease.py`).
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self._marks = {
-            _mark(row.table, row.key, row.revision, row.mark)
-            for row, _ in _rows(directory, manifest, ATTACHMENTS)
-        }
+    What stands for them is kept in `index`.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest, index: Index) -> None:
+        self._index = index
+        self._some = False
+        for row, _ in _rows(directory, manifest, ATTACHMENTS):
+            index.lease(_mark(row.table, row.key, row.revision, row.mark))
+            self._some = True
         self._pack = packing.row_packer()
 
     def has(self, known: Restorer[Any], row: Any, revision: int) -> bool:
         """Whether a row of the backup is one of them."""
-        if not self._marks:
+        if not self._some:
             return False
         stored = known.table.encode(row, revision, self._pack)
         key = row_key.pack(known.table.key_of(row))
-        return _mark(known.table.name, key, *lease.marks(known.table, stored)) in self._marks
+        return self._index.leased(_mark(known.table.name, key, *lease.marks(known.table, stored)))
 
 
 def _mark(table: str, key: bytes, revision: int, mark: int) -> bytes:

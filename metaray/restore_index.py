@@ -2,8 +2,9 @@
 
 For every row of the backup that is in the scope: a digest of its key, a digest of what it says
 (`Restorer.comparable`), the number in it that only grows, when it is over, and what is to become of
-it. For every live row of the scope that the backup does not have: its key. The file is SQLite's in
-a temporary directory and goes with the index.
+it. For every row of the backup that lived on a lease: a digest. For every live row of the scope
+that the backup does not have: its key. The file is SQLite's in a temporary directory and goes with
+the index.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ create table rows (
     primary key (known, key)
 ) without rowid;
 create table others (known integer, key blob, primary key (known, key)) without rowid;
+create table leased (mark blob primary key) without rowid;
 """
 
 
@@ -117,6 +119,15 @@ class Index:
                 "update rows set floor = max(floor, ?) where known = ? and key = ?",
                 (floor, *place),
             )
+
+    def lease(self, mark: bytes) -> None:
+        """What stands for a row of the backup that lived on a lease."""
+        self._db.execute("insert or ignore into leased values (?)", (mark,))
+
+    def leased(self, mark: bytes) -> bool:
+        """Whether it is one of those."""
+        found = self._db.execute("select 1 from leased where mark = ?", (mark,))
+        return found.fetchone() is not None
 
     def find(self, known: Restorer[Any], key: bytes) -> tuple[bytes, int, int] | None:
         """What the backup's row at a key says, its floor, and what is to become of it."""

@@ -260,7 +260,7 @@ class _Work:
     def read(self) -> None:
         """Read and check every row of the backup that is in the scope."""
         now_ms, total = self._now_ms(), 0
-        leased = backups.Leased(self._directory, self._manifest)
+        leased = backups.Leased(self._directory, self._manifest, self._index)
         for known in self._tables:
             count = 0
             for count, (row, revision) in enumerate(self._found(known), 1):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.cut import Manifest
 from metaray import backups
+from metaray.restore_index import Index
 from metaray.restoring import Scope, restore
 from state_machines import packing
 from state_machines.batch import OK, Outcome
+from state_machines.lease import ATTACHMENTS
+from state_machines.metadata.kv import KV
 from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.restore import RestoreMetadata
 from state_machines.restoring import LEFT_OUT, RESTORERS
@@ -45,23 +50,40 @@ def test_all_truth_comes_back_into_an_empty_cluster(seed: int, groups: int, tmp_
     done = restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
     assert [(each.table, each.refusals) for each in done.tables if each.refused] == []
     assert done.ok
-    leased = backups.Leased(tmp_path / "cut", manifest)
-    for known in RESTORERS.values():
-        wanted = Counter(
-            known.comparable(row)
-            for row, revision in backups.rows(tmp_path / "cut", manifest, known)
-            if not 0 < known.ends_ms(row) <= TAKEN_MS and not leased.has(known, row, revision)
-        )
-        found = Counter(map(known.comparable, now.rows(known.table)))
-        if known.local:
-            wanted = Counter(dict.fromkeys(wanted, groups))
-        assert found == wanted, known.table.name
-        floors = {known.table.key_of(row): known.floor(row) for row in was.rows(known.table)}
-        for row in now.rows(known.table):
-            assert known.floor(row) >= floors[known.table.key_of(row)]
+    with Index() as index:
+        leased = backups.Leased(tmp_path / "cut", manifest, index)
+        for known in RESTORERS.values():
+            wanted = Counter(
+                known.comparable(row)
+                for row, revision in backups.rows(tmp_path / "cut", manifest, known)
+                if not 0 < known.ends_ms(row) <= TAKEN_MS and not leased.has(known, row, revision)
+            )
+            found = Counter(map(known.comparable, now.rows(known.table)))
+            if known.local:
+                wanted = Counter(dict.fromkeys(wanted, groups))
+            assert found == wanted, known.table.name
+            floors = {known.table.key_of(row): known.floor(row) for row in was.rows(known.table)}
+            for row in now.rows(known.table):
+                assert known.floor(row) >= floors[known.table.key_of(row)]
     if groups == 1:
         for kind in KINDS:
             derived.check(kind, now.members[f"{kind}-0"].store)
+
+
+def test_rows_that_lived_on_leases_take_no_memory(tmp_path: Path) -> None:
+    count = 10_000
+    rows = [(ATTACHMENTS.row(KV.name, b"k%d" % each, 1, each, each), 1) for each in range(count)]
+    files = list(world.write_file(tmp_path, ATTACHMENTS.name, "metadata-0", rows))
+    manifest = Manifest(cluster="c", taken_ms=1, cut={"metadata-0": 1}, files=files, schema="")
+    with Index() as index:
+        tracemalloc.start()
+        try:
+            leased = backups.Leased(tmp_path, manifest, index)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 20 * count
+        assert not leased.has(RESTORERS[KV.name], KV.row("t", "k1", b"", 1), 1)
 
 
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
