@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from actors import calls, placement, remote
+from actors import calls, directories, placement, remote
 from actors.config import ClusterConfig
 from actors.seat import SeatSpec
 from actors.seat_names import learner_seats, voter_seats
@@ -55,9 +55,11 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     `cluster` is empty for "whatever the directories say, a new one if they say nothing".
     """
     seats = [spec for spec in specs(config) if spec.group == group]
+    homes: tuple[str, ...] = ()
     if group not in placement.states():
         placement.remove([group])  # actors whose places were taken away hang and keep their names
-    reserved = placement.ensure_group(config, group)
+        homes = directories.homes(_ask_nodes(group)[0])
+    reserved = placement.ensure_group(config, group, homes=homes)
     living = calls.named_actors()
     for number, spec in enumerate(seats):
         if spec.seat not in living:
@@ -66,15 +68,21 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     hellos = wait_for_seats(names)
     try:
         cluster = agree_on_cluster(hellos, cluster)
+        found_group(group, hellos, cluster, lambda: _ask_nodes(group))
     except Conflict as error:
         places = _places(hellos)
         if living.isdisjoint(names):
             placement.remove([group])  # nothing was here before; the directories stay
         raise Conflict(f"{error.detail} ({places})") from None
-    found_group(hellos, cluster)
     # Each group's first candidate is another one, so that leaders spread over the nodes.
     wait_for_leader(names, candidate=names[config.groups.index(group) % len(names)])
     return cluster
+
+
+def _ask_nodes(group: str) -> tuple[directories.Said, dict[str, str]]:
+    """Which directories of a group the nodes have that may carry voters, and their names."""
+    names = {node.id: node.name for node in placement.observe().nodes if node.meta > 0}
+    return remote.ask_nodes(tuple(names), directories.lying_here, group), names
 
 
 def wait_for_seats(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -138,8 +146,17 @@ def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> s
     return next(iter(known), "") or uuid.uuid4().hex
 
 
-def found_group(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> None:
-    """Found the group unless it has been; finish a founding that was interrupted."""
+def found_group(
+    group: str,
+    hellos: Mapping[str, Mapping[str, Any]],
+    cluster: str,
+    ask_nodes: Callable[[], tuple[directories.Said, Mapping[str, str]]],
+) -> None:
+    """Found the group unless it has been; finish a founding that was interrupted.
+
+    `ask_nodes` tells what lies on the nodes, and their names. Raises what
+    `directories.check_founding` does, with nothing founded.
+    """
     names = list(hellos)
     active = [name for name in names if hellos[name]["status"] == "active"]
     if active:
@@ -149,6 +166,9 @@ def found_group(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> None:
             if hellos[name]["status"] == "founding" and hellos[name]["replica"] in founders:
                 _all([name], "activate")
         return
+    directories.check_founding(
+        group, *ask_nodes(), {int(hellos[name]["replica"]) for name in names}
+    )
     ids = _all(names, "reserve", cluster)
     configuration = Configuration(voters=tuple(sorted(int(each) for each in ids.values())))
     _all(names, "found", configuration)

@@ -8,14 +8,18 @@ Decide: `plan` and `plan_removal` are pure, from what is wanted and what was obs
 Act: `observe`, `act`, and the loops that wait for Ray, each with its deadline. Too few nodes are
 refused in the plan, because Ray itself would leave the group pending for ever and say nothing.
 
+Where directories of a group lie, there it goes: while Ray chooses, the nodes that it shall not
+choose are held, which is over once it has chosen, so that a bundle can move to any of them later.
+
 A learner has a placement group to itself, named as its seat, so that one can come or go while the
 others stay. It stands on a node with the resource `analytics`, one of each Raft group to a node.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,7 +68,7 @@ class Node:
     id: str
     name: str
     meta: float  #: how much of the resource `meta` it has in all
-    meta_free: float
+    meta_free: float  #: what no placement group has reserved of it
     cpus_free: float
     analytics: float = 0.0  #: how much of the resource `analytics` it has in all
 
@@ -89,6 +93,14 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Have so much of the resource `meta` of a node, all that is free, while Ray chooses."""
+
+    node: str
+    meta: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """Make the placement group of a Raft group, or of a learner's seat."""
 
@@ -97,6 +109,7 @@ class Reserve:
     strategy: str
     resource: str = META
     avoid: tuple[str, ...] = ()  #: ids of nodes where it shall not stand
+    holds: tuple[Hold, ...] = ()  #: of nodes where it shall not stand at first
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -124,9 +137,12 @@ Action = Reserve | KillActor | Release
 # -- decide ---------------------------------------------------------------------------------
 
 
-def plan(config: ClusterConfig, groups: Sequence[str], observed: Observed) -> tuple[Action, ...]:
+def plan(
+    config: ClusterConfig, groups: Sequence[str], observed: Observed, homes: Sequence[str] = ()
+) -> tuple[Action, ...]:
     """What is missing for these groups to have their places. Nothing, if they have them.
 
+    `homes`: ids of the nodes that have directories of theirs, the best first (`directories.py`).
     Raises NotEnoughNodes, or Invalid where a group exists with another number of replicas.
     """
     reserved = {each.group: each for each in observed.reservations if each.state != GONE}
@@ -148,8 +164,22 @@ def plan(config: ClusterConfig, groups: Sequence[str], observed: Observed) -> tu
                 "replicas share a node with `--allow-colocated`"
             )
         strategy = "STRICT_SPREAD" if len(able) >= config.replicas else "SPREAD"
-        actions.append(Reserve(group, config.replicas, strategy))
+        holds = _holds(able, homes, config.replicas)
+        actions.append(Reserve(group, config.replicas, strategy, holds=holds))
     return tuple(actions)
+
+
+def _holds(able: Sequence[Node], homes: Sequence[str], replicas: int) -> tuple[Hold, ...]:
+    """Leave Ray the homes to choose, and for what they are too few the nodes with most room."""
+    rank = {node: place for place, node in enumerate(homes)}
+    if not any(node.id in rank for node in able):
+        return ()
+    preferred = sorted(able, key=lambda node: (rank.get(node.id, len(rank)), -node.cpus_free))
+    return tuple(
+        Hold(node.id, node.meta_free)
+        for node in preferred[replicas:]
+        if node.meta_free >= BUNDLE_META
+    )
 
 
 def check_learners(config: ClusterConfig, observed: Observed) -> None:
@@ -249,12 +279,14 @@ def alarms(observed: Observed) -> tuple[str, ...]:
 def observe() -> Observed:
     """Ask Ray. Needs a connected process."""
     free = ray.state.available_resources_per_node()
+    taken = _taken()
     nodes = tuple(
         Node(
             id=node["NodeID"],
             name=node.get("NodeName", ""),
             meta=float(node["Resources"].get(META, 0)),
-            meta_free=float(free.get(node["NodeID"], {}).get(META, 0)),
+            # Not as Ray says: it is late by what it was told last, and a hold needs all that is.
+            meta_free=round(node["Resources"].get(META, 0) - taken.get(node["NodeID"], 0), 4),
             cpus_free=float(free.get(node["NodeID"], {}).get("CPU", 0)),
             analytics=float(node["Resources"].get(ANALYTICS, 0)),
         )
@@ -272,14 +304,19 @@ def states() -> dict[str, str]:
 
 
 def ensure_group(
-    config: ClusterConfig, group: str, seconds: float = PLACE_SECONDS
+    config: ClusterConfig,
+    group: str,
+    seconds: float = PLACE_SECONDS,
+    *,
+    homes: Sequence[str] = (),
 ) -> PlacementGroup:
-    """The placement group of a Raft group, made if there is none, with a node for every bundle.
+    """The placement group of a Raft group, made if there is none, with a node for every bundle: on
+    its `homes` first (`plan`).
 
     A group that serves with one node lost (RESCHEDULING) is given back as it is. Raises
     NotEnoughNodes, or NotPlaced after `seconds`, in which case nothing that was made is left.
     """
-    return _placed(group, plan(config, [group], observe()), config.replicas, seconds)
+    return _placed(group, plan(config, [group], observe(), homes), config.replicas, seconds)
 
 
 def ensure_learner(
@@ -291,16 +328,18 @@ def ensure_learner(
 
 def _placed(group: str, actions: Sequence[Action], bundles: int, seconds: float) -> PlacementGroup:
     """Act, and wait until every bundle has its node."""
-    act(actions)
     deadline = time.monotonic() + seconds
-    while True:
-        found = {each.group: each for each in _reservations()}.get(group)
-        if found is not None and (found.state == READY or (not actions and any(found.nodes))):
-            return get_placement_group(group)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_SECONDS)
-    act([Release(group)] if actions else [])
+    holds = [hold for each in actions if isinstance(each, Reserve) for hold in each.holds]
+    with _held(holds, deadline) as held:
+        act(actions if held else [])
+        while held:
+            found = {each.group: each for each in _reservations()}.get(group)
+            if found is not None and (found.state == READY or (not actions and any(found.nodes))):
+                return get_placement_group(group)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        act([Release(group)] if actions else [])
     free = ", ".join(
         f"{node.name or node.id[:8]} {node.cpus_free:g} CPUs and {node.meta_free:g} {META}"
         for node in observe().nodes
@@ -310,6 +349,20 @@ def _placed(group: str, actions: Sequence[Action], bundles: int, seconds: float)
         f"{group}: Ray found no place within {seconds:.0f} s for {bundles} bundles of "
         f"{BUNDLE_CPUS:g} CPUs and {BUNDLE_META:g} {resource}; free: {free}"
     )
+
+
+@contextlib.contextmanager
+def _held(holds: Sequence[Hold], deadline: float) -> Iterator[bool]:
+    """Whether all of this could be had, until it is given back here, or by this process's end."""
+    made = [
+        placement_group([{META: each.meta}], bundle_label_selector=[{NODE_ID_LABEL: each.node}])
+        for each in holds
+    ]
+    try:
+        yield all(each.wait(max(1, int(deadline - time.monotonic()))) for each in made)
+    finally:
+        for each in made:
+            remove_placement_group(each)
 
 
 def remove(groups: Sequence[str], seconds: float = REMOVE_SECONDS) -> None:
@@ -366,6 +419,17 @@ def _release(group: str) -> None:
     except ValueError:
         return
     remove_placement_group(found)
+
+
+def _taken() -> dict[str, float]:
+    """How much of the resource `meta` of each node placement groups have."""
+    taken: dict[str, float] = {}
+    for each in placement_group_table().values():
+        for number, node in each["bundles_to_node_id"].items():
+            if each["state"] != GONE and node:
+                meta = float(each["bundles"][number].get(META, 0))
+                taken[node] = taken.get(node, 0.0) + meta
+    return taken
 
 
 def _reservations() -> tuple[Reservation, ...]:

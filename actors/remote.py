@@ -17,6 +17,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -31,7 +32,7 @@ from ray.util.scheduling_strategies import (
 
 from actors import autogroup, slices
 from actors.caller import Caller
-from actors.calls import LinkedCalls, LinkedGroups, named_actors, service
+from actors.calls import LinkedCalls, LinkedGroups, named_actors, said_by_actor, service
 from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.cpu_latency import CpuLatency
@@ -51,6 +52,7 @@ from storage.home import DiskHome
 
 KEEPER_SECONDS = 5.0  #: how often the metadata leader looks whether its controller is there
 RETRY_SECONDS = 1.0  #: and again after Ray did not answer
+ASK_SECONDS = 30.0  #: for an answer of nodes, whose workers may have to start first
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
 SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
@@ -329,6 +331,29 @@ def node_cache() -> str:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     ).remote()
     return name
+
+
+def ask_nodes(nodes: Sequence[str], question: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """What a plain function returns on each of these nodes (hex ids), or why it did not."""
+    asked = {
+        node: ray.remote(question)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote(*args)
+        for node in nodes
+    }
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=ASK_SECONDS)
+    answers: dict[str, Any] = {}
+    for node, ref in asked.items():
+        try:
+            answers[node] = ray.get(ref, timeout=0.1)
+        except ray.exceptions.RayError as error:
+            answers[node] = said_by_actor(error)
+    return answers
 
 
 def create_exporter(node: str) -> Any:

@@ -65,7 +65,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A directory that nobody holds."""
+    """A directory, and whose it is."""
 
     path: Path
     identity: Identity
@@ -199,10 +199,7 @@ def find(root: Path, cluster: str | None, group: str) -> list[Found]:
     forgotten vote.
     """
     found = []
-    home = _home(root, group)
-    for path in sorted(home.iterdir()) if home.is_dir() else ():
-        if not _is_id(path.name) or not (path / IDENTITY).exists():
-            continue  # something else, or a directory whose making was cut short
+    for path in _paths(root, group):
         try:
             # Shared: two replicas that look at once must not hide a directory from each other.
             lock = _lock(path, 0, fcntl.LOCK_SH)
@@ -216,6 +213,11 @@ def find(root: Path, cluster: str | None, group: str) -> list[Found]:
             _expect(path, "cluster", identity.cluster, cluster)
         found.append(Found(path, identity))
     return sorted(found, key=preference)
+
+
+def lying(root: Path, group: str) -> list[Found]:
+    """The same of all directories, those that a process holds included. Raises `BadIdentity`."""
+    return sorted((Found(path, read(path)) for path in _paths(root, group)), key=preference)
 
 
 def read(path: Path) -> Identity:
@@ -281,6 +283,16 @@ def _home(root: Path, group: str) -> Path:
     if group.startswith("."):
         raise ValueError(f"a group's name does not begin with a dot: {group!r}")
     return root / group
+
+
+def _paths(root: Path, group: str) -> list[Path]:
+    home = _home(root, group)
+    return [
+        path
+        for path in (sorted(home.iterdir()) if home.is_dir() else ())
+        # Else it is something else, or a directory whose making was cut short.
+        if _is_id(path.name) and (path / IDENTITY).exists()
+    ]
 
 
 def _is_id(name: str) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from actors.config import ClusterConfig
 from actors.placement import (
+    Hold,
     KillActor,
     Node,
     NotEnoughNodes,
@@ -53,6 +54,27 @@ def test_what_has_its_places_is_left_alone() -> None:
 def test_a_group_that_lost_a_node_is_not_placed_anew() -> None:
     seen = Observed(nodes=nodes(2), reservations=placed("offset-0", state="RESCHEDULING"))
     assert plan(ClusterConfig(), ["offset-0"], seen) == ()
+
+
+def test_a_group_is_placed_where_its_directories_lie() -> None:
+    """Five nodes offer `meta`, and Ray may choose: without a hold it took any three."""
+    seen = Observed(nodes=nodes(5))
+    homes = ("1.0-4", "gone", "1.0-1", "1.0-3", "1.0-0")
+    [action] = plan(ClusterConfig(), ["offset-0"], seen, homes)
+    assert isinstance(action, Reserve)
+    assert {each.node for each in action.holds} == {"1.0-0", "1.0-2"}, "a home too many as well"
+    assert {each.meta for each in action.holds} == {1.0}
+    [alone] = plan(ClusterConfig(), ["offset-0"], Observed(nodes=nodes(3)), homes)
+    assert alone == Reserve("offset-0", 3, "STRICT_SPREAD"), "there is nothing to choose"
+
+
+def test_where_directories_are_too_few_the_nodes_with_most_room_are_left_free() -> None:
+    full = Node(id="full", name="", meta=1, meta_free=0.001, cpus_free=0)
+    roomy = Node(id="roomy", name="", meta=1, meta_free=1, cpus_free=8)
+    seen = Observed(nodes=(*nodes(3), full, roomy))
+    [action] = plan(ClusterConfig(), ["offset-0"], seen, ["1.0-2"])
+    assert isinstance(action, Reserve)
+    assert action.holds == (Hold("1.0-1", 1.0),), "what has no room needs no hold"
 
 
 def test_a_removed_group_is_placed_anew() -> None:
