@@ -284,18 +284,22 @@ class Seat:
             self._directory.close()
 
     @to_its_end
-    async def retire(self, replica: int) -> None:
-        """Let go for ever of a learner that its group has removed; the seat is vacant then.
+    async def retire(self, replica: int, upto: tuple[int, int] = (0, 0)) -> None:
+        """Let go for ever of a replica that its group has removed; the seat is vacant then.
 
-        The learner itself may not have heard of it. Conflict on a voter's seat, or if another sits.
+        The replica itself may not have heard of it. On a voter's seat it may have no entry after
+        `upto`, term and index of the last one of the leader who says so: it would be a member by
+        what the leader does not know. Raises Conflict, also if another replica sits here.
         """
         async with self._changing:
-            if not self.spec.learner:
-                raise Conflict(f"{self.spec.seat} has a voter, which only its group can remove")
             if self._directory is None:
                 return
             if (sits := self._directory.identity.replica) != replica:
                 raise Conflict(f"replica: {self.spec.seat} has {sits:x}, not {replica:x}")
+            if not self.spec.learner:
+                core = self.replica.core if self.replica is not None else None
+                if core is None or (core.last_term, core.last_index) > upto:
+                    raise Conflict(f"{self.spec.seat} has a voter, which only its group can remove")
             if self.replica is not None:
                 self.replica.abandon()
             self.removed()

@@ -64,6 +64,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
         "applied": replica.applied.index,
         "flushed": replica.stores.state.flushed.index,
         "verified": replica.stores.state.verified,
+        "configuration_index": core.configuration_index,
         "voters": list(configuration.voters),
         "outgoing": list(configuration.outgoing),
         "learners": list(configuration.learners),

@@ -72,7 +72,8 @@ async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None
         case Activate(seat=seat):
             await context.call_seat(seat, "activate")
         case Retire(seat=seat, replica=replica):
-            await context.call_seat(seat, "retire", replica)
+            upto = leader["term"], leader["last_index"]
+            await context.call_seat(seat, "retire", replica, upto)
         case Introduce(seat=seat, learners=learners):
             await context.call_seat(seat, "introduce", learners)
         case ChangeMembership(change=change):

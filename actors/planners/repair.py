@@ -1,5 +1,8 @@
 """How a replica whose directory is gone is replaced, one step at a time; how learners join.
 
+A group has as many voters as voters' seats. One that is missing is made good however it came to be
+missing, and none is given up before another has taken its place.
+
 Voters and learners are looked at apart. What sits on a learner's seat joins without further ado,
 because it has no vote to lose, and is never promoted: only what sits on a voter's seat is. And
 whoever is silent on a learner's seat keeps no voter from being replaced, for a lost voter cannot
@@ -41,7 +44,7 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Have a learner's seat let go of a replica that the group has removed."""
+    """Have a seat let go of a replica that the group has removed, and of no other."""
 
     seat: str
     replica: int
@@ -106,7 +109,12 @@ def plan_learners(leader: Said, answered: Mapping[str, Said]) -> list[Action]:
 
 
 def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
-    """Replace a replica whose directory is gone by the one at a vacant seat, one step at a time.
+    """Have a voter on every voter's seat, one step at a time: what is vacant joins in place of a
+    replica whose directory is gone, or because there is one too few.
+
+    Directories come back with nodes that were away while their replica was replaced. What was a
+    member already never becomes one again, for in the log its own removal waits for it: its seat
+    lets go of it, once its removal is certain.
 
     No voter is removed unless every voter's seat has said what it holds, and no learner unless all
     seats have: one that is silent, or could not open its directory, may hold the very replica that
@@ -126,22 +134,27 @@ def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
     lost = sorted(voters - holds) if complete else []
     if not unsaid and learners - holds:
         return [ChangeMembership(Change(remove=tuple(sorted(learners - holds))))]
-    coming = False
+    wanted = sum(not is_learner(seat) for seat in seats)
+    short = bool(lost) or len(voters) < wanted
+    settled = leader.get("configuration_index", 0) <= leader.get("commit", 0)
     for seat in sorted(answered):
         if is_learner(seat):
             continue
         status, replica = answered[seat]["status"], int(answered[seat]["replica"])
         if status == "founding":
             return [Activate(seat)]
-        if status == "vacant" and lost:
+        if status == "vacant" and short:
             return [Reserve(seat)]
-        if status == "active" and replica not in voters | learners and lost:
-            return [ChangeMembership(Change(add_learners=(replica,)))]
+        if replica and replica not in voters | learners:
+            if answered[seat].get("last_index"):
+                if settled:
+                    return [Retire(seat, replica)]
+            elif status == "active" and short:
+                return [ChangeMembership(Change(add_learners=(replica,)))]
         if status == "active" and replica in learners:
-            coming = True
             match = leader["progress"].get(replica, {}).get("match", 0)
             if complete and leader["last_index"] - match <= CAUGHT_UP_ENTRIES:
                 return [ChangeMembership(Change(add_voters=(replica,), remove=tuple(lost[:1])))]
-    if lost and not coming:  # every seat has its voter, and there is one too many
+    if lost and len(voters) > wanted:
         return [ChangeMembership(Change(remove=tuple(lost[:1])))]
     return []

@@ -4,6 +4,7 @@ that counts, never promoted; and whatever becomes of them, writes go on."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -335,6 +336,56 @@ async def test_a_seat_is_not_introduced_to_what_is_no_learner_of_its_group(tmp_p
         with pytest.raises(Conflict, match="only its group can remove"):
             await leader.retire(leader.hello()["replica"])
         assert leader.status()["group_seats"] == group.seat_names
+
+
+@in_loop
+async def test_a_voter_that_was_replaced_and_comes_back_in_its_replacers_place_is_replaced_too(
+    tmp_path: Path,
+) -> None:
+    """A node dies, a spare takes its seat, it comes back as the spare, and the first spare dies."""
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        steps, seat = Steps(group, caller), group.followers()[0].spec.seat
+        disk = tmp_path / seat.replace("/", "-")
+        ids: list[int] = [group.wires.living[seat].hello()["replica"]]
+
+        async def moved(directory: str, replica: int) -> None:
+            await group.crash(seat)
+            os.rename(disk, tmp_path / f"away-{len(ids)}")
+            os.rename(tmp_path / directory, disk)
+            back = await group.sit(seat)
+            assert back.hello()["replica"] == replica
+            leader = await group.leader()
+
+            def replaced() -> bool:
+                configuration: Configuration = core_of(leader).configuration
+                joined = back.hello()["replica"] in configuration.voters
+                return joined and not configuration.joint and len(configuration.voters) == 3
+
+            await steps.until(replaced)
+            ids.append(back.hello()["replica"])
+
+        (tmp_path / "spare").mkdir()
+        await moved("spare", 0)
+        await moved("away-1", ids[0])
+        assert len(set(ids)) == 3, "what was removed is nobody again"
+        assert (await caller.call(GetKv(key="k"))).value == b"v"
+
+
+@in_loop
+async def test_a_voters_seat_lets_go_of_nothing_that_may_be_a_member(tmp_path: Path) -> None:
+    async with running(Group(tmp_path)) as (group, _):
+        leader, follower = await group.leader(), group.followers()[0]
+        core = core_of(follower)
+        await eventually(lambda: core.last_index == core_of(leader).last_index)
+        for removed, upto in (
+            (core.id, (core.last_term, core.last_index - 1)),
+            (core.id, (core.last_term - 1, core.last_index + 9)),
+            (core_of(leader).id, (core.last_term, core.last_index)),
+        ):
+            with pytest.raises(Conflict, match="only its group can remove"):
+                await follower.retire(removed, upto)
+        assert follower.status_word == "active"
 
 
 def test_the_names_of_seats() -> None:

@@ -88,8 +88,28 @@ def test_nothing_happens_during_a_change() -> None:
     assert plan_repair(leader(outgoing=[1, 2, 3]), seats) == []
 
 
-def test_a_vacant_seat_of_a_whole_group_stays_vacant() -> None:
-    assert plan_repair(leader(), {**HEALTHY, "g/3": at("vacant")}) == []
+def test_a_seat_that_stands_vacant_is_filled_though_no_voter_is_lost() -> None:
+    """A voter was removed, and nobody came in its place: two of two survive no loss."""
+    two = leader(voters=[1, 2])
+    assert plan_repair(two, {**HEALTHY, "g/2": at("vacant")}) == [Reserve("g/2")]
+    assert plan_repair(two, {**HEALTHY, "g/2": at("active", 9)}) == [
+        ChangeMembership(Change(add_learners=(9,)))
+    ]
+    near = leader(voters=[1, 2], learners=[9], progress={9: {"match": 10_000}})
+    assert plan_repair(near, {**HEALTHY, "g/2": at("active", 9)}) == [
+        ChangeMembership(Change(add_voters=(9,)))
+    ]
+
+
+@pytest.mark.parametrize("status", ["active", "stopped"])
+def test_a_replica_that_was_removed_and_comes_back_is_let_go_and_none_for_it(status: str) -> None:
+    """It would meet its own removal in the log; and the lost voter waits for who replaces it."""
+    seats = {**HEALTHY, "g/2": {**at(status, 7), "last_index": 500}}
+    for led in (leader(), leader(voters=[1, 2])):
+        assert plan_repair(led, seats) == [Retire("g/2", 7)]
+    changing = leader(configuration_index=10_000, commit=9_999)
+    assert plan_repair(changing, seats) == [], "its removal could be undone yet"
+    assert plan_repair(leader(), {**HEALTHY, "g/2": at("stopped", 7)}) == [], "an operator's"
 
 
 def test_a_lost_replica_is_given_up_only_when_every_seat_has_answered() -> None:
@@ -131,7 +151,7 @@ def test_a_stopped_seat_is_not_lost() -> None:
 
 
 def test_a_seat_that_cannot_open_its_directory_may_hold_what_seems_lost() -> None:
-    seats = {**HEALTHY, "g/2": at("stopped"), "g/3": at("vacant")}
+    seats = {**HEALTHY, "g/1": at("vacant"), "g/2": at("stopped")}
     assert plan_repair(leader(), seats) == []
 
 
