@@ -7,7 +7,7 @@ are refused, in every group it speaks to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from state_machines.errors import Fenced, Invalid
@@ -17,10 +17,12 @@ from state_machines.tables import Table, Tables
 
 @dataclass(frozen=True, slots=True)
 class ControllerEpoch:
-    """The one row."""
+    """The one row. `since_ms`: from when on this controller counts silence, by the group's time; 0
+    until it has asked."""
 
     name: str
     epoch: int
+    since_ms: int = 0
 
 
 EPOCHS: Final = Table("group.controller", ControllerEpoch, key=("name",))
@@ -42,6 +44,17 @@ def pass_fence(db: Tables, epoch: int) -> None:
         raise Fenced(f"{FIELD}: {epoch}, in force is {seen}")
     if epoch > seen:
         db.put(EPOCHS, ControllerEpoch(NAME, epoch))
+
+
+def counting_since(db: Tables, now_ms: int) -> int:
+    """When the controller that has just passed the fence asked this for the first time, which is
+    now if it never did: what was silent before may have had nobody to speak to."""
+    row = db.get(EPOCHS, NAME)
+    assert row is not None, "it has passed the fence"
+    if not row.since_ms:
+        row = replace(row, since_ms=now_ms)
+        db.put(EPOCHS, row)
+    return row.since_ms
 
 
 def is_of_controller(error: Fenced) -> bool:

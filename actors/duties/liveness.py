@@ -20,17 +20,28 @@ class Liveness(Duty):
     name: ClassVar[str] = "liveness"
     interval: ClassVar[str] = "heartbeat_check_ms"
 
+    def __init__(self) -> None:
+        self._since_ms = 0  # when it looked first
+
     async def step(self, context: Context) -> int:
-        """At most one command: the group decides by its own time who is silent."""
-        nodes = await context.rows(ListNodes(limit=PAGE))
+        """At most one command, and one at first: the group decides by its own time who is silent,
+        and counts from there."""
         timeout_ms = context.number("heartbeat_timeout_ms")
-        actions = plan_liveness(nodes, context.clock.now_ms(), timeout_ms)
+        if not self._since_ms:
+            await self._expire(context, timeout_ms)
+            self._since_ms = context.clock.now_ms()
+        nodes = await context.rows(ListNodes(limit=PAGE))
+        actions = plan_liveness(nodes, context.clock.now_ms(), timeout_ms, self._since_ms)
         for action in actions:
             log.warning("%r: silent brokers: %s", context, ", ".join(map(repr, action.silent)))
-            # failpoint: controller.before_expiry
-            await context.caller.call(
-                ExpireNodes(controller_epoch=context.epoch, timeout_ms=action.timeout_ms)
-            )
+            await self._expire(context, action.timeout_ms)
+        return len(actions)
+
+    async def _expire(self, context: Context, timeout_ms: int) -> None:
+        # failpoint: controller.before_expiry
+        expired = await context.caller.call(
+            ExpireNodes(controller_epoch=context.epoch, timeout_ms=timeout_ms)
+        )
+        if expired:
             for duty in CONCERNED:
                 context.wake(duty)
-        return len(actions)

@@ -16,13 +16,16 @@ class ExpireNodes:
     silent: tuple[str, ...]
 
 
-def plan_liveness(nodes: Sequence[Node], now_ms: int, timeout_ms: int) -> list[ExpireNodes]:
-    """Nodes that are online and have not been heard of for `timeout_ms`."""
+def plan_liveness(
+    nodes: Sequence[Node], now_ms: int, timeout_ms: int, since_ms: int
+) -> list[ExpireNodes]:
+    """Nodes that are online and have not been heard of for `timeout_ms`, counted from `since_ms`,
+    when this controller looked first."""
     silent = tuple(
         sorted(
             node.node_id
             for node in nodes
-            if node.online and now_ms - node.heartbeat_ms > timeout_ms
+            if node.online and now_ms - max(node.heartbeat_ms, since_ms) > timeout_ms
         )
     )
     return [ExpireNodes(timeout_ms, silent)] if silent else []

@@ -4,7 +4,8 @@ A broker registers under its node id and gets an epoch; each registration raises
 holds an older one is fenced. Epochs outlive the registration, so a broker that was unregistered and
 comes back still fences its own past. A broker that sends no heartbeat for the timeout is marked
 offline by the controller; its next heartbeat, if its epoch still holds, brings it back, so a blip
-never bars a broker for good. That a node went silent or left is a row of its own besides
+never bars a broker for good. Each controller counts from its own first look on: while metadata had
+no leader nobody could be heard. That a node went silent or left is a row of its own besides
 (`node_event.py`), which others watch.
 """
 
@@ -15,7 +16,7 @@ from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Fenced, Invalid, NotFound
-from state_machines.fence import check_epoch, pass_fence
+from state_machines.fence import check_epoch, counting_since, pass_fence
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.metadata import node_event
 from state_machines.op import Stamp, command, query
@@ -179,10 +180,11 @@ class ExpireNodes:
     def apply(self, db: Tables, at: Stamp) -> tuple[str, ...]:
         """Whether a broker is silent is decided here, by the group's time, not by the caller's."""
         pass_fence(db, self.controller_epoch)
+        since_ms = counting_since(db, at.now_ms)
         silent = [
             node
             for _, node, _ in db.scan(NODES)
-            if node.online and at.now_ms - node.heartbeat_ms > self.timeout_ms
+            if node.online and at.now_ms - max(node.heartbeat_ms, since_ms) > self.timeout_ms
         ][:BATCH_ITEMS_MAX]
         for node in silent:
             db.put(NODES, replace(node, online=False))

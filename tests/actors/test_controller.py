@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -168,7 +168,13 @@ async def test_silent_brokers_are_found_on_every_page_and_expired_under_the_epoc
     fakes.nodes.append(Node("silent", 1, True, (), 0, now_ms() - 30_001))
     controller = made(fakes, epoch=9)
     await controller.step()
-    assert operations(fakes) == [ListNodes, ListNodes, ListNodes, ExpireNodes]
+    looked = [ListNodes, ListNodes, ListNodes]
+    assert operations(fakes) == [ExpireNodes, *looked], "the group counts from now on"
+    assert record(controller, "liveness").actions == 0
+    await asyncio.sleep(30.1)
+    fakes.nodes[:4] = [replace(each, heartbeat_ms=now_ms()) for each in fakes.nodes[:4]]
+    await controller.step()
+    assert operations(fakes)[4:] == [*looked, ExpireNodes]
     assert fakes.called[-1][1] == ExpireNodes(controller_epoch=9, timeout_ms=30_000)
     assert record(controller, "liveness").actions == 1
     assert record(controller, "liveness").last_actions == 1

@@ -126,10 +126,35 @@ async def test_all_that_hangs_on_a_broker_moves_as_soon_as_it_is_found_silent() 
 
 
 @in_virtual_time
+async def test_an_outage_of_metadata_takes_no_broker_offline() -> None:
+    """A minute without a leader, and the new leader's controller looks before anybody has beaten
+    again."""
+    world = World()
+    register(world, *NODES)
+    shards(world, "s")
+    await world.step(Liveness)
+    await asyncio.sleep(60)
+    controller = await world.step(Liveness, Failover, epoch=5)
+    assert segment(world).leader == "b1"
+    for node in ("b2", "b3"):
+        world.run(HeartbeatNode(node_id=node, epoch=1))
+    await asyncio.sleep(29)
+    await controller.step()
+    assert segment(world).leader == "b1"
+    for node in ("b2", "b3"):
+        world.run(HeartbeatNode(node_id=node, epoch=1))
+    await asyncio.sleep(2)
+    await controller.step()
+    await controller.step()
+    assert segment(world).leader == "b2", "and b1 is dead indeed"
+
+
+@in_virtual_time
 async def test_a_segment_without_anyone_in_sync_waits_for_one_that_was() -> None:
     world = World()
     register(world, *NODES)
     shards(world, "s")
+    await world.step(Liveness)
     await asyncio.sleep(60)
     await world.step(Liveness)
     controller = await world.step(Failover)

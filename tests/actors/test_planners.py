@@ -37,15 +37,20 @@ def node(name: str, heartbeat_ms: int, online: bool = True) -> Node:
 
 
 def test_a_broker_is_silent_only_after_the_timeout() -> None:
-    assert plan_liveness([], 1_000, 100) == []
-    assert plan_liveness([node("a", 900)], 1_000, 100) == []
-    assert plan_liveness([node("a", 899)], 1_000, 100) == [ExpireNodes(100, ("a",))]
-    assert plan_liveness([node("a", 2_000)], 1_000, 100) == []  # our clock is behind the group's
+    assert plan_liveness([], 1_000, 100, 0) == []
+    assert plan_liveness([node("a", 900)], 1_000, 100, 0) == []
+    assert plan_liveness([node("a", 899)], 1_000, 100, 0) == [ExpireNodes(100, ("a",))]
+    assert plan_liveness([node("a", 2_000)], 1_000, 100, 0) == []  # our clock is behind the group's
+
+
+def test_silence_counts_from_the_controllers_first_look_on() -> None:
+    assert plan_liveness([node("a", 0)], 1_000, 100, 900) == []
+    assert plan_liveness([node("a", 0)], 1_000, 100, 899) == [ExpireNodes(100, ("a",))]
 
 
 def test_one_action_names_all_that_are_silent_and_online() -> None:
     nodes = [node("b", 0), node("a", 0), node("c", 0, online=False), node("d", 990)]
-    assert plan_liveness(nodes, 1_000, 100) == [ExpireNodes(100, ("a", "b"))]
+    assert plan_liveness(nodes, 1_000, 100, 0) == [ExpireNodes(100, ("a", "b"))]
 
 
 def test_timers_pulse_only_when_due() -> None:

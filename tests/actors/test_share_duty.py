@@ -121,9 +121,11 @@ def test_a_broker_that_is_gone_is_gone_from_every_group(
     if how == "left":
         cluster.now(UnregisterNode(node_id="b1", epoch=1))
     else:
+        expire = ExpireNodes(controller_epoch=1, timeout_ms=30_000)
+        cluster.now(expire)
         cluster.made["metadata-0"].now_ms += 60_000
         cluster.now(RegisterNode(node_id="b2"))
-        cluster.now(ExpireNodes(controller_epoch=1, timeout_ms=30_000))
+        assert cluster.now(expire) == ("b1",)
     duty = ShareDuty(cluster, 1)
     assert run(duty.gone()) == 1
     assert cluster.leaders(*NAMES) == ["b2"] * 5 + [""]

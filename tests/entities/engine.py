@@ -53,11 +53,13 @@ class Engine(Group):
 
     def down(self, *nodes: str) -> None:
         """They are silent for too long, the others are not."""
+        expire = ExpireNodes(controller_epoch=1, timeout_ms=SILENCE_S * 500)
+        self.run(expire)
         self.later(SILENCE_S)
         for node in self.epochs:
             if node not in nodes:
                 self.run(HeartbeatNode(node_id=node, epoch=self.epochs[node]))
-        self.run(ExpireNodes(controller_epoch=1, timeout_ms=SILENCE_S * 500))
+        self.run(expire)
 
     def leave(self, node: str) -> None:
         """It unregisters."""
