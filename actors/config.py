@@ -31,6 +31,7 @@ LEARNERS_MAX: Final = 3  #: each is sent every entry once more by its leader
 FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
 DEPTH_MAX: Final = 32  #: of lists and mappings in it
 BITS_MAX: Final = 1_000  #: of a number: more digits than anybody counts in
+SLICE_US_MIN: Final = 100  #: the shortest that Linux gives
 SHOWN_MAX: Final = 80  #: characters of a wrong value in what is said of it
 PATH_MAX: Final = 4_096  #: characters of a path
 SANE_HEARTBEATS: Final = 4  #: heartbeats that should fit into the shortest election timeout
@@ -215,10 +216,17 @@ class RaftSettings:
         for name, other in (
             ("election_timeout_min_ms", "heartbeat_interval_ms"),
             ("election_timeout_max_ms", "election_timeout_min_ms"),
+            ("write_timeout_ms", "batch_linger_ms"),
         ):
             above, below = getattr(self, name), getattr(self, other)
             if above <= below:
                 raise Invalid(f"{name} ({above}) must be more than {other} ({below})")
+
+        if 0 < self.metadata_slice_us < SLICE_US_MIN:
+            raise Invalid(
+                f"metadata_slice_us must be 0, or {SLICE_US_MIN} and more, "
+                f"not {self.metadata_slice_us}"
+            )
 
     def core(self) -> RaftConfig:
         """The same in ticks. Elections are rounded up and heartbeats down: never more nervous."""
@@ -371,12 +379,35 @@ def _content(path: Path) -> object:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH_MAX:
                 raise Invalid(f"{path} is nested deeper than {DEPTH_MAX}, the limit")
+        _check_keys(path, text)
         return yaml.safe_load(text)
     except Invalid:
         raise
     except Exception as error:  # a date in month 99 is a ValueError there, and so on
         words = " ".join(str(error).split())
         raise Invalid(f"{path} is not YAML: {_shown(words, 300)}") from error
+
+
+def _check_keys(path: Path, text: str) -> None:
+    """Raise Invalid for a key that a mapping has twice: YAML would silently take the last."""
+    nodes, seen = [yaml.compose(text, Loader=yaml.SafeLoader)], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))  # an alias is the same node again, perhaps within itself
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        keys = set()
+        for key, value in node.value:
+            nodes += (key, value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in keys:
+                line = key.start_mark.line + 1
+                raise Invalid(f"{path}, line {line}: the key {_shown(key.value)} is there twice")
+            keys.add((key.tag, key.value))
 
 
 def _shown(value: object, characters: int = SHOWN_MAX) -> str:

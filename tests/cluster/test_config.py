@@ -111,6 +111,11 @@ def test_what_is_not_said_keeps_its_default(metadata: object) -> None:
         ({"raft": {"metadata_nice": "20"}}, "metadata_nice must be between -20 and 19, not 20"),
         ({"raft": {"metadata_nice": "--1"}}, "metadata_nice must be a whole number, not '--1'"),
         ({"raft": {"metadata_slice_us": -1}}, "metadata_slice_us must be between 0 and 100000"),
+        ({"raft": {"metadata_slice_us": 99}}, "metadata_slice_us must be 0, or 100 and more, not"),
+        (
+            {"raft": {"batch_linger": "1 s", "write_timeout": "1 s"}},
+            "write_timeout_ms (1000) must be more than batch_linger_ms (1000)",
+        ),
         ({"raft": {"cpu_latency_us": -2}}, "cpu_latency_us must be between -1 and 10000, not -2"),
         ({"raft": {"cpu_latency_us": "1 us"}}, "cpu_latency_us must be a whole number, not '1 us'"),
         ({"raft": {"write_timeout": 10**30}}, "write_timeout_ms must be between 100 and 600000"),
@@ -129,6 +134,12 @@ def test_a_wrong_value_is_named_with_its_limit(metadata: object, named: str) -> 
         (b"\xff\xfe\xff", "is not UTF-8"),
         (b"- a list", "must hold keys and values"),
         (b"metadata: {replicas: 9}", "replicas must be between"),
+        (
+            b"a: 1\nmetadata: {replicas: 3, 'replicas': 5}",
+            "line 2: the key 'replicas' is there twice",
+        ),
+        (b"metadata: {}\nmetadata: {learners: 1}", "line 2: the key 'metadata' is there twice"),
+        (b"[[{a: 1, a: 2}]]", "line 1: the key 'a' is there twice"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, content: bytes, named: str) -> None:
@@ -138,6 +149,12 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes, named: str) -> None
         ClusterConfig.load(path)
     assert str(path) in refused.value.detail
     assert named in refused.value.detail
+
+
+def test_a_key_that_a_mapping_takes_from_another_is_not_there_twice(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("a: &a {learners: 1, replicas: 3}\nmetadata: {<<: *a, replicas: 5}\nb: *a\n")
+    assert ClusterConfig.load(path) == ClusterConfig(learners=1, replicas=5)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
