@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from random import Random
 from typing import Any, Final, cast
@@ -24,13 +23,13 @@ from google.protobuf.message import DecodeError
 from actors.direct import secret
 from actors.direct.frames import FrameReader, pack
 from actors.direct.secret import Endpoint
+from actors.direct.silence import give_up_silent
 from state_machines.errors import Invalid
 from state_machines.wire import link_pb2 as link
 
 BUFFER_BYTES_MAX: Final = 8 << 20  #: of what waits for a peer that does not read (design 6)
 CONNECT_SECONDS: Final = 2.0  #: to connect and to prove each other
 ASK_SECONDS: Final = 5.0  #: to be told where a seat listens
-SILENCE_MS: Final = 5_000  #: the kernel gives up on bytes that were not acknowledged for so long
 LOOK_AGAIN_SECONDS: Final = (0.0, 0.005, 0.02, 0.1)  #: before each look after a lost process
 RETRY_SECONDS_MIN: Final = 0.05  #: between attempts; doubles, with jitter
 RETRY_SECONDS_MAX: Final = 5.0
@@ -119,10 +118,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
-        connected = transport.get_extra_info("socket")
-        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
+        give_up_silent(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""

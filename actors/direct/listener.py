@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from actors.direct import secret
 from actors.direct.frames import FrameReader, pack
 from actors.direct.secret import Endpoint
+from actors.direct.silence import give_up_silent
 from actors.pending import refusal
 from state_machines.errors import Invalid, Overloaded
 from state_machines.wire import link_pb2 as link
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
+        give_up_silent(transport)
         self._listener.connections[self] = None
         self._greeting = asyncio.get_running_loop().call_later(
             GREETING_SECONDS, self.abort, "it did not say who it is"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.direct.links import SILENCE_MS
+from actors.direct.silence import SILENCE_MS
 from state_machines.errors import Invalid
 from tests.simulation.loop import Process
 

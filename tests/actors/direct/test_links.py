@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from random import Random
+from typing import Any
 
 import pytest
 import uvloop
@@ -32,6 +33,27 @@ from tests.actors.direct.wire import (
     up,
 )
 from tests.actors.wires import eventually, in_loop
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_kernel_gives_up_a_silent_other_side_on_both_sides(loop: Any) -> None:
+    async def run() -> None:
+        async with connected() as place:
+            [came_in] = place.listener.connections
+            for transport in (the_link(place)._transport, came_in._transport):
+                assert transport is not None
+                end = transport.get_extra_info("socket")
+                assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                for option, value in (
+                    (socket.TCP_KEEPIDLE, 2),
+                    (socket.TCP_KEEPINTVL, 1),
+                    (socket.TCP_USER_TIMEOUT, 5_000),
+                ):
+                    assert end.getsockopt(socket.IPPROTO_TCP, option) == value
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
 
 # -- what gets through --------------------------------------------------------------------------
 
