@@ -19,8 +19,8 @@ from typing import Any
 
 from actors import calls, directories, placement, remote
 from actors.config import ClusterConfig
-from actors.seat import SeatSpec
 from actors.seat_names import learner_seats, voter_seats
+from actors.seat_spec import SeatSpec
 from state_machines.errors import Conflict, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
 

@@ -16,8 +16,8 @@ from typing import Any
 from actors import bootstrap, calls, placement, remote
 from actors.config import ClusterConfig
 from actors.planners.repair import CAUGHT_UP_ENTRIES
-from actors.seat import SeatSpec
 from actors.seat_names import group_of, learners_among
+from actors.seat_spec import SeatSpec
 from actors.status import leader_of
 from state_machines.errors import Conflict, Stopped
 from state_machines.raft.confchange import Change

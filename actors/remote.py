@@ -44,8 +44,9 @@ from actors.job_service import RayJobs
 from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
 from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
-from actors.seat import Seat, SeatSpec
+from actors.seat import Seat
 from actors.seat_names import LEARNERS_FOLDER
+from actors.seat_spec import SeatSpec
 from actors.wanted import of_kind
 from state_machines.errors import Stopped
 from storage.home import DiskHome

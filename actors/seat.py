@@ -23,18 +23,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from actors.clock import Clock
 from actors.committed import Committed
-from actors.config import FIRST_GROUP, LEARNERS_MAX, RaftSettings
+from actors.config import LEARNERS_MAX
 from actors.export import Exports
 from actors.pending import refusal, refused
 from actors.replica import Replica
 from actors.requests import decoded
 from actors.seat_names import group_of, is_learner, learners_among
+from actors.seat_spec import SeatSpec
 from actors.storage_thread import StorageThread
 from actors.to_its_end import to_its_end
 from actors.transport import ActorTransport, Calls
@@ -50,32 +50,6 @@ from storage.identity import Found
 from storage.stores import Stores
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SeatSpec:
-    """What a seat is told when its actor is made; the same after every restart of the actor."""
-
-    group: str
-    seat: str
-    seats: tuple[str, ...]
-    settings: RaftSettings
-    groups: tuple[str, ...] = ()  #: all that the cluster was started with, for the controller
-
-    @property
-    def kind(self) -> str:
-        """What the group keeps: metadata, offset or mqtt."""
-        return self.group.rpartition("-")[0]
-
-    @property
-    def learner(self) -> bool:
-        """Whether what sits here never votes."""
-        return is_learner(self.seat)
-
-    @property
-    def keeps_controller(self) -> bool:
-        """Whether the controller is to stand beside it while it leads."""
-        return self.group == FIRST_GROUP and not self.learner
 
 
 class Seat:

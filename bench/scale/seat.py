@@ -20,7 +20,8 @@ from actors import remote
 from actors.caller import error_of
 from actors.clock import SystemClock
 from actors.config import RaftSettings
-from actors.seat import Seat, SeatSpec
+from actors.seat import Seat
+from actors.seat_spec import SeatSpec
 from state_machines import op
 from state_machines.errors import BY_CODE, Stopped
 from state_machines.mqtt.session import CountSessions, SaveSessions, SessionItem

@@ -8,8 +8,8 @@ from actors import autogroup, remote
 from actors.config import RaftSettings
 from actors.ray_env import DATA_VARIABLE
 from actors.remote import ControllerKeeper, SeatActor
-from actors.seat import SeatSpec
 from actors.seat_names import group_of
+from actors.seat_spec import SeatSpec
 from tests.actors.wires import eventually, in_loop
 
 

@@ -19,8 +19,9 @@ from typing import Any
 from actors.caller import Caller
 from actors.clock import Clock, SystemClock
 from actors.config import RaftSettings
-from actors.seat import Seat, SeatSpec
+from actors.seat import Seat
 from actors.seat_names import group_of, is_learner, learner_seats, learners_among, voter_seats
+from actors.seat_spec import SeatSpec
 from state_machines.raft.messages import Configuration
 from storage.home import DiskHome
 

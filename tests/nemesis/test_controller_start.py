@@ -10,7 +10,7 @@ import ray
 
 from actors import calls, remote
 from actors.config import ClusterConfig
-from actors.seat import SeatSpec
+from actors.seat_spec import SeatSpec
 from state_machines.errors import Stopped
 
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from actors.caller import Caller
 from actors.controller import Controller
-from actors.seat import Seat, SeatSpec
+from actors.seat import Seat
 from actors.seat_names import learner_seats, learners_among, voter_seats
+from actors.seat_spec import SeatSpec
 from state_machines.errors import Conflict
 from state_machines.raft.confchange import Change
 from state_machines.raft.core import Raft
