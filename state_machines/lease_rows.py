@@ -5,7 +5,8 @@
         AttachRows(lease_id=lease, rows=(LeasedRow.of(KV, "default", "leader"),)),
     ]))
 
-Rows of every table whose entity says how one is removed (`removal.remover`) can have a lease.
+Rows of every table whose entity says how one is removed, at any time (`removal.remover`), can have
+a lease.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from state_machines.errors import Invalid, NotFound, QuotaExceeded
 from state_machines.keyvalue import Part
 from state_machines.lease import ATTACHED, ATTACHMENTS, LEASES, AttachedRow, Attachment
 from state_machines.op import Stamp, command, query
-from state_machines.removal import REMOVERS
+from state_machines.removal import LEASABLE
 from state_machines.tables import TABLES, Table, Tables
 
 ROWS_MAX: Final = 1_000  #: attached to one lease
@@ -56,7 +57,7 @@ def _check_rows(rows: tuple[LeasedRow, ...]) -> None:
     kinds = set()
     for place, row in enumerate(rows):
         table = row_key.table_of(row.table, f"rows[{place}].table")
-        if table.name not in REMOVERS or not table.kind:
+        if table.name not in LEASABLE or not table.kind:
             raise Invalid(f"rows[{place}].table: rows of {table.name} have no lease")
         row_key.unpack(table, row.key, f"rows[{place}].key")
         kinds.add(table.kind)

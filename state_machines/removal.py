@@ -11,6 +11,8 @@ deleted have in common: neither is an event in the row's own life, so nothing is
 session's will does not fire).
 
 A remover does a bounded amount of work, deletes the row that it was given, and raises nothing.
+One that relies on the order of a purge, in which what hangs on a row has gone before it, says
+`leasable=False`: a lease could end at any time.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ R = TypeVar("R")
 Remover = Callable[[Tables, Stamp, Any], None]
 
 REMOVERS: Final[dict[str, Remover]] = {}
+LEASABLE: Final[set[str]] = set()  #: the tables of these whose rows can have a lease
 
 
 def remover(
-    table: Table[R],
+    table: Table[R], *, leasable: bool = True
 ) -> Callable[[Callable[[Tables, Stamp, R], None]], Callable[[Tables, Stamp, R], None]]:
     """Register how a row of this table goes, with what it has besides itself."""
 
@@ -39,6 +42,8 @@ def remover(
     ) -> Callable[[Tables, Stamp, R], None]:
         assert table.name not in REMOVERS, f"remover declared twice: {table.name}"
         REMOVERS[table.name] = function
+        if leasable:
+            LEASABLE.add(table.name)
         return function
 
     return register

@@ -268,7 +268,7 @@ def _finish(db: Tables, item: SegmentName) -> bool:
         return False
     remove_segment(db, segment)
     shard = db.get(SHARDS, item.tenant, item.shard)
-    assert shard is not None, f"{segment} has no shard"
-    if shard.status == DELETING and next(db.scan(SEGMENTS, shard.tenant, shard.name), None) is None:
-        db.delete(SHARDS, shard.tenant, shard.name)
+    deleting = shard is not None and shard.status == DELETING
+    if deleting and next(db.scan(SEGMENTS, item.tenant, item.shard), None) is None:
+        db.delete(SHARDS, item.tenant, item.shard)
     return True

@@ -167,7 +167,7 @@ def remove_segment(db: Tables, segment: Segment) -> None:
     db.delete(SEGMENTS, segment.tenant, segment.shard, segment.sequence)
 
 
-@remover(SEGMENTS)
+@remover(SEGMENTS, leasable=False)
 def _remove(db: Tables, at: Stamp, segment: Segment) -> None:
     """With its tenant: brokers that watch the table see it, and those that start ask for `held`."""
     remove_segment(db, segment)

@@ -71,7 +71,7 @@ SHARDS: Final = Table(
 MARKS: Final = Table("metadata.shard_mark", ShardMark, key=("tenant", "name"), slot_fields=())
 
 
-@remover(SHARDS)
+@remover(SHARDS, leasable=False)
 def _remove(db: Tables, at: Stamp, shard: Shard) -> None:
     """With its tenant, after its segments."""
     db.delete(MARKS, shard.tenant, shard.name)
@@ -117,7 +117,8 @@ def new_segment(
 def writable(db: Tables, tenant: str, name: str) -> Shard:
     """The shard of a segment, if it is not being deleted. Or Conflict."""
     shard = db.get(SHARDS, tenant, name)
-    assert shard is not None, f"{name} has segments"
+    if shard is None:
+        raise Conflict(f"shard: {name!r} is not there")
     if shard.status != RUN:
         raise Conflict(f"status: {name!r} is {shard.status}")
     return shard

@@ -119,7 +119,7 @@ def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
         put_group(db, group, replace(group, partitions=group.partitions - 1))
 
 
-@remover(GROUPS)
+@remover(GROUPS, leasable=False)
 def _remove_group(db: Tables, at: Stamp, group: Group) -> None:
     """Who may commit for it is forgotten. Its offsets, should it still have some, are not its own
     any more: they are not shown, and the next commit begins a group without them."""

@@ -17,7 +17,10 @@ from state_machines.lease_rows import (
 )
 from state_machines.metadata.kv import FLOORS, KV, DeleteKv, GetKv, PutKv
 from state_machines.metadata.node import NODES, GetNode, HeartbeatNode, RegisterNode
+from state_machines.metadata.segments import SEGMENTS
+from state_machines.metadata.shards import SHARDS
 from state_machines.mqtt.topic import TOPICS
+from state_machines.offset.rows import GROUPS
 from state_machines.removal import REMOVERS
 from state_machines.slots import SLOTS, SlotMap, SlotRange, slot_of
 from state_machines.tables import TABLES
@@ -202,10 +205,10 @@ def test_rows_that_can_have_a_lease(group: Leased) -> None:
         for field, wrong in (
             ("rows[1].table", LeasedRow(table="no.such", key=good.key)),
             ("rows[1].table", LeasedRow.of(LEASES, 1)),
-            (
-                "rows[1].table",
-                LeasedRow.of(FLOORS, "default", "a"),
-            ),
+            ("rows[1].table", LeasedRow.of(FLOORS, "default", "a")),
+            ("rows[1].table", LeasedRow.of(SHARDS, "default", "s")),
+            ("rows[1].table", LeasedRow.of(SEGMENTS, "default", "s", 0)),
+            ("rows[1].table", LeasedRow.of(GROUPS, "default", "g")),
             ("rows[1].key", LeasedRow(table=KV.name, key=b"")),
             ("rows[1].key", LeasedRow.of(KV, "default")),
         ):

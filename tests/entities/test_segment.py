@@ -36,6 +36,7 @@ from state_machines.metadata.segments import (
     SegmentName,
 )
 from state_machines.metadata.shard import DeleteShards, GetShard
+from state_machines.metadata.shards import SHARDS
 from tests.entities.engine import Engine, check_index, one, outcome
 
 NAME = SegmentName(shard="s", sequence=0, uid=1)
@@ -218,6 +219,24 @@ def test_a_node_that_has_left_for_good_need_not_answer(group: Engine) -> None:
     group.deleted("n1")
     assert finish(group, name) == (True,)
     check_index(group.store)
+
+
+def test_a_segment_without_a_shard_is_refused_or_goes_and_stops_no_replica(group: Engine) -> None:
+    """As the end of a lease on the shard's row has left some."""
+    group.roll(10)
+    group.seal()
+    shard = group.store.get(SHARDS.name, ("default", "s"))
+    assert shard is not None
+    group.store.delete(SHARDS.name, ("default", "s"))
+    assert (delete(group).code, group.roll(20, sequence=1).code) == ("CONFLICT", "CONFLICT")
+    group.store.put(SHARDS.name, ("default", "s"), shard)
+    name = group.name()
+    delete(group)
+    group.store.delete(SHARDS.name, ("default", "s"))
+    for node in ("n1", "n2"):
+        group.by(node, DeletedSegments, name)
+    assert finish(group, name) == (True,)
+    assert group.ask(GetSegment(shard="s", sequence=0)) is None
 
 
 def test_an_acknowledgement_of_a_former_life_is_fenced(group: Engine) -> None:
