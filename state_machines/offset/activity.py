@@ -120,9 +120,9 @@ def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
 
 
 @remover(GROUPS, leasable=False)
-def _remove_group(db: Tables, at: Stamp, group: Group) -> None:
-    """Who may commit for it is forgotten. Its offsets, should it still have some, are not its own
-    any more: they are not shown, and the next commit begins a group without them."""
+def remove_group(db: Tables, at: Stamp, group: Group) -> None:
+    """With its tenant, after its offsets: without a group they would take commits and not be shown.
+    Who may commit for it is forgotten."""
     _unlist(db, group)
     delete_group(db, group)
 

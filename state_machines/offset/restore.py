@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from state_machines import names, restoring
 from state_machines.errors import Conflict, Invalid, NotFound
-from state_machines.offset.activity import ACTIVITY, forget, touch
+from state_machines.offset.activity import ACTIVITY, forget, remove_group, touch
 from state_machines.offset.history import HISTORY, ROWS_MAX, SETTINGS, TRIM_MAX, Kept
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.offset.rows import (
@@ -74,7 +74,13 @@ def _plain_group(row: Group) -> Group:
     return replace(row, partitions=0, generation=NO_GENERATION, member="", last_commit_ms=0)
 
 
-@restorer(GROUPS, check=_check_group, plain=_plain_group, consumers="group")
+def _remove_group(db: Tables, at: Stamp, row: Group) -> None:
+    if next(db.scan(OFFSETS, row.tenant, row.group), None) is not None:
+        raise Conflict(f"group: {row.group!r} has offsets")
+    remove_group(db, at, row)
+
+
+@restorer(GROUPS, check=_check_group, plain=_plain_group, remove=_remove_group, consumers="group")
 def _group(db: Tables, at: Stamp, before: Group | None, row: Group) -> None:
     if before is not None:
         check_live(before)

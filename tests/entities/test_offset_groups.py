@@ -376,6 +376,8 @@ def test_rows_that_others_remove_take_theirs_along(group: Group) -> None:
     _remove(group, OFFSETS, "default", "g", "t", 1)
     assert group.ask(GetGroup(group="g")).partitions == 2
     assert group.rows("offset.history") == 2
+    for partition in (0, 2):
+        _remove(group, OFFSETS, "default", "g", "t", partition)
     _remove(group, GROUPS, "default", "g")
     assert group.ask(FetchOffsets(group="g")) == ()
     assert (group.rows("offset.activity"), group.rows("offset.fences")) == (0, 0)

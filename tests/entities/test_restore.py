@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metaray.restoring import PUTS
-from state_machines import packing
+from state_machines import packing, row_key
 from state_machines.errors import Invalid
 from state_machines.metadata.config import (
     CONFIGS,
@@ -26,7 +26,9 @@ from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, P
 from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
 from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
 from state_machines.offset.history import HISTORY, HISTORY_STEP_MS, OffsetsAt
-from state_machines.offset.offset import OFFSETS, CommitOffsets, OffsetCommit
+from state_machines.offset.offset import OFFSETS, CommitOffsets, FetchOffsets, OffsetCommit
+from state_machines.offset.restore import RemoveOffsets
+from state_machines.offset.rows import GROUPS
 from state_machines.tables import Table
 from tests.entities.engine import Engine
 from tests.entities.group import Group
@@ -108,6 +110,22 @@ def test_a_run_that_is_under_way_goes_on_though_its_schedule_is_restored() -> No
     now = group.ask(GetSchedule(name="h"))
     assert (now.out, now.run, now.runs) == ("/then", "r1", 1)
     assert (now.begun_ms, now.next_ms) == (begun.begun_ms, begun.next_ms)
+
+
+def test_a_group_that_somebody_commits_for_while_its_offsets_are_removed_stays() -> None:
+    """Or its offsets would take further commits, and nobody could fetch them."""
+    group = Group("offset")
+    consumers = row_key.pack(("default", "g"))
+    group.run(CommitOffsets.of([OffsetCommit("g", "t", 0, 1)]))
+    offset = row_key.pack(("default", "g", "t", 0))
+    for commits in (True, False):
+        group.run(RemoveOffsets(table=OFFSETS.name, keys=(offset,)))
+        if commits:
+            group.run(CommitOffsets.of([OffsetCommit("g", "t", 0, 2)]))
+        (outcome,) = group.run(RemoveOffsets(table=GROUPS.name, keys=(consumers,)))
+        assert outcome.code == ("CONFLICT" if commits else "OK")
+        found = group.ask(FetchOffsets(group="g"))
+        assert [each.offset for each in found] == ([2] if commits else [])
 
 
 def test_of_an_offsets_history_only_the_backups_is_left() -> None:
