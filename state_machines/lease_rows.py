@@ -107,7 +107,7 @@ class AttachRows:
             marks = lease.marks(table, stored)
             db.put(ATTACHMENTS, Attachment(table.name, named, self.lease_id, *marks))
         if count > ROWS_MAX:
-            count -= _sweep(db, self.lease_id)
+            count = max(0, count - _sweep(db, self.lease_id))
         if count > ROWS_MAX:
             raise QuotaExceeded(f"rows: the lease would have {count}, the limit is {ROWS_MAX}")
         db.put(LEASES, replace(mine, rows=count))
@@ -116,10 +116,10 @@ class AttachRows:
 
 def _take(db: Tables, row: AttachedRow) -> None:
     """From the lease that has the row so far, which may be over already."""
-    other = db.get(LEASES, row.lease_id)
-    assert other is not None, "a lease that has rows is there"
     lease.free(db, row)
-    db.put(LEASES, replace(other, rows=other.rows - 1))
+    other = db.get(LEASES, row.lease_id)
+    if other is not None:
+        db.put(LEASES, replace(other, rows=max(0, other.rows - 1)))
 
 
 def _sweep(db: Tables, lease_id: int) -> int:
@@ -160,7 +160,7 @@ class DetachRows:
             old = db.get(ATTACHMENTS, table.name, named)
             if old is not None and old.lease_id == self.lease_id:
                 lease.free(db, AttachedRow(self.lease_id, table.name, named))
-                count -= 1
+                count = max(0, count - 1)
         db.put(LEASES, replace(mine, rows=count))
         return count
 

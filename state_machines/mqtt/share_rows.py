@@ -127,8 +127,7 @@ class Ledger:
             db.put(OF_BROKER, ShareOfBroker(member.broker, tenant, name, client_id, on))
             self._count(tenant, member.broker, members=1)
         group = self.group(tenant, name)
-        if old is not None:
-            assert group is not None, "a member has a group"
+        if old is not None and group is not None:
             return group
         db.put(OF_CLIENT, ShareOfClient(tenant, client_id, name, on))
         if group is None:
@@ -145,16 +144,22 @@ class Ledger:
         self._db.delete(OF_CLIENT, tenant, client_id, name, on)
         self._leave_broker(member)
         group = self.group(tenant, name)
-        assert group is not None, "a member has a group"
-        if group.members == 1:
+        if group is None:
+            return
+        left = group.members - 1
+        if not left and next(self._db.scan(MEMBERS, tenant, name), None) is not None:
+            left = 1  # the count was too low
+        if not left:
             self._resign(group)
-        self._groups[tenant, name] = replace(group, members=group.members - 1)
+        self._groups[tenant, name] = replace(group, members=left)
 
     def elect(self, group: ShareGroup, epoch: int) -> ShareGroup:
         """Give the group another leader than it has, under this epoch; the group as it is then.
 
-        There is one: the group has members, and a broker that is to go has none by now.
+        There is one: the group has members, and a broker that is to go has none by now. A group
+        that was only counted to have members goes.
         """
+        group_key = (group.tenant, group.name)
         if group.leader:
             self._resign(group)
         leads = [
@@ -165,18 +170,25 @@ class Ledger:
         if leads:
             leader = min(leads)[1]
         else:  # none of those that are looked at
-            _, member, _ = next(self._db.scan(MEMBERS, group.tenant, group.name))
+            member = next((row for _, row, _ in self._db.scan(MEMBERS, *group_key)), None)
+            if member is None:
+                self._groups[group_key] = gone = replace(group, leader="", members=0)
+                return gone
             leader = member.broker
         group = replace(group, leader=leader, leader_epoch=epoch)
-        self._groups[group.tenant, group.name] = group
+        self._groups[group_key] = group
         self._db.put(LEADS, ShareLead(leader, group.tenant, group.name))
         self._count(group.tenant, leader, leads=1)
         return group
 
     def group(self, tenant: str, name: str) -> ShareGroup | None:
         """A group as it is by now, None if it has no members."""
-        group = self._groups.get((tenant, name)) or self._db.get(GROUPS, tenant, name)
-        return group if group is not None and group.members else None
+        group = self._groups.get((tenant, name))
+        if group is not None:
+            return group if group.members else None
+        group = self._db.get(GROUPS, tenant, name)
+        # Its count may have been made wrong, but one that is there has a member.
+        return replace(group, members=1) if group is not None and not group.members else group
 
     def close(self) -> None:
         """Write what was put off."""
@@ -216,8 +228,8 @@ class Ledger:
     def _count(self, tenant: str, broker: str, members: int = 0, leads: int = 0) -> None:
         for each in (tenant, ""):
             count = self._of(each, broker)
-            count[0] += members
-            count[1] += leads
+            count[0] = max(0, count[0] + members)  # a count that is too low stops nobody
+            count[1] = max(0, count[1] + leads)
         if tenant in self._candidates:
             self._candidates[tenant].setdefault(broker)
 

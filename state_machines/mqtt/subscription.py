@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from state_machines import names
 from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
-from state_machines.mqtt.sessions import SESSIONS, held
+from state_machines.mqtt.sessions import SESSIONS, Session, held
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
@@ -61,7 +61,12 @@ def _remove(db: Tables, at: Stamp, row: Subscription) -> None:
     db.delete(SUBSCRIPTIONS, *SUBSCRIPTIONS.key_of(row))
     session = db.get(SESSIONS, row.tenant, row.client_id)
     if session is not None:
-        db.put(SESSIONS, replace(session, subscriptions=session.subscriptions - 1))
+        _fewer(db, session, 1)
+
+
+def _fewer(db: Tables, session: Session, gone: int) -> None:
+    count = max(0, session.subscriptions - gone)  # one that is too low stays what it is
+    db.put(SESSIONS, replace(session, subscriptions=count))
 
 
 def remove_all(db: Tables, tenant: str, client_id: str) -> None:
@@ -151,7 +156,7 @@ class DeleteSubscriptions:
             db.delete(SUBSCRIPTIONS, self.tenant, self.client_id, each) for each in self.filters
         )
         if gone:
-            db.put(SESSIONS, replace(session, subscriptions=session.subscriptions - gone))
+            _fewer(db, session, gone)
         return gone
 
 

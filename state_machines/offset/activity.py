@@ -98,10 +98,15 @@ def forget(db: Tables, group: Group, limit: int) -> int:
     if len(offsets) < limit:
         delete_group(db, group)
     else:
-        left = replace(group, partitions=group.partitions - len(offsets), last_commit_ms=0)
-        put_group(db, group, replace(left, state=DYING))
+        left = replace(fewer(group, len(offsets)), last_commit_ms=0, state=DYING)
+        put_group(db, group, left)
         db.put(ACTIVITY, Activity(0, group.tenant, group.group))
     return len(offsets)
+
+
+def fewer(group: Group, gone: int) -> Group:
+    """It has so many partitions fewer. A count that is too low stays what it is."""
+    return replace(group, partitions=max(0, group.partitions - gone))
 
 
 def drop(db: Tables, offset: StoredOffset) -> None:
@@ -116,7 +121,7 @@ def _remove_offset(db: Tables, at: Stamp, offset: StoredOffset) -> None:
     drop(db, offset)
     group = db.get(GROUPS, offset.tenant, offset.group)
     if group is not None:
-        put_group(db, group, replace(group, partitions=group.partitions - 1))
+        put_group(db, group, fewer(group, 1))
 
 
 @remover(GROUPS, leasable=False)

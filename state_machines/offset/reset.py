@@ -121,12 +121,8 @@ class _Setter:
     def finish(self) -> int:
         """Raise the group's generation, which nobody holds yet; the new one."""
         generation = self._db.unique()
-        group = replace(
-            self._group,
-            generation=generation,
-            member="",
-            partitions=self._group.partitions + self._new,
-        )
+        group = activity.fewer(self._group, -self._new)
+        group = replace(group, generation=generation, member="")
         activity.touch(self._db, self._group, group, self._now_ms)
         return generation
 
@@ -164,7 +160,7 @@ class DeleteOffsets(Batch):
         if item.expected is not None and item.expected != offset.offset:
             raise Conflict(f"expected: {item.expected}, the offset is {offset.offset}")
         activity.drop(db, offset)
-        put_group(db, group, replace(group, partitions=group.partitions - 1))
+        put_group(db, group, activity.fewer(group, 1))
 
 
 @command("offset.reset")

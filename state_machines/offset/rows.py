@@ -157,7 +157,7 @@ def _count(db: Tables, more: int) -> None:
         return
     db.memo.pop(FENCES.name, None)
     old = db.get(FENCES, *FENCES_KEY)
-    groups = more + (old.groups if old is not None else 0)
+    groups = max(0, more + (old.groups if old is not None else 0))
     if groups:
         db.put(FENCES, Fences(*FENCES_KEY, groups))
     else:

@@ -10,18 +10,36 @@ import pytest
 
 from state_machines import packing, row_key
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
+from state_machines.lease import LEASES
+from state_machines.lease_rows import AttachRows
 from state_machines.machine import Machine
-from state_machines.metadata.segments import SEGMENTS
+from state_machines.metadata.kv import PutKv
+from state_machines.metadata.segment import DeleteSegments
+from state_machines.metadata.segments import LOADS, SEGMENTS
+from state_machines.mqtt import connectors, share_rows
+from state_machines.mqtt.connector import ConnectorItem, CreateConnectors, StopConnectors
+from state_machines.mqtt.connector_duty import AssignConnectors, ConnectorAssignment
+from state_machines.mqtt.connector_queries import GetConnector
 from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.sessions import SESSIONS, TALLIES
+from state_machines.mqtt.share_group import (
+    GetShareGroup,
+    JoinShareGroups,
+    LeaveShareGroups,
+    RemoveShareBroker,
+    ShareJoin,
+    ShareLeave,
+)
 from state_machines.mqtt.subscription import SUBSCRIPTIONS, Subscription
 from state_machines.mqtt.will import WILLS
 from state_machines.raft.messages import Entry
 from state_machines.repair import COUNTED, MORE_MAX, REPAIRERS, RepairCount, RepairRow
 from state_machines.tables import TABLES, Table
 from storage.memory import MemoryKeyValue
-from tests.entities.engine import Engine
+from tests.entities.engine import Engine, outcome
 from tests.entities.group import Group, rows_but_books
+from tests.entities.leases import TTL_S, Leased
+from tests.entities.leases import row as leased
 from tests.machine.plausible import history
 
 KINDS = ("metadata", "mqtt", "offset")
@@ -137,6 +155,71 @@ def test_counts_that_cannot_be() -> None:
     )
     with group.refuses(NotFound, "^key: "):
         group.run(of_session)
+
+
+def miscount(group: Group, table: Table[Any], key: tuple[Any, ...], field: str, more: int) -> None:
+    """A repair by somebody who has counted wrong."""
+    wrong = RepairCount(
+        table=table.name, key=row_key.pack(key), field=field, more=more, seen=group.index
+    )
+    group.run(wrong)
+
+
+def test_a_share_group_that_is_miscounted_goes_with_its_last_member() -> None:
+    clients = ("a", "b", "c")
+    for more in (-3, -2, -1, 1):
+        group = Group("mqtt")
+        joins = tuple([ShareJoin(name="s", client_id=each, filter="f") for each in clients])
+        group.run(JoinShareGroups(broker="b1", items=joins))
+        miscount(group, share_rows.GROUPS, ("default", "s"), "members", more)
+        if more < 0:
+            miscount(group, share_rows.BROKERS, ("", "b1"), "members", more)
+        for number, each in enumerate(clients):
+            assert group.ask(GetShareGroup(name="s")) is not None
+            if more < 0 or number < 2:
+                leave = ShareLeave(name="s", client_id=each, filter="f")
+                assert group.run(LeaveShareGroups(broker="b1", items=(leave,)))[0].ok
+            else:
+                group.run(RemoveShareBroker(controller_epoch=1, broker="b1"))
+        tables = (share_rows.GROUPS, share_rows.MEMBERS, share_rows.LEADS, share_rows.BROKERS)
+        assert [group.rows(each.name) for each in tables] == [0, 0, 0, 0], more
+
+
+def test_a_connector_whose_broker_is_miscounted_stops() -> None:
+    group = Group("mqtt")
+    group.run(CreateConnectors(items=(ConnectorItem(name="k", type="file", topic_filter="a"),)))
+    made = group.ask(GetConnector(name="k"))
+    given = ConnectorAssignment(name="k", epoch=made.epoch, broker="b1")
+    group.run(AssignConnectors(controller_epoch=1, items=(given,)))
+    miscount(group, connectors.LOADS, ("b1",), "running", -1)
+    assert group.run(StopConnectors(names=("k",)))[0].ok
+    assert group.rows("mqtt.connector_load") == 0
+
+
+def test_segments_of_a_node_that_is_miscounted_go_on() -> None:
+    group = Engine("n1")
+    group.shard("s")
+    group.roll(10)
+    group.seal()
+    miscount(group, LOADS, ("n1",), "led", -2)
+    assert outcome(group.run(DeleteSegments(items=(group.name(),)))).ok
+
+
+def test_a_lease_that_is_miscounted_ends_with_its_last_row() -> None:
+    for more in (-2, -1, 1):
+        group = Leased()
+        lease = group.grant()
+        group.put(lease, "a", "b")
+        miscount(group, LEASES, (lease,), "rows", more)
+        group.run(AttachRows(lease_id=group.grant(ttl_s=100), rows=(leased("a"),)))
+        group.put(lease, "c")
+        group.later(TTL_S)
+        for _ in range(3):
+            group.expire(limit=1)
+        assert group.gone(lease)
+        assert group.there("a", "b", "c") == [True, False, False]
+        group.run(PutKv(key="b", value=b""))
+        group.run(AttachRows(lease_id=group.grant(), rows=(leased("b"),)))
 
 
 @pytest.mark.parametrize(
