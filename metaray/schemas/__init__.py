@@ -114,11 +114,11 @@ async def register_schema(
         number, mode, old = 0, compatibility, ""
         if schema is not None:
             number, mode = schema.version, schema.compatibility
-            newest = await client.call(GetSchemaVersion(tenant=tenant, name=name, version=number))
+            newest = await client.call(GetSchemaVersion(tenant=tenant, name=name))
             if newest is None:
                 continue  # deleted between the two reads
             if newest.text == text and newest.type == type:
-                return number
+                return newest.version
             old = newest.text
             if type != schema.type:
                 raise Incompatible(f"type: {type}, the schema is {schema.type}")

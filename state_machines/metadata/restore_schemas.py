@@ -1,7 +1,8 @@
 """How schemas, their versions and bindings come back from a backup.
 
 A schema counts its versions and bindings: the counts follow from the rows that are put, not from
-what the backup says. Its newest version is the one that it had.
+what the backup says. The number of its last version only rises, so what is put next has a number
+that neither the backup nor what was there before has given.
 """
 
 from __future__ import annotations
@@ -53,22 +54,33 @@ def _remove_schema(db: Tables, at: Stamp, row: Schema) -> None:
     SCHEMAS,
     check=_check_schema,
     plain=lambda row: replace(row, versions=0, bindings=0),
+    floors=("version",),
     remove=_remove_schema,
 )
 def _schema(db: Tables, at: Stamp, before: Schema | None, row: Schema) -> None:
-    versions, bindings = (before.versions, before.bindings) if before is not None else (0, 0)
-    db.put(SCHEMAS, replace(row, versions=versions, bindings=bindings))
+    there = before if before is not None else replace(row, versions=0, bindings=0)
+    version = max(there.version, row.version)
+    now = replace(row, version=version, versions=there.versions, bindings=there.bindings)
+    db.put(SCHEMAS, now)
 
 
-def _counted(db: Tables, tenant: str, name: str, versions: int = 0, bindings: int = 0) -> None:
-    """The schema has so many more. NotFound without one, QuotaExceeded beyond the limit."""
+def _counted(
+    db: Tables, tenant: str, name: str, versions: int = 0, bindings: int = 0, version: int = 0
+) -> None:
+    """The schema has so many more, and was given this version at least. NotFound without one,
+    QuotaExceeded beyond the limit."""
     schema = db.get(SCHEMAS, tenant, name)
     if schema is None:
         raise NotFound(f"name: {name!r} is not there")
     if schema.versions + versions > VERSIONS_MAX:
         raise QuotaExceeded(f"name: {name!r} has {VERSIONS_MAX} versions, the limit")
-    more = (schema.versions + versions, schema.bindings + bindings)
-    db.put(SCHEMAS, replace(schema, versions=more[0], bindings=more[1]))
+    now = replace(
+        schema,
+        version=max(schema.version, version),
+        versions=schema.versions + versions,
+        bindings=schema.bindings + bindings,
+    )
+    db.put(SCHEMAS, now)
 
 
 def _check_version(row: SchemaVersion) -> None:
@@ -87,7 +99,7 @@ def _remove_version(db: Tables, at: Stamp, row: SchemaVersion) -> None:
 @restorer(VERSIONS, check=_check_version, rank=OF_SCHEMA, remove=_remove_version)
 def _version(db: Tables, at: Stamp, before: SchemaVersion | None, row: SchemaVersion) -> None:
     if before is None:
-        _counted(db, row.tenant, row.name, versions=1)
+        _counted(db, row.tenant, row.name, versions=1, version=row.version)
     db.put(VERSIONS, row)
 
 

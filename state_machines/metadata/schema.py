@@ -36,6 +36,7 @@ from state_machines.metadata.schemas import (
     SchemaBinding,
     SchemaVersion,
     fingerprint,
+    newest,
 )
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
@@ -153,9 +154,9 @@ class PutSchemas(_OfSchemas):
             if old.versions >= VERSIONS_MAX:
                 raise QuotaExceeded(f"name: {item.name!r} has {VERSIONS_MAX} versions, the limit")
             digest = fingerprint(item.text)
-            newest = db.get(VERSIONS, self.tenant, item.name, old.version)
-            if newest is not None and newest.fingerprint == digest:
-                raise AlreadyExists(f"text: it is version {old.version}")
+            last = newest(db, old)
+            if last is not None and last.fingerprint == digest:
+                raise AlreadyExists(f"text: it is version {last.version}")
             number = old.version + 1
             db.put(
                 SCHEMAS,
@@ -215,10 +216,15 @@ class DeleteSchemaVersions(_OfSchemas):
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """NotFound for one that is not there; Conflict for the newest, and while it is bound."""
 
+        last: dict[str, SchemaVersion | None] = {}
+
         def delete(item: SchemaNumber) -> None:
             schema = _found(db, self.tenant, item.name)
             _unbound(schema)
-            if item.version == schema.version:
+            if item.name not in last:  # it stays the newest, whatever goes here
+                last[item.name] = newest(db, schema)
+            kept = last[item.name]
+            if kept is not None and item.version == kept.version:
                 raise Conflict(f"version: {item.version} is the newest, it goes with the schema")
             if not db.delete(VERSIONS, self.tenant, item.name, item.version):
                 raise NotFound(f"version: {item.name!r} has no version {item.version}")

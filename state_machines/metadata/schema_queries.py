@@ -16,6 +16,7 @@ from state_machines.metadata.schemas import (
     SchemaPage,
     SchemaVersion,
     SchemaVersionPage,
+    newest,
 )
 from state_machines.op import Stamp, query
 from state_machines.tables import Tables
@@ -66,7 +67,9 @@ class GetSchemaVersion:
         schema = db.get(SCHEMAS, self.tenant, self.name)
         if schema is None:
             return None
-        return db.get(VERSIONS, self.tenant, self.name, self.version or schema.version)
+        if not self.version:
+            return newest(db, schema)
+        return db.get(VERSIONS, self.tenant, self.name, self.version)
 
 
 @query("metadata.schema.list")

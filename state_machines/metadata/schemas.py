@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from state_machines.tables import Table
+from state_machines.tables import Table, Tables
 
 TYPES: Final = ("json", "avro", "protobuf")
 
@@ -22,7 +23,8 @@ VERSIONS_MAX: Final = 1_000  #: of one schema, deleted ones not counted
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema. `version` is its newest. Times are the group's, Unix milliseconds."""
+    """A schema. `version` is the last that was given: its newest, or after a restore one that is
+    not there. Times are the group's, Unix milliseconds."""
 
     tenant: str
     name: str
@@ -93,6 +95,15 @@ BOUND: Final = Table(
     key=("tenant", "resource", "name"),
     slot_fields=("tenant", "name"),
 )
+
+
+def newest(db: Tables, schema: Schema) -> SchemaVersion | None:
+    """The newest version that is there, None without any."""
+    found = db.get(VERSIONS, schema.tenant, schema.name, schema.version)
+    if found is not None:
+        return found
+    there = deque(db.store.scan(VERSIONS.name, (schema.tenant, schema.name)), maxlen=1)
+    return VERSIONS.decode(there[0][1])[0] if there else None
 
 
 def fingerprint(text: str) -> str:

@@ -22,7 +22,16 @@ from state_machines.metadata.config import (
 )
 from state_machines.metadata.kv import KV, GetKv, Kv, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
+from state_machines.metadata.restore import RemoveMetadata
 from state_machines.metadata.schedule import SCHEDULES, BeginRun, GetSchedule, PutSchedule
+from state_machines.metadata.schema import (
+    DeleteSchemaVersions,
+    PutSchemas,
+    SchemaNumber,
+    SchemaPut,
+)
+from state_machines.metadata.schema_queries import GetSchemaVersion
+from state_machines.metadata.schemas import SCHEMAS, VERSIONS
 from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
 from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
 from state_machines.offset.history import HISTORY, HISTORY_STEP_MS, OffsetsAt
@@ -79,6 +88,31 @@ def test_the_queues_that_a_topic_once_had_are_never_fewer() -> None:
     assert restored(group, TOPIC_CONFIGS, then)
     now = stored(group, TOPIC_CONFIGS)
     assert (now.read_queues, now.queues_high, now.topic_id) == (1, 5, own.topic_id)
+
+
+def put_version(group: Group, version: int) -> bool:
+    item = SchemaPut(name="o", type="json", text=f"text {version}", expected_version=version - 1)
+    return bool(group.run(PutSchemas(items=(item,)))[0].ok)
+
+
+def test_a_version_that_is_put_after_a_restore_has_a_number_of_its_own() -> None:
+    """Above those of the backup, and above those that were given since, which records may bear."""
+    group = Group("metadata")
+    assert put_version(group, 1)
+    schema, version = stored(group, SCHEMAS), stored(group, VERSIONS)
+    assert put_version(group, 2)
+    second = row_key.pack(("default", "o", 2))
+    assert group.run(RemoveMetadata(table=VERSIONS.name, keys=(second,)))[0].ok
+    assert not restored(group, SCHEMAS, schema)
+    assert stored(group, SCHEMAS).version == 2
+    assert group.ask(GetSchemaVersion(name="o")).version == 1
+    newest = DeleteSchemaVersions(items=(SchemaNumber("o", 1),))
+    assert group.run(newest)[0].code == "CONFLICT"
+    assert not put_version(group, 2)
+    assert put_version(group, 3)
+    assert restored(group, VERSIONS, replace(version, version=7))
+    assert not put_version(group, 4)
+    assert put_version(group, 8)
 
 
 def test_a_segment_comes_back_above_its_own_epochs_and_those_of_the_backup() -> None:

@@ -11,9 +11,10 @@ import pytest
 import metaray.schemas
 from metaray.client import Client
 from metaray.schemas import ATTEMPTS_MAX, Incompatible, register_schema
-from state_machines import op
+from state_machines import op, row_key
 from state_machines.errors import Conflict, Invalid, QuotaExceeded
 from state_machines.metadata import schema as schema_module
+from state_machines.metadata.restore import RemoveMetadata
 from state_machines.metadata.schema import (
     ConfigureSchemas,
     DeleteSchemas,
@@ -22,6 +23,7 @@ from state_machines.metadata.schema import (
     SchemaPut,
 )
 from state_machines.metadata.schema_queries import GetSchema, GetSchemaVersion
+from state_machines.metadata.schemas import VERSIONS
 from tests.entities.engine import one
 from tests.entities.group import Group
 
@@ -91,6 +93,17 @@ def test_what_does_not_fit_is_not_put(door: Door) -> None:
     with pytest.raises(Invalid, match=r"^type: 'xml'"):
         run(door.register(FIRST, name="new", type="xml"))
     assert (door.newest(), door.group.ask(GetSchema(name="order")).version) == (WIDER, 1)
+
+
+def test_it_is_checked_against_the_newest_that_a_restore_has_left(door: Door) -> None:
+    for text in (FIRST, WIDER):
+        run(door.register(text))
+    second = row_key.pack(("default", "order", 2))
+    one(door.group.run(RemoveMetadata(table=VERSIONS.name, keys=(second,))))
+    assert run(door.register(FIRST)) == 1
+    with pytest.raises(Incompatible):
+        run(door.register(OTHER))
+    assert run(door.register(WIDEST)) == 3
 
 
 def test_the_first_version_is_a_schema(door: Door) -> None:
