@@ -30,16 +30,7 @@ OK: Final = "OK"
 
 
 class Revision(int):
-    """What an item's row has now, returned by who sets it: see `next_revision`."""
-
-
-def next_revision(db: Tables, before: int) -> Revision:
-    """The revision of a row that had `before`: the entry's, or one more than the last.
-
-    Two commands of one entry may change the same row. Each change has its own revision, so that
-    nobody can replace what he has not seen.
-    """
-    return Revision(max(db.revision, before + 1))
+    """What an item's row has now, returned by who sets it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

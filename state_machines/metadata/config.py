@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from state_machines import names, settings
-from state_machines.batch import Batch, Outcome, Revision, each, next_revision
+from state_machines.batch import Batch, Outcome, Revision, each
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.limits import NAME_BYTES_MAX
+from state_machines.metadata.revisions import next_revision, remove_revised, removed_so
 from state_machines.metadata.tenant import DELETING, TENANTS
 from state_machines.op import Stamp, command, query
 from state_machines.purge import belongs
@@ -48,6 +49,7 @@ class ConfigPage:
 
 
 CONFIGS: Final = Table("metadata.config", Config, key=("scope", "key"))
+removed_so(CONFIGS)
 belongs(CONFIGS, lambda tenant: (f"{TENANT}{tenant}",))
 
 
@@ -159,9 +161,11 @@ class DeleteConfigs(Batch):
 
     @staticmethod
     def _delete(db: Tables, item: ConfigName) -> None:
-        if not _expect(db, item.scope, item.key, item.expected_revision):
+        _expect(db, item.scope, item.key, item.expected_revision)
+        row = db.get(CONFIGS, item.scope, item.key)
+        if row is None:
             raise NotFound(f"key: {item.key!r} is not set in {item.scope!r}")
-        db.delete(CONFIGS, item.scope, item.key)
+        remove_revised(db, CONFIGS, row)
 
 
 @query("metadata.config.get")

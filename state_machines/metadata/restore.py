@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from state_machines import names, quota, restoring
-from state_machines.batch import next_revision
 from state_machines.errors import Conflict, Invalid, QuotaExceeded
 from state_machines.metadata import kv, node, node_event, slot_map, topic
 from state_machines.metadata.advice import ADVICE
@@ -28,6 +27,7 @@ from state_machines.metadata.config import (
 from state_machines.metadata.duty import PAUSES, PAUSES_MAX, Pause, PauseDuty
 from state_machines.metadata.kv import KV, Kv, PutKv, put_pair
 from state_machines.metadata.node import EPOCHS, NodeEpoch
+from state_machines.metadata.revisions import REVISION_FLOOR, next_revision
 from state_machines.metadata.schedule import SCHEDULES, SCHEDULES_MAX, PutSchedule, Schedule
 from state_machines.metadata.subscription_group import (
     SUBSCRIPTION_GROUPS,
@@ -60,6 +60,7 @@ TENANT_RANK: Final = -1  #: before what belongs to it
 left_out("who lives is for the brokers to say", node.NODES)
 left_out("news of nodes, and they are old", node_event.EVENTS, node_event.COUNTER)
 left_out("made from the pairs", kv.FLOORS)
+left_out("of what is gone here", REVISION_FLOOR)
 left_out("it spoke of a load that is gone", ADVICE)
 left_out("where rows live is this cluster's own", slot_map.SLOT_MAPS)
 
@@ -240,16 +241,11 @@ def _plain_tenant(row: Tenant) -> Tenant:
     return replace(row, state=ACTIVE, revision=0, step="", purged=0)
 
 
-def _remove_tenant(db: Tables, at: Stamp, row: Tenant) -> None:
-    db.delete(TENANTS, row.name)  # `default` is there without a row
-
-
 @restorer(
     TENANTS,
     check=_check_tenant,
     rank=TENANT_RANK,
     plain=_plain_tenant,
-    remove=_remove_tenant,
     tenant=lambda row: row.name,
     into=lambda row, tenant: replace(row, name=tenant),
 )

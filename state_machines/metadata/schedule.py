@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names
-from state_machines.batch import next_revision
 from state_machines.errors import Conflict, Invalid, NotFound, QuotaExceeded
 from state_machines.fence import check_epoch, pass_fence
+from state_machines.metadata.revisions import next_revision, remove_revised, removed_so
 from state_machines.op import Stamp, command, query
 from state_machines.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from state_machines.tables import Table, Tables
@@ -82,6 +82,7 @@ class SchedulePage:
 
 
 SCHEDULES: Final = Table("metadata.schedule", Schedule, key=("name",))
+removed_so(SCHEDULES)
 
 
 _PATH: Final = f"an absolute path of at most {TEXT_BYTES_MAX} bytes is wanted"
@@ -204,7 +205,7 @@ class DeleteSchedule:
     def apply(self, db: Tables, at: Stamp) -> Schedule:
         """What it was. NotFound."""
         old = _held(db, self.name)
-        db.delete(SCHEDULES, self.name)
+        remove_revised(db, SCHEDULES, old)
         return old
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names
-from state_machines.batch import Batch, Outcome, Revision, each, next_revision
+from state_machines.batch import Batch, Outcome, Revision, each
 from state_machines.errors import AlreadyExists, Conflict, Invalid, NotFound
 from state_machines.metadata import attributes
 from state_machines.metadata.attributes import Attribute
+from state_machines.metadata.revisions import next_revision, remove_revised, removed_so
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -52,6 +53,7 @@ class SubscriptionGroupPage:
 SUBSCRIPTION_GROUPS: Final = Table(
     "metadata.subscription_group", SubscriptionGroup, key=("tenant", "group")
 )
+removed_so(SUBSCRIPTION_GROUPS)
 
 
 def _check_numbers(retry_queues: int | None, max_retries: int | None) -> None:
@@ -217,8 +219,8 @@ class DeleteSubscriptionGroups(_Groups):
         return each(db, self.items, lambda item: self._delete(db, item))
 
     def _delete(self, db: Tables, item: SubscriptionGroupName) -> None:
-        _held(db, self.tenant, item.group, item.expected_revision)
-        db.delete(SUBSCRIPTION_GROUPS, self.tenant, item.group)
+        old = _held(db, self.tenant, item.group, item.expected_revision)
+        remove_revised(db, SUBSCRIPTION_GROUPS, old)
 
 
 @query("metadata.subscription_group.get")

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names, quota
-from state_machines.batch import Batch, Outcome, Revision, each, next_revision
+from state_machines.batch import Batch, Outcome, Revision, each
 from state_machines.errors import AlreadyExists, Conflict, Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
+from state_machines.metadata.revisions import next_revision, remove_revised, removed_so
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -73,6 +74,7 @@ class TenantPage:
 
 
 TENANTS: Final = Table("metadata.tenant", Tenant, key=("name",))
+removed_so(TENANTS)
 
 _DEFAULT: Final = Tenant(names.DEFAULT_TENANT, "", ACTIVE, TenantQuotas(), 0, 0, 0)
 """What `default` is before anybody has said anything of it, or of any tenant."""
@@ -321,7 +323,9 @@ class RemoveTenant:
         old = _marked(db, self.name, self.revision)
         if old is not None and old.step != PURGING:
             raise Conflict(f"name: the deletion of tenant {self.name!r} is at {old.step!r}")
-        return db.delete(TENANTS, self.name)
+        if old is not None:
+            remove_revised(db, TENANTS, old)
+        return old is not None
 
 
 def _marked(db: Tables, name: str, revision: int) -> Tenant | None:

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names, quota
-from state_machines.batch import Batch, Outcome, Revision, each, next_revision
+from state_machines.batch import Batch, Outcome, Revision, each
 from state_machines.errors import AlreadyExists, Conflict, Invalid, NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.metadata import attributes
 from state_machines.metadata.attributes import Attribute
+from state_machines.metadata.revisions import next_revision, remove_revised
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
@@ -76,7 +77,7 @@ TOPIC_CONFIGS: Final = Table("metadata.topic", TopicConfig, key=("tenant", "name
 
 @remover(TOPIC_CONFIGS)
 def _remove(db: Tables, at: Stamp, topic: TopicConfig) -> None:
-    db.delete(TOPIC_CONFIGS, topic.tenant, topic.name)
+    remove_revised(db, TOPIC_CONFIGS, topic)
     quota.take_away(db, topic.tenant, quota.TOPICS, 1)
 
 

@@ -180,6 +180,7 @@ def test_a_plausible_history_mostly_succeeds(kind: str) -> None:
     assert {name for name in TABLES if name.startswith(kind)} - used <= {
         "metadata.slots",
         "metadata.kv_floor",
+        "metadata.revision_floor",
     }
 
 
