@@ -166,6 +166,9 @@ class PutSchedule:
             raise QuotaExceeded(f"name: there are {SCHEDULES_MAX} schedules, the limit")
         # What is due stays due; another pace counts from the last run that there was.
         begun_ms = max(old.begun_ms, old.last_begun_ms) if old is not None else 0
+        next_ms = begun_ms + self.every_ms if begun_ms else at.now_ms
+        if old is not None and old.next_ms <= at.now_ms:
+            next_ms = old.next_ms
         made = Schedule(
             name=self.name,
             job=self.job,
@@ -176,7 +179,7 @@ class PutSchedule:
             history=self.history,
             timeout_ms=self.timeout_ms,
             enabled=self.enabled,
-            next_ms=begun_ms + self.every_ms if begun_ms else at.now_ms,
+            next_ms=next_ms,
             run=old.run if old is not None else "",
             begun_ms=old.begun_ms if old is not None else 0,
             last_run=old.last_run if old is not None else "",

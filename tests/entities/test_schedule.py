@@ -132,6 +132,15 @@ def test_a_change_keeps_what_runs_and_what_was(group: Group) -> None:
     assert (again.last_run, again.next_ms) == ("r1", NOW_MS + HOUR_MS)
 
 
+def test_a_change_keeps_a_run_that_is_due(group: Group) -> None:
+    group.run(put())
+    begin(group)
+    group.run(end())
+    group.later(60)
+    asked = group.run(RunSchedule(name="h"))
+    assert group.run(put(options=("top=5",))).next_ms == asked.next_ms == group.now_ms
+
+
 def test_a_revision_that_has_passed_is_refused(group: Group) -> None:
     made = group.run(put(expected_revision=0))
     with group.refuses(Conflict, "expected_revision: 0"):
