@@ -63,6 +63,11 @@ def topic_name(value: str, field: str = "topic") -> None:
         raise Invalid(f"{field}: a topic name has no wildcard")
 
 
+def shared(topic_filter: str) -> bool:
+    """Whether a filter is that of a shared subscription (MQTT 5, 4.8.2)."""
+    return topic_filter.startswith(SHARED + "/")
+
+
 def topic_filter(value: str, field: str = "filter") -> None:
     """An MQTT topic filter: `+` fills a level, `#` is the last level (MQTT 5, 4.7.1).
 

@@ -13,9 +13,9 @@ from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, each
-from state_machines.errors import Invalid, NotFound
+from state_machines.errors import NotFound
 from state_machines.mqtt import matching, tallies
-from state_machines.mqtt.subscription import RETAIN_HANDLING_MAX, TopicFilter
+from state_machines.mqtt.subscription import TopicFilter, check_options
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
@@ -85,7 +85,8 @@ def subscriptions(
             found[topic_filter] = TopicFilter(
                 filter=topic_filter,
                 qos=rule.qos,
-                no_local=rule.no_local,
+                # A shared one has none, though a rule of an earlier version may say so.
+                no_local=rule.no_local and not names.shared(topic_filter),
                 retain_as_published=rule.retain_as_published,
                 retain_handling=rule.retain_handling,
             )
@@ -106,9 +107,7 @@ class PutAutoSubscribe(Batch):
         for item in self.items:
             names.name(item.name, "name")
             names.topic_filter(item.filter)
-            names.qos(item.qos)
-            if not 0 <= item.retain_handling <= RETAIN_HANDLING_MAX:
-                raise Invalid(f"retain_handling: {item.retain_handling}, the range is 0 to 2")
+            check_options(item.filter, item.qos, item.no_local, item.retain_handling)
 
     def slot_key_of(self, item: AutoSubscribeItem) -> tuple[str, ...]:
         """A tenant's rules stay together."""

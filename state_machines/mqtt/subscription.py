@@ -55,6 +55,15 @@ SUBSCRIPTIONS: Final = Table(
 )
 
 
+def check_options(topic_filter: str, qos: int, no_local: bool, retain_handling: int) -> None:
+    """Raise Invalid unless a subscription to this filter may have these (MQTT 5, 3.8.3.1)."""
+    names.qos(qos)
+    if not 0 <= retain_handling <= RETAIN_HANDLING_MAX:
+        raise Invalid(f"retain_handling: {retain_handling}, the range is 0 to 2")
+    if no_local and names.shared(topic_filter):
+        raise Invalid("no_local: a shared subscription has none (MQTT-3.8.3-4)")
+
+
 @remover(SUBSCRIPTIONS)
 def _remove(db: Tables, at: Stamp, row: Subscription) -> None:
     """The session has one fewer."""
@@ -92,9 +101,7 @@ class PutSubscriptions:
         names.items(self.filters, "filters")
         for each in self.filters:
             names.topic_filter(each.filter)
-            names.qos(each.qos)
-            if not 0 <= each.retain_handling <= RETAIN_HANDLING_MAX:
-                raise Invalid(f"retain_handling: {each.retain_handling}, the range is 0 to 2")
+            check_options(each.filter, each.qos, each.no_local, each.retain_handling)
 
     def slot_key(self) -> tuple[str, ...]:
         """Where the session is."""

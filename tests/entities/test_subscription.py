@@ -76,7 +76,7 @@ def test_a_filter_with_its_options(group: Fleet) -> None:
             epoch=group.epochs["c1"],
             filters=(
                 TopicFilter(
-                    filter="$share/g/a/+",
+                    filter="a/+",
                     qos=2,
                     no_local=True,
                     retain_as_published=True,
@@ -86,9 +86,7 @@ def test_a_filter_with_its_options(group: Fleet) -> None:
         )
     )
     page = group.ask(ListSubscriptions(client_id="c1"))
-    assert page.subscriptions == (
-        Subscription("default", "c1", "$share/g/a/+", 2, True, True, 2, NOW_MS),
-    )
+    assert page.subscriptions == (Subscription("default", "c1", "a/+", 2, True, True, 2, NOW_MS),)
 
 
 def test_subscribing_again_replaces_the_options(group: Fleet) -> None:
@@ -211,6 +209,7 @@ def asks(**options: Any) -> PutSubscriptions:
         (asks(filter="a", qos=-1), "qos"),
         (asks(filter="a", retain_handling=3), "retain_handling"),
         (asks(filter="a", retain_handling=-1), "retain_handling"),
+        (asks(filter="$share/g/a", no_local=True), "no_local"),
         (DeleteSubscriptions(client_id="c1", epoch=1, filters=()), "filters"),
         (DeleteSubscriptions(client_id="c1", epoch=1, filters=("a", "#/a")), "filter"),
         (DeleteSubscriptions(client_id="", epoch=1, filters=("a",)), "client_id"),

@@ -100,6 +100,13 @@ def test_what_a_client_is_subscribed_to(group: Group) -> None:
         assert [each.filter for each in found] == ["to/c1", "all"]
 
 
+def test_a_shared_subscription_is_never_without_its_own_messages() -> None:
+    """MQTT-3.8.3-4; a rule of an earlier version may ask for it all the same."""
+    rule = AutoSubscribeRule("default", "a", "$share/g/a", 1, True, False, 0, NOW_MS)
+    (found,) = auto_subscribe.subscriptions((rule,), "c1", "")
+    assert found == TopicFilter(filter="$share/g/a", qos=1)
+
+
 def test_limits_of_auto_subscribe(group: Group) -> None:
     group.beyond(PutAutoSubscribe(items=()), "items")
     group.beyond(PutAutoSubscribe(tenant="", items=(auto("a"),)), "tenant")
@@ -108,6 +115,8 @@ def test_limits_of_auto_subscribe(group: Group) -> None:
     group.beyond(PutAutoSubscribe(items=(auto("a", qos=3),)), "qos")
     item = AutoSubscribeItem(name="a", filter="a", retain_handling=3)
     group.beyond(PutAutoSubscribe(items=(item,)), "retain_handling")
+    item = AutoSubscribeItem(name="a", filter="$share/g/a", no_local=True)
+    group.beyond(PutAutoSubscribe(items=(item,)), "no_local")
     group.beyond(DeleteAutoSubscribe(names=()), "names")
     group.beyond(DeleteAutoSubscribe(names=("",)), "names")
     group.beyond(ListAutoSubscribe(tenant=""), "tenant")
