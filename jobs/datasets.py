@@ -27,6 +27,7 @@ import ray
 from pyspark.sql import DataFrame
 
 from actors import columns
+from jobs import jvm
 from jobs.schemas import project, spark_type
 from jobs.session import Session
 
@@ -59,7 +60,9 @@ def frame(session: Session, schema: pa.Schema, pages: Iterable[Page], dataset: s
         return _through_objects(session, schema, blocks(schema, pages, dataset))
     path = session.directory / f"{dataset}-{uuid4().hex}.parquet"
     write_parquet(path, schema, pages, dataset)
-    return session.spark.read.schema(ddl(schema)).parquet(path.as_uri())
+    # The name of the scratch space may look like a pattern, and is none.
+    reader = session.spark.read.schema(ddl(schema)).option("__globPaths__", "false")
+    return reader.parquet(jvm.uri(path))
 
 
 def write_parquet(path: Path, schema: pa.Schema, pages: Iterable[Page], dataset: str) -> int:

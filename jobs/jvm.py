@@ -54,6 +54,12 @@ def applied(values: dict[str, str]) -> Iterator[None]:
         _put(before)
 
 
+def uri(path: Path) -> str:
+    """A file as Spark is told of it. Hadoop decodes no %xx, so `Path.as_uri` names another one
+    wherever a path has a space, a `=` or a letter beyond ASCII."""
+    return f"file://{path.absolute()}"
+
+
 def options(directory: Path, more: str) -> dict[str, str]:
     """Spark's configuration of its JVMs: modules, the log, which stays quiet, and `more`."""
     log4j = directory / "log4j2.properties"

@@ -27,16 +27,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from jobs import page, plot
-from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
+from jobs import jvm, page, plot
+from jobs.errors import MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Context, Job
 from jobs.results import Results
 from jobs.schemas import given, project, require, with_nulls
-from jobs.session import Session, last_line
+from jobs.session import Session, running
 from jobs.view import View
 
 CHUNK_ROWS: Final = 10_000
@@ -93,19 +91,18 @@ def run(
     directory cannot be written, and JobFailed when Spark broke.
     """
     try:
-        results = _planned(job, _inputs(job, frames), context)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            _clear(directory)
-            rows = {
-                name: _write(session, results[name], job, name, directory, progress)
-                for name in job.outputs
-            }
-            return _finish(session, job, context, directory, rows, progress)
-        finally:
-            session.spark.catalog.clearCache()  # what the job kept between its outputs
-    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        raise JobFailed(f"{job.name}: Spark failed: {session.lost or last_line(error)}") from error
+        with running(session, job.name):
+            results = _planned(job, _inputs(job, frames), context)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                _clear(directory)
+                rows = {
+                    name: _write(session, results[name], job, name, directory, progress)
+                    for name in job.outputs
+                }
+                return _finish(session, job, context, directory, rows, progress)
+            finally:
+                session.spark.catalog.clearCache()  # what the job kept between its outputs
     except OSError as error:
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
 
@@ -176,7 +173,7 @@ def _batches(
         return
     # Spark and this process share a disk, and a file is faster than a row at a time.
     scratch = session.directory / f"out-{uuid4().hex}"
-    ordered.write.parquet(scratch.as_uri())
+    ordered.write.parquet(jvm.uri(scratch))
     gathered: list[pa.RecordBatch] = []
     rows_gathered = 0
     for path in sorted(scratch.glob("part-*.parquet")):

@@ -37,12 +37,15 @@ from typing import Any, Literal, TypeVar
 
 import psutil
 import ray
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from jobs import jvm
 from jobs.errors import (
+    JobFailed,
     NoJava,
     NotConnected,
     NotEnoughResources,
@@ -201,7 +204,7 @@ def _configs(settings: SparkSettings, directory: Path) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         SHUFFLE_PARTITIONS: str(settings.shuffle_partitions or TASKS_MIN),
-        "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": jvm.uri(directory / "warehouse"),
         "spark.sql.execution.arrow.pyspark.enabled": "false",  # no job needs pandas
     }
 
@@ -431,6 +434,15 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+@contextlib.contextmanager
+def running(session: Session, job: str) -> Iterator[None]:
+    """JobFailed for whatever Spark, or the way to it, raises in here."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
+        raise JobFailed(f"{job}: Spark failed: {session.lost or last_line(error)}") from error
 
 
 def last_line(error: BaseException) -> str:

@@ -10,6 +10,7 @@ where its executors may be on other nodes, which do not see this machine's files
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +22,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs import cut as cuts
-from jobs import operation_files
+from jobs import jvm, operation_files
 from jobs.datasets import RAFT_GROUP, ddl, empty, frame
 from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
 from jobs.schemas import project
-from jobs.session import Session
+from jobs.session import Session, running
 from state_machines.errors import Invalid
+
+PATTERN = re.compile(r"[\\*?{}\[\]]")
+"""What makes Spark take a path for a pattern. An escaped one breaks where there is a colon too."""
 
 MOMENT = "at_ms"  #: the column of the history that says when
 
@@ -93,11 +97,16 @@ def read(session: Session, job: Job, given: Sources, checked: set[Path] | None =
 
     `checked` are the directories of cuts that need not be checked again, and gets those that were.
     Raises BadCut and BadHistory for a directory that is no cut or no history, SchemaMismatch for
-    rows of another shape and MissingInput for what is not there at all.
+    rows of another shape, MissingInput for what is not there at all and JobFailed when Spark broke.
     """
+    with running(session, job.name):
+        return _read(session, job, given, checked if checked is not None else set())
+
+
+def _read(session: Session, job: Job, given: Sources, checked: set[Path]) -> Inputs:
     check(job, given, live=False)
     manifests = {
-        of: _manifest(directory, checked if checked is not None else set())
+        of: _manifest(directory, checked)
         for of, directory in (("cut", given.cut), ("before", given.before))
         if directory is not None and any(each.of == of for each in job.inputs.values())
     }
@@ -142,9 +151,9 @@ def read_files(
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
         project(_filled(empty(found), schema), schema, dataset)
         certain &= all(each.nullable or not found.field(each.name).nullable for each in schema)
+        certain &= not PATTERN.search(str(path.absolute()))
     if session.engine == "local" and certain and paths:
-        uris = [path.absolute().as_uri() for path in paths]
-        return session.spark.read.schema(ddl(schema)).parquet(*uris)
+        return session.spark.read.schema(ddl(schema)).parquet(*map(jvm.uri, paths))
     return frame(session, schema, _pages(paths, schema, dataset), dataset)
 
 

@@ -161,6 +161,18 @@ def test_what_an_earlier_run_left_goes_first(session: Session, tmp_path: Path) -
 
 
 @pytest.mark.spark
+def test_scratch_space_may_have_any_name_and_nothing_is_written_beside_it(
+    session: Session, tmp_path: Path
+) -> None:
+    odd = replace(session, directory=tmp_path / "a größe 50% [x]*")
+    odd.directory.mkdir()
+    probe = job(NUMBERS, lambda inputs, _: {"found": inputs["numbers"]})
+    report.run(odd, probe, numbers(odd, 2, 1), Context(now_ms=0), tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / "found.parquet")["n"].to_pylist() == [1, 2]
+    assert {path.name for path in tmp_path.iterdir()} == {odd.directory.name, "out"}
+
+
+@pytest.mark.spark
 def test_an_output_of_another_shape_is_refused(session: Session, tmp_path: Path) -> None:
     given = numbers(session, 1)
     forgetful = job(NUMBERS, lambda inputs, _: {})

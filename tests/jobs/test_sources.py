@@ -16,11 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from actors import columns
-from jobs import operation_files, sources
+from jobs import jvm, operation_files, sources
 from jobs.advice import LEADERS
 from jobs.catalogue import JOBS
 from jobs.cut import CutFile, Manifest
-from jobs.errors import BadCut, BadHistory, MissingInput, OutputFailed, SchemaMismatch
+from jobs.errors import BadCut, BadHistory, JobFailed, MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Input, Job, Output
 from jobs.operations import OPERATIONS
 from jobs.session import Session, SparkSettings
@@ -139,6 +139,30 @@ def test_a_cut_is_read_as_it_is_and_its_moment_is_the_jobs(
     both = Sources(cut=tmp_path, before=tmp_path)
     again = sources.read(session, job(rows=OF_CUT, old=BEFORE), both, checked)
     assert set(again.frames) == {"rows", "old"}
+
+
+@pytest.mark.spark
+def test_a_path_is_a_name_whatever_letters_it_has(session: Session, tmp_path: Path) -> None:
+    for name in ("dt=1 T10:00 größe a#b 50%25 @+", "T10:00 br[1]{x}*? back\\slash"):
+        write_cut(tmp_path / name)
+        found = sources.read(session, job(rows=OF_CUT), Sources(cut=tmp_path / name))
+        assert found.frames["rows"].count() == len(sessions())
+
+
+@pytest.mark.spark
+def test_a_file_that_is_gone_when_spark_looks_is_told(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "marks.parquet"
+    pq.write_table(pa.Table.from_pylist([], schema=MARKS), path)
+
+    def gone(found: Path) -> str:
+        found.unlink()
+        return str(found)
+
+    monkeypatch.setattr(jvm, "uri", gone)
+    with pytest.raises(JobFailed, match=r"probe: Spark failed: .*PATH_NOT_FOUND"):
+        sources.read(session, job(marks=OF_FILE), Sources(files={"marks": path}))
 
 
 @pytest.mark.spark
