@@ -15,10 +15,12 @@ what the controller or a person may act upon.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 
 from jobs import hotspots_view
 from jobs.advice import (
@@ -187,7 +189,11 @@ def storms(
 
 def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFrame]:
     """The job."""
-    options, now_ms = context.options, context.now_ms
+    # What the exporter has not brought yet is not known: it is no load of nothing.
+    ((last_ms,),) = inputs["operations"].agg(fn.max("at_ms")).collect()
+    now_ms = min(context.now_ms, last_ms if last_ms is not None else context.now_ms)
+    context = replace(context, now_ms=now_ms)
+    options = context.options
     window_ms: int = options["window_ms"]
     cut = Cut(
         **{name: inputs[name] for name in ("tenants", "sessions", "nodes", "slots", "leaders")}
@@ -316,7 +322,7 @@ JOB: Final = Job(
         ),
         "advice_ms": Option(
             default=3_600_000,
-            about="Advice expires so long after the moment of the report.",
+            about="Advice expires so long after the last moment that is known.",
             low=1_000,
             high=30 * 86_400_000,
         ),

@@ -68,6 +68,7 @@ def view(results: Results, context: Context) -> View:
         headline=_headline(found, stormed, hot),
         numbers=(
             Number("operations", _operations(results)),
+            Number("windows end", next_[0]["start_ms"] if next_ else None, "moment"),
             Number("hot spots", found, alarming=found > 0),
             Number("storms", stormed, alarming=stormed > 0),
             Number("advice", advised),

@@ -5,7 +5,8 @@ operations each Raft group committed for each tenant, topic, consumer group, cli
 process that sends commands); `series` has every window of every Raft group and broker, also those
 in which nothing happened; `forecast` goes on from there.
 
-Only whole windows count: the one that `now_ms` lies in is left out. An operation is what `items`
+Only whole windows count: the one that `now_ms` lies in is left out. It is a moment up to which the
+history is known: the exporter may be behind the service. An operation is what `items`
 counts, so a batch of a thousand commits is a thousand; `commands` are rows of the history.
 
 A forecast is the straight line through the last windows (least squares), or their mean where that

@@ -99,6 +99,9 @@ def history(end_ms: int) -> pa.RecordBatch:
         }
         for n in range(10)
     ]
+    # By which the minute is over.
+    rows.append({"group": "mqtt-0", "op": "mqtt.pulse", "tenant": "", "subject": ""})
+    rows[-1] |= {"items": 1, "at_ms": end_ms}
     return pa.RecordBatch.from_pylist(
         [{**plain, **row, "index": place + 1} for place, row in enumerate(rows)], schema=OPERATIONS
     )

@@ -156,7 +156,7 @@ def test_a_hot_tenant_is_found_with_its_share_and_a_limit_is_advised(
     (cap,) = found["advice"]
     assert (cap["kind"], cap["target"], cap["limit"]) == ("quota", "acme", "offset_commits_per_s")
     assert cap["number"] == 9, "five times the median of 100 a minute, rounded up"
-    assert (cap["start_ms"], cap["expires_ms"]) == (END - MINUTE, NOW + 3_600_000)
+    assert (cap["start_ms"], cap["expires_ms"]) == (END - MINUTE, END + 7 + 3_600_000)
     assert cap["reason"] == (
         "tenant acme made 8100 of 9000 offset commits of offset-0 in 60 s (90.0 %), "
         "81.0 times the median of 10 tenants"
@@ -275,6 +275,16 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
     assert of_window["offset-1", -1] is None
     assert len(every) == 6 * 5, "each of three groups and two brokers in each window"
     of_windows.unpersist()
+
+
+@pytest.mark.spark
+def test_what_is_not_exported_yet_is_no_load_of_nothing(rows: Rows) -> None:
+    inputs = {name: rows(schema, []) for name, schema in INPUTS.items()}
+    inputs["operations"] = rows(OPERATIONS, [did(window, 60) for window in (-4, -3, -2)])
+    made = JOB.run(inputs, context())["forecast"].where("`of` = 'group' and ahead = 1")
+    (next_,) = made.collect()
+    inputs["operations"].sparkSession.catalog.clearCache()
+    assert (next_["last_per_s"], next_["start_ms"]) == (1.0, END - 2 * MINUTE), "-2 is not whole"
 
 
 @pytest.mark.spark
