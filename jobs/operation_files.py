@@ -76,12 +76,18 @@ def path_of(directory: Path, group: str, first: int, last: int, *, gap: bool = F
 
 
 def groups(directory: Path) -> list[str]:
-    """The groups that the history has something of, sorted. Raises BadHistory."""
+    """The groups that the history has something of, sorted. Raises BadHistory, also for a directory
+    that neither an exporter nor anybody else has begun one in."""
     try:
         found = [each.name for each in directory.iterdir() if each.is_dir()]
     except OSError as error:
         raise BadHistory(f"{directory}: no operation history: {error.strerror}") from None
-    return sorted(name for name in found if not name.startswith((".", "_")))
+    names = sorted(name for name in found if not name.startswith((".", "_")))
+    if not (directory / IDENTITY).exists() and not any(
+        everything(directory, each) for each in names
+    ):
+        raise BadHistory(f"{directory}: no operation history: neither {IDENTITY} nor a file of one")
+    return names
 
 
 def everything(directory: Path, group: str) -> list[Range]:

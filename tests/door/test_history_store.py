@@ -117,7 +117,7 @@ def test_killed_at_any_step_each_command_is_there_once(
             doom = Doom(patch, steps)
             with contextlib.suppress(Killed):
                 work(directory)
-        if directory.is_dir() and files.groups(directory):
+        if (directory / files.IDENTITY).exists():
             found = keys(directory)
             assert found == wanted(len(found) // 2), f"killed before step {steps}"
         store = Store.open(directory, "test")

@@ -75,6 +75,9 @@ def test_a_merged_file_counts_instead_of_its_parts(tmp_path: Path) -> None:
 def test_what_is_no_history_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadHistory, match="no operation history"):
         list(operations.pages_of(tmp_path / "nothing"))
+    (tmp_path / "else").mkdir()
+    with pytest.raises(BadHistory, match=r"neither history\.json nor a file of one"):
+        list(operations.pages_of(tmp_path))
     operations.write(tmp_path, ROWS)
     with pytest.raises(BadHistory, match="overlaps"):
         operations.write(tmp_path, [{"group": "offset-0", "index": 5}, {**ROWS[0], "index": 9}])
