@@ -10,6 +10,8 @@ Only tables are compared in which a key stands in one group alone (`jobs.stored`
 has of its own, clocks, tallies and indexes, follows from the other rows. Where a row is in two
 groups while its slot moves, the later revision counts.
 
+A table that one of the cuts has no files of was not exported there, and is not compared.
+
 Two steps keep large tables small. The first joins keys and revisions alone, all tables in one
 sort-merge join, which spills to disk and has no hash table to outgrow memory; the second fetches
 the values of the few keys that it found. Values (without revisions) and keys are JSON text: binary
@@ -70,6 +72,7 @@ TABLES_COMPARED = pa.schema(
         not_null("rows_before", pa.int64()),
         not_null("rows_after", pa.int64()),
         *_COUNTS,
+        not_null("only", pa.string()),  # before, after: in that cut alone, and not compared
     ]
 )
 """One row per table that has rows in one of the cuts."""
@@ -186,7 +189,7 @@ def tenants(changes: DataFrame) -> DataFrame:
 def tables(
     changes: DataFrame, before: Mapping[str, DataFrame], after: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """What `found` gives, and the tables it was given, to TABLES_COMPARED."""
+    """What `found` gives, and the tables of both cuts, to TABLES_COMPARED."""
     zero, one = fn.lit(0).cast("bigint"), fn.lit(1).cast("bigint")
 
     def rows(of: Mapping[str, DataFrame], first: Column, second: Column) -> DataFrame:
@@ -210,7 +213,12 @@ def tables(
             *_counts(),
         )
     )
-    return require(counted, TABLES_COMPARED, "tables")
+    only = (
+        fn.when(fn.col("table").isin(sorted(before.keys() - after.keys())), "before")
+        .when(fn.col("table").isin(sorted(after.keys() - before.keys())), "after")
+        .otherwise("")
+    )
+    return require(counted.withColumn("only", only), TABLES_COMPARED, "tables")
 
 
 def _counts() -> list[Column]:
@@ -234,7 +242,12 @@ def diff(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFra
             {name: rows for name, rows in each.items() if TABLES[name].of_tenant}
             for each in (before, after)
         )
-    changes = found(before, after, thorough=bool(context.options["thorough"])).persist()
+    # What one of the cuts does not have was not exported: nothing is known to be gone, or new.
+    both = before.keys() & after.keys()
+    was, now = (
+        {name: rows for name, rows in each.items() if name in both} for each in (before, after)
+    )
+    changes = found(was, now, thorough=bool(context.options["thorough"])).persist()
     return {
         "rows": changes.where(fn.col("what") != REWRITTEN),
         "tenants": tenants(changes),
@@ -252,11 +265,13 @@ JOB: Final = Job(
     about="Rows added, removed and changed between two cuts of one cluster.",
     inputs={
         **{
-            name: Input(schema=each.schema, table=name, required=False)
+            name: Input(schema=each.schema, table=name, required=False, told=True)
             for name, each in TABLES.items()
         },
         **{
-            name + BEFORE: Input(schema=each.schema, of="before", table=name, required=False)
+            name + BEFORE: Input(
+                schema=each.schema, of="before", table=name, required=False, told=True
+            )
             for name, each in TABLES.items()
         },
     },

@@ -22,11 +22,13 @@ def view(results: Results, context: Context) -> View:
     """Tables by changes, tenants by changes, and rows of each kind of change."""
     tables = results.table("tables").to_pylist()
     tables.sort(key=lambda row: (-_changes(row), row["table"]))
+    apart = [row for row in tables if row["only"]]
+    tables = [row for row in tables if not row["only"]]
     changed = [row for row in tables if _changes(row)]
     totals = {name: sum(row[name] for row in tables) for name in (*PARTS, "rewritten")}
     tenants = _tenants(results)
     return View(
-        headline=_headline(totals, changed),
+        headline=_headline(totals, changed, len(apart)),
         numbers=(
             *(Number(f"rows {name}", totals[name]) for name in (*PARTS, "rewritten")),
             Number("rows before", sum(row["rows_before"] for row in tables)),
@@ -45,6 +47,7 @@ def view(results: Results, context: Context) -> View:
                 of=len(tables),
                 nothing="both cuts are empty",
             ),
+            *_apart(apart),
             Listing(
                 title="Tenants by changes",
                 columns=(Column("tenant", "tenant"), *_COUNTS),
@@ -89,11 +92,21 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(totals: Mapping[str, int], changed: Sequence[Any]) -> str:
+def _headline(totals: Mapping[str, int], changed: Sequence[Any], apart: int) -> str:
+    rest = f"; {apart} tables are in one cut alone" if apart else ""
     if not changed:
-        return "nothing changed"
+        return f"nothing changed{rest}"
     said = ", ".join(f"{totals[part]:,} {part}" for part in PARTS)
-    return f"{said} in {len(changed)} tables"
+    return f"{said} in {len(changed)} tables{rest}"
+
+
+def _apart(rows: Sequence[Mapping[str, Any]]) -> list[Listing]:
+    columns = (
+        *(Column("table", "table"), Column("only", "only in the cut")),
+        *(Column("rows_before", "before", "count"), Column("rows_after", "after", "count")),
+    )
+    found = Listing(title="Not compared", columns=columns, rows=rows[:LISTING_ROWS], of=len(rows))
+    return [found] if rows else []
 
 
 def _changes(row: Mapping[str, Any]) -> int:

@@ -42,6 +42,8 @@ class Input:
     """Of a cut: the table, such as `offset.offset`."""
     required: bool = True
     """Otherwise the job gets no rows where there is no such dataset."""
+    told: bool = False
+    """Where there is no such dataset the job does not get this input, instead of no rows."""
     about: str = ""
 
 

@@ -112,6 +112,8 @@ def _inputs(job: Job, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     for name, wanted in job.inputs.items():
         if wanted.required and name not in frames:
             raise MissingInput(f"{job.name} needs {name}, and got none", name)
+        if wanted.told and name not in frames:
+            continue
         some = {name: with_nulls(frames[name], wanted.schema)} if name in frames else {}
         found[name] = given(some, name, wanted.schema)
     return found

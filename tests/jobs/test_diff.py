@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs import report
 from jobs.diff import JOB, TABLES
 from jobs.errors import SchemaMismatch
 from jobs.schemas import spark_type
+from jobs.session import Session
 from state_machines.errors import Invalid, NotFound
 from tests.jobs.conftest import Rows
 
@@ -109,8 +112,8 @@ def test_rows_tenants_and_tables(rows: Rows) -> None:
     assert json.loads(removed["before"])["offset"] == 1
     counts = ("added", "removed", "changed", "rewritten")
     assert {row["table"]: tuple(row.values())[1:] for row in found["tables"]} == {
-        "offset.offset": (7, 6, 1, 1, 1, 1),
-        "metadata.node": (1, 1, 0, 0, 1, 0),
+        "offset.offset": (7, 6, 1, 1, 1, 1, ""),
+        "metadata.node": (1, 1, 0, 0, 1, 0, ""),
     }
     assert {
         (row["tenant"], row["table"]): tuple(row[c] for c in counts) for row in found["tenants"]
@@ -133,6 +136,24 @@ def test_thoroughly_of_one_tenant_and_one_table(rows: Rows) -> None:
 
 def test_no_cuts_no_changes(rows: Rows) -> None:
     assert run(rows, {}, {"offset.offset": []}) == {"rows": [], "tenants": [], "tables": []}
+
+
+def test_a_table_of_one_cut_alone_is_told_and_not_compared(
+    session: Session, rows: Rows, tmp_path: Path
+) -> None:
+    """It was not exported: whether its rows are new or gone nobody knows."""
+    both, one = AFTER["offset.offset"], AFTER["metadata.node"]
+    for end, only in ((".before", "before"), ("", "after")):
+        given = {
+            "offset.offset": rows(TABLES["offset.offset"].schema, both[:3]),
+            "offset.offset.before": rows(TABLES["offset.offset"].schema, both),
+            f"metadata.node{end}": rows(TABLES["metadata.node"].schema, one),
+        }
+        made = report.run(session, JOB, given, JOB.context(0, {}, {}), tmp_path / only)
+        said = "0 added, 0 changed, 3 removed in 1 tables; 1 tables are in one cut alone"
+        assert made.view.headline == said
+        (apart,) = [each for each in made.view.listings if each.title == "Not compared"]
+        assert [(row["table"], row["only"]) for row in apart.rows] == [("metadata.node", only)]
 
 
 def test_what_cannot_be_compared_is_refused(rows: Rows) -> None:
