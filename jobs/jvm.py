@@ -14,7 +14,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
 
 from actors import java, ray_env
 from jobs.errors import NoJava
@@ -82,7 +84,8 @@ def end(timeout_s: float) -> None:
     SparkContext._gateway = SparkContext._jvm = None
     process = gateway.proc
     try:
-        gateway.shutdown()
+        with contextlib.suppress(Py4JError, OSError):  # it may have died
+            gateway.shutdown()
     finally:
         process.stdin.close()  # the JVM ends when its standard input does
         try:
@@ -90,6 +93,17 @@ def end(timeout_s: float) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _forget()
+
+
+def _forget() -> None:
+    """What pyspark still has of a JVM that died, and would take for one that runs."""
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None
+        context.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
 
 
 def _put(values: dict[str, str] | dict[str, str | None]) -> None:

@@ -102,7 +102,7 @@ def run(
                 }
                 return _finish(session, job, context, directory, rows, progress)
             finally:
-                session.spark.catalog.clearCache()  # what the job kept between its outputs
+                session.forget()
     except OSError as error:
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
 

@@ -152,6 +152,11 @@ class Session:
             tasks = max(TASKS_MIN, -(-rows // TASK_ROWS))
             self.spark.conf.set(SHUFFLE_PARTITIONS, str(tasks))
 
+    def forget(self) -> None:
+        """Let go of what a job has kept between its outputs."""
+        with contextlib.suppress(Py4JError, OSError):  # the JVM may be gone, and that with it
+            self.spark.catalog.clearCache()
+
 
 @contextlib.contextmanager
 def spark(
@@ -231,7 +236,8 @@ def _local(settings: SparkSettings, app: str, configs: dict[str, str]) -> Iterat
     try:
         yield session
     finally:
-        session.stop()
+        with contextlib.suppress(Py4JError, OSError):  # the JVM may have died: `jvm.end` is enough
+            session.stop()
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def add_cut(
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
         raise JobFailed(f"{JOB.name}: Spark failed: {last_line(error)}") from error
     finally:
-        session.spark.catalog.clearCache()
+        session.forget()
     return Archived(rows, in_force, seen_ms)
 
 

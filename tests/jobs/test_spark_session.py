@@ -13,8 +13,9 @@ import psutil
 import pytest
 from pyspark import SparkContext
 
-from jobs import report
+from jobs import lag, report
 from jobs.errors import (
+    JobFailed,
     NotConnected,
     NotEnoughResources,
     SparkBusy,
@@ -24,7 +25,7 @@ from jobs.errors import (
 from jobs.session import Session, SparkSettings, _actors, _until, spark
 from state_machines.errors import Invalid
 from tests.jobs.conftest import SMALL, SharedSpark
-from tests.jobs.samples import reports
+from tests.jobs.samples import context, frames, reports
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +70,22 @@ def test_leaving_ends_the_jvm_and_leaves_no_trace(shared_spark: SharedSpark) -> 
         "SPARK_HOME",
         "JDK_JAVA_OPTIONS",
     }
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("no_spark")
+def test_a_jvm_that_dies_is_told_and_the_next_one_starts(tmp_path: Path) -> None:
+    def kill(_: str) -> None:
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+    with pytest.raises(JobFailed, match="lag: Spark failed"), spark(None, SMALL) as session:
+        report.run(session, lag.JOB, frames(session), context(lag.JOB), tmp_path, kill)
+    assert not session.directory.exists()
+    with spark(None, SMALL) as again:
+        assert again.spark.range(3).count() == 3
 
 
 NO_JAVA = """
