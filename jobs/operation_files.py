@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from jobs.errors import BadHistory
 from jobs.operations import OPERATIONS
+from jobs.pages import pages
 
 IDENTITY: Final = "history.json"
 FORMAT: Final = 1
@@ -230,6 +231,6 @@ def batches(found: Iterable[Range], columns: Sequence[str] | None = None) -> Any
             continue
         try:
             with pq.ParquetFile(each.path) as file:
-                yield from file.iter_batches(columns=columns)
+                yield from pages(file, columns)
         except (OSError, pa.ArrowException) as error:
             raise BadHistory(f"{each.path}: {error}") from None

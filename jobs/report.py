@@ -26,12 +26,14 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from jobs import jvm, page, plot
-from jobs.errors import MissingInput, OutputFailed, SchemaMismatch
+from jobs.errors import JobFailed, MissingInput, OutputFailed, SchemaMismatch
 from jobs.job import Context, Job
+from jobs.pages import pages
 from jobs.results import Results
 from jobs.schemas import given, project, require, with_nulls
 from jobs.session import Session, running
@@ -39,6 +41,12 @@ from jobs.view import View
 
 CHUNK_ROWS: Final = 10_000
 """Result rows that the driver holds at once while it writes them."""
+
+CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Text and binary values that it holds at once, and one row's more."""
+
+READ_ROWS: Final = 1_000
+"""Result rows that it takes at once."""
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_FORMAT: Final = 2
@@ -103,6 +111,8 @@ def run(
                 return _finish(session, job, context, directory, rows, progress)
             finally:
                 session.forget()
+    except pa.ArrowException as error:
+        raise JobFailed(f"{job.name}: its rows cannot be held: {error}") from error
     except OSError as error:
         raise OutputFailed(f"the report cannot be written to {directory}: {error}") from error
 
@@ -166,29 +176,45 @@ def _write(
 def _batches(
     session: Session, ordered: DataFrame, schema: pa.Schema, dataset: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows in their order, CHUNK_ROWS at a time whichever way they come."""
+    """The rows in their order, CHUNK_ROWS or CHUNK_BYTES at a time whichever way they come."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for part in _pages(session, ordered, schema, dataset):
+        start = 0
+        for at, of_row in enumerate(_sizes(part), 1):
+            rows += 1
+            size += of_row
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield pa.concat_batches([*gathered, part.slice(start, at - start)])
+                gathered, start, rows, size = [], at, 0, 0
+        gathered.append(part.slice(start))
+    if rows:
+        yield pa.concat_batches(gathered)
+
+
+def _sizes(batch: pa.RecordBatch) -> Iterator[int]:
+    """The bytes of each row's texts: the same in whatever way Arrow came by them."""
+    texts = [each for each in batch.columns if each.type in (pa.string(), pa.binary())]
+    lengths = [pc.fill_null(pc.binary_length(each), 0).to_pylist() for each in texts]
+    return map(sum, zip(*lengths, strict=True)) if texts else iter([0] * batch.num_rows)
+
+
+def _pages(
+    session: Session, ordered: DataFrame, schema: pa.Schema, dataset: str
+) -> Iterator[pa.RecordBatch]:
     if session.engine == "raydp":  # executors may be elsewhere: the rows come through the driver
         rows = ordered.toLocalIterator()
         nested = any(pa.types.is_nested(field.type) for field in schema)
-        while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        while chunk := list(itertools.islice(rows, READ_ROWS)):
             yield _batch(chunk, schema, dataset, nested=nested)
         return
     # Spark and this process share a disk, and a file is faster than a row at a time.
     scratch = session.directory / f"out-{uuid4().hex}"
     ordered.write.parquet(jvm.uri(scratch))
-    gathered: list[pa.RecordBatch] = []
-    rows_gathered = 0
     for path in sorted(scratch.glob("part-*.parquet")):
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(CHUNK_ROWS):
-                gathered.append(batch)
-                rows_gathered += batch.num_rows
-                while rows_gathered >= CHUNK_ROWS:
-                    whole = pa.concat_batches(gathered)
-                    yield _cast(whole.slice(0, CHUNK_ROWS), schema, dataset)
-                    gathered, rows_gathered = [whole.slice(CHUNK_ROWS)], rows_gathered - CHUNK_ROWS
-    if rows_gathered:
-        yield _cast(pa.concat_batches(gathered), schema, dataset)
+            for batch in pages(file, rows=READ_ROWS):
+                yield _cast(batch, schema, dataset)
     shutil.rmtree(scratch)
 
 

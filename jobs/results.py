@@ -1,7 +1,8 @@
 """A job's results as they lie on disk, for whoever picks what is shown of them.
 
 A result may have as many rows as the dataset it was made of, so nothing here loads one whole
-unless asked to: the largest rows and the sums are taken batch by batch.
+unless asked to: sums are taken batch by batch, and of the largest rows it is seen which they are
+before the whole of them is read, which may be wide.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobs.pages import rows_at
+
+PLACE = "metaray.place"  #: the column that says which row of the file it is
 BATCH_ROWS = 65_536  #: rows in memory while results are looked through
 
 Row = dict[str, Any]
@@ -52,15 +56,18 @@ class Results:
     ) -> list[Row]:
         """The rows with the largest values, ties by the columns of `ties` in their order, rows
         without a value last. `where` keeps the rows whose columns have these values."""
+        names = list(dict.fromkeys((column, *ties, *(where or {}))))
         keys = [(column, "descending"), *((name, "ascending") for name in ties)]
         found: pa.Table | None = None
+        start = 0
         with pq.ParquetFile(self.files[output]) as file:
-            for batch in file.iter_batches(BATCH_ROWS):
-                some = pa.Table.from_batches([batch])
+            for batch in file.iter_batches(BATCH_ROWS, columns=names):
+                places = pa.array(range(start, start + batch.num_rows), pa.int64())
+                start += batch.num_rows
+                some = pa.Table.from_batches([batch]).append_column(PLACE, places)
                 for name, value in (where or {}).items():
                     some = some.filter(pc.equal(some[name], value))
                 if found is not None:
                     some = pa.concat_tables([found, some])
                 found = some.take(pc.sort_indices(some, sort_keys=keys)[:limit])
-        rows: list[Row] = found.to_pylist() if found is not None else []
-        return rows
+            return rows_at(file, found[PLACE].to_pylist()) if found is not None else []

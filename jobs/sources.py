@@ -26,6 +26,7 @@ from jobs import jvm, operation_files
 from jobs.datasets import RAFT_GROUP, ddl, empty, frame
 from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
+from jobs.pages import pages
 from jobs.schemas import project
 from jobs.session import Session, running
 from state_machines.errors import Invalid
@@ -181,7 +182,7 @@ def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[p
         try:
             with pq.ParquetFile(path) as file:
                 there = [name for name in schema.names if name in file.schema_arrow.names]
-                for page in file.iter_batches(columns=there):
+                for page in pages(file, there):
                     yield _filled(page, schema)
         except (OSError, pa.ArrowException) as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error

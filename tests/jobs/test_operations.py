@@ -72,6 +72,15 @@ def test_a_merged_file_counts_instead_of_its_parts(tmp_path: Path) -> None:
         assert keys(tmp_path) == apart
 
 
+def test_a_page_is_of_one_row_group_however_wide_its_rows(tmp_path: Path) -> None:
+    wide = [{"group": "g", "index": n, "body": b"x" * 1_100_000} for n in range(1, 4)]
+    operations.write(tmp_path / "narrow", wide[:1])
+    (one,) = operations.pages_of(tmp_path / "narrow")
+    operation_files.add_rows(tmp_path, "g", 1, 3, [one, one, one])
+    pages = [page.num_rows for page in operations.pages_of(tmp_path, groups=["g"])]
+    assert pages == [1, 1, 1]
+
+
 def test_what_is_no_history_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadHistory, match="no operation history"):
         list(operations.pages_of(tmp_path / "nothing"))

@@ -226,6 +226,39 @@ def test_pieces_of_any_size_make_the_same_rows(
     assert pq.read_metadata(tmp_path / "a" / "found.parquet").num_row_groups == -(-8 // chunk)
 
 
+@pytest.mark.spark
+def test_wide_rows_are_written_fewer_at_a_time(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "CHUNK_BYTES", 250)
+    monkeypatch.setattr(report, "READ_ROWS", 2)
+    wide = pa.schema([NUMBERS.field("n"), pa.field("word", pa.string())])
+    words = fn.when(fn.col("n") != 7, fn.repeat(fn.lit("x"), 100))
+    probe = job(wide, lambda inputs, _: {"found": inputs["numbers"].withColumn("word", words)})
+    for engine in ("local", "raydp"):
+        one = replace(session, engine=engine)
+        report.run(one, probe, numbers(session, *range(8)), Context(now_ms=0), tmp_path / engine)
+        told = pq.read_metadata(tmp_path / engine / "found.parquet")
+        groups = [told.row_group(n).num_rows for n in range(told.num_row_groups)]
+        assert groups == [3, 3, 2]
+
+
+def test_the_largest_rows_are_found_before_what_is_wide_in_them_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    with pq.ParquetWriter(path, pa.schema([("n", pa.int64()), ("wide", pa.string())])) as writer:
+        for n in (3, 9, 5):
+            writer.write_table(pa.table({"n": [n], "wide": [f"row {n}"]}))
+    wide = pq.read_metadata(path).row_group(0).column(1)
+    start = wide.dictionary_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + wide.total_compressed_size] = bytes(wide.total_compressed_size)
+    path.write_bytes(data)  # who reads it finds it broken
+    assert Results({"r": path}).top("r", "n", 2) == [
+        {"n": 9, "wide": "row 9"},
+        {"n": 5, "wide": "row 5"},
+    ]
+
+
 def test_results_are_read_batch_by_batch(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"n": [5, None, 7]}), path)
