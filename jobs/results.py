@@ -30,9 +30,13 @@ class Results:
 
     files: Mapping[str, Path]
 
-    def rows(self, output: str) -> int:
-        """How many there are."""
-        return int(pq.read_metadata(self.files[output]).num_rows)
+    def rows(self, output: str, where: Mapping[str, Any] | None = None) -> int:
+        """How many there are, of those whose columns have the values of `where`."""
+        if not where:
+            return int(pq.read_metadata(self.files[output]).num_rows)
+        with pq.ParquetFile(self.files[output]) as file:
+            found = file.iter_batches(BATCH_ROWS, columns=[*where])
+            return sum(_kept(pa.Table.from_batches([each]), where).num_rows for each in found)
 
     def table(self, output: str) -> pa.Table:
         """The whole of it: for outputs that are small whatever went into the job."""
@@ -65,9 +69,14 @@ class Results:
                 places = pa.array(range(start, start + batch.num_rows), pa.int64())
                 start += batch.num_rows
                 some = pa.Table.from_batches([batch]).append_column(PLACE, places)
-                for name, value in (where or {}).items():
-                    some = some.filter(pc.equal(some[name], value))
+                some = _kept(some, where or {})
                 if found is not None:
                     some = pa.concat_tables([found, some])
                 found = some.take(pc.sort_indices(some, sort_keys=keys)[:limit])
             return rows_at(file, found[PLACE].to_pylist()) if found is not None else []
+
+
+def _kept(rows: pa.Table, where: Mapping[str, Any]) -> pa.Table:
+    for name, value in where.items():
+        rows = rows.filter(pc.equal(rows[name], value))
+    return rows

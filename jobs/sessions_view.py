@@ -31,14 +31,14 @@ def view(results: Results, context: Context) -> View:
     """States, brokers, what comes next, and who flaps."""
     every = results.top("statistics", "total", 1, where={"dimension": "all"})[0]
     (skew,) = results.table("skew").to_pylist()
+    flaps, of_tenant = {"flaps": True}, {"dimension": "tenant"}
     flapping = results.top(
-        "clients", "opens_most", LISTING_ROWS, "tenant", "client_id", where={"flaps": True}
+        "clients", "opens_most", LISTING_ROWS, "tenant", "client_id", where=flaps
     )
+    flapping_all = results.rows("clients", flaps)
     taken = results.top("clients", "takeovers", LISTING_ROWS, "tenant", "client_id")
     brokers = results.top("brokers", "total", LISTING_ROWS, "broker")
-    tenants = results.top(
-        "statistics", "total", LISTING_ROWS, "value", where={"dimension": "tenant"}
-    )
+    tenants = results.top("statistics", "total", LISTING_ROWS, "value", where=of_tenant)
     churn = results.top("churn", "minute_ms", MINUTES_MAX)[::-1]
     even = 1 / skew["brokers"] if skew["brokers"] else None
     share = skew["share_largest"]
@@ -52,7 +52,7 @@ def view(results: Results, context: Context) -> View:
             Number("share of the largest broker", share, "share", alarming=uneven),
             Number("coefficient of variation over brokers", skew["coefficient"], "share"),
             Number("takeovers", _sum(churn, "takeovers")),
-            Number("clients that flap", len(flapping), alarming=bool(flapping)),
+            Number("clients that flap", flapping_all, alarming=bool(flapping)),
         ),
         listings=(
             Listing(
@@ -65,13 +65,13 @@ def view(results: Results, context: Context) -> View:
                 title="Tenants by sessions",
                 columns=(Column("value", "tenant"), *_STATES),
                 rows=tenants,
-                of=max(results.rows("statistics"), len(tenants)),
+                of=results.rows("statistics", of_tenant),
             ),
             Listing(
                 title="Clients that flap",
                 columns=_CLIENT_COLUMNS,
                 rows=flapping,
-                of=len(flapping),
+                of=flapping_all,
             ),
             Listing(
                 title="Clients by takeovers",

@@ -131,6 +131,17 @@ def test_sessions(tmp_path: Path) -> None:
     assert view.plots[-1].at_ms == [0, 60_000]  # type: ignore[union-attr]
 
 
+def test_what_is_shown_of_sessions_is_some_of_all(tmp_path: Path) -> None:
+    tenants = [{"dimension": "tenant", "value": f"t{n:02}", "total": n} for n in range(23)]
+    clients = [{"client_id": f"c{n}", "opens_most": n, "flaps": n >= 5} for n in range(30)]
+    rows: Rows = {"statistics": [everyone(total=9), *tenants], "skew": [{}], "clients": clients}
+    view = shown(sessions.JOB, tmp_path, rows)
+    assert numbers(view)["clients that flap"] == 25
+    listed = {each.title: (len(each.rows), each.of) for each in view.listings}
+    assert listed["Clients that flap"] == (20, 25)
+    assert listed["Tenants by sessions"] == (20, 23)
+
+
 def test_no_sessions(tmp_path: Path) -> None:
     view = shown(sessions.JOB, tmp_path, {"statistics": [everyone()], "skew": [{}]})
     assert view.headline == "there are no sessions"
