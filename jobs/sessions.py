@@ -102,7 +102,7 @@ BROKERS = pa.schema(
 
 SKEW = pa.schema(
     [
-        not_null("brokers", pa.int64()),
+        not_null("brokers", pa.int64()),  # with an active session
         not_null("active", pa.int64()),
         pa.field("largest", pa.string()),  # the broker with the most active sessions
         pa.field("share_largest", pa.float64()),  # 1 / brokers when they are even
@@ -200,13 +200,14 @@ def brokers(statistics: DataFrame) -> DataFrame:
 
 
 def skew(brokers: DataFrame) -> DataFrame:
-    """BROKERS to SKEW."""
+    """BROKERS to SKEW, over those with an active session: the name of one that is gone stays in the
+    sessions that it had last."""
     one = fn.col("active").cast("decimal(19,0)")
     count, total, squares = fn.count(fn.lit(1)), fn.sum("active"), fn.sum(one * one)
     # The deviation over the mean, of whole numbers: exact in whatever order Spark adds.
     apart = (squares * count - total.cast("decimal(19,0)") * total).cast("double")
     largest = fn.max(fn.struct("active", "broker"))
-    result = brokers.agg(
+    result = brokers.where("active > 0").agg(
         count.alias("brokers"),
         fn.coalesce(total, fn.lit(0).cast("bigint")).alias("active"),
         fn.when(total > 0, largest["broker"]).alias("largest"),
