@@ -124,9 +124,12 @@ from moved where number > 0
 
 BROKERS: Final = """
 with here as (
-    select broker, 1L as one from {sessions} where connected and broker != ''
-    union all select node_id, 0L from {nodes} where online
-), counted as (select broker, sum(one) as sessions from here group by broker
+    select broker, 1L as one, 0L as online from {sessions} where connected and broker != ''
+    union all select node_id, 0L, 1L from {nodes} where online
+), every as (
+    select broker, sum(one) as sessions, max(online) as online, max(max(online)) over () as known
+    from here group by broker
+), counted as (select broker, sessions from every where online = known  -- a dead one takes none
 ), whole as (select avg(sessions) as mean, min(struct(sessions, broker)) as emptiest from counted
 ), full as (
     select c.*, mean, emptiest, floor(sessions - mean) as number, coalesce(f.per_s, 0D) as per_s

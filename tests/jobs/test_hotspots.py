@@ -475,6 +475,12 @@ def test_every_kind_of_advice(rows: Rows) -> None:
         {"tenant": "t", "client_id": f"c{n}", "broker": "b1", "connected": n < 40}
         for n in range(50)
     ]
+    some = {"b2": 2, "b9": 1}  # b9 is dead, and its client has not come back yet
+    sessions += [
+        {"tenant": "t", "client_id": f"{broker}-{n}", "broker": broker, "connected": True}
+        for broker, many in some.items()
+        for n in range(many)
+    ]
     found = advised(
         rows,
         [
@@ -532,8 +538,8 @@ def test_every_kind_of_advice(rows: Rows) -> None:
     )
     assert json.loads(slots["predicted"]) == {"source_per_s": 60.0, "destination_per_s": 60.0}
     (broker,) = of_kind.pop("broker")
-    assert (broker["target"], broker["destination"], broker["number"]) == ("b1", "b2", 20)
-    assert json.loads(broker["predicted"]) == {"sessions": 20, "per_s": 40.0}
+    assert (broker["target"], broker["destination"], broker["number"]) == ("b1", "b2", 19)
+    assert json.loads(broker["predicted"]) == {"sessions": 21, "per_s": 42.0}
     assert [each["target"] for each in of_kind.pop("storm")] == ["t/busy"]
     (client,) = of_kind.pop("client")
     assert len(client["target"].encode()) <= 256
