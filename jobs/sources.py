@@ -31,8 +31,9 @@ from jobs.schemas import project
 from jobs.session import Session, running
 from state_machines.errors import Invalid
 
-PATTERN = re.compile(r"[\\*?{}\[\]]")
-"""What makes Spark take a path for a pattern. An escaped one breaks where there is a colon too."""
+NOT_A_NAME = re.compile(r"[\\*?{}\[\]]|/[._][^/]*$|\._COPYING_$")
+"""A path that Spark takes for a pattern (an escaped one breaks where there is a colon too), or for
+that of a hidden file, which it passes over."""
 
 MOMENT = "at_ms"  #: the column of the history that says when
 
@@ -152,7 +153,7 @@ def read_files(
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
         project(_filled(empty(found), schema), schema, dataset)
         certain &= all(each.nullable or not found.field(each.name).nullable for each in schema)
-        certain &= not PATTERN.search(str(path.absolute()))
+        certain &= not NOT_A_NAME.search(str(path.absolute()))
     if session.engine == "local" and certain and paths:
         return session.spark.read.schema(ddl(schema)).parquet(*map(jvm.uri, paths))
     return frame(session, schema, _pages(paths, schema, dataset), dataset)

@@ -150,6 +150,14 @@ def test_a_path_is_a_name_whatever_letters_it_has(session: Session, tmp_path: Pa
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("name", ["_marks.parquet", ".marks.parquet", "marks._COPYING_"])
+def test_a_hidden_file_has_its_rows(session: Session, tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.Table.from_pylist([{"n": 1}], schema=MARKS), tmp_path / name)
+    found = sources.read(session, job(marks=OF_FILE), Sources(files={"marks": tmp_path / name}))
+    assert found.frames["marks"].count() == 1
+
+
+@pytest.mark.spark
 def test_a_file_that_is_gone_when_spark_looks_is_told(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
