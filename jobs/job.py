@@ -107,5 +107,16 @@ class Job:
                 raise Invalid(f"{name}: {value!r}, expected {wanted}")
             if isinstance(value, int) and not option.low <= value <= option.high:
                 raise Invalid(f"{name}: {value}, the limits are {option.low} to {option.high}")
+            if isinstance(value, str) and not _encodes(value):
+                raise Invalid(f"{name}: {value!r}, expected text in UTF-8")
             values[name] = value
         return Context(now_ms=now_ms, cut=dict(cut), options=values)
+
+
+def _encodes(text: str) -> bool:
+    """Whether it is text: a byte of a command line that is not UTF-8 is a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -84,7 +84,11 @@ def check_files(jobs: Sequence[Job], given: Sources) -> None:
         if name not in asked:
             known = ", ".join(asked) or "none"
             raise Invalid(f"input: no job here reads a file {name!r}; they read {known}")
-        if not path.is_file():
+        try:
+            there = path.is_file()
+        except OSError as error:  # too long, or in a directory that is closed to us
+            raise Invalid(f"input: {name}: {path}: {error.strerror}") from None
+        if not there:
             raise Invalid(f"input: {name}: {path} is no file")
     for directory in (given.cut, given.before):
         if directory is not None:

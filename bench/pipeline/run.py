@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ from bench.run import machine, versions
 from jobs import report, sources
 from jobs.catalogue import JOBS
 from jobs.diff import BEFORE
+from jobs.operation_files import sync_file
 from jobs.session import SHUFFLE_PARTITIONS, SparkSettings, spark
 from state_machines.errors import Invalid
 
@@ -82,6 +84,7 @@ def run(
             result["jobs"][_key(name, rows)] = _measure(name, made, progress)
             part = path.with_suffix(".part")
             part.write_text(json.dumps(result, indent=2) + "\n")
+            sync_file(part)
             part.replace(path)
         if not keep:
             shutil.rmtree(made.directory)
@@ -95,8 +98,11 @@ def _key(name: str, rows: int) -> str:
 def _resumed(path: Path, *, fresh: bool) -> dict[str, Any]:
     packages = versions() | {name: version(name) for name in ("pyspark", "pyarrow")}
     if not fresh and path.exists():
-        said: dict[str, Any] = json.loads(path.read_text())
-        if said.get("versions") == packages:  # figures of other software are none of this run
+        said: Any = None
+        with contextlib.suppress(ValueError):  # torn: nothing of it counts
+            said = json.loads(path.read_text())
+        # Figures of other software are none of this run.
+        if isinstance(said, dict) and said.get("versions") == packages:
             return said
     return {"machine": machine(), "versions": packages, "jobs": {}}
 

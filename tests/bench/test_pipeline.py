@@ -204,3 +204,7 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert len(measured) == 3
     once(fresh=True)
     assert len(measured) == 5
+    path = tmp_path / "jobs.json"
+    path.write_text(path.read_text()[:-20])
+    once()
+    assert len(measured) == 7, "nothing of a torn file counts"

@@ -118,6 +118,8 @@ def test_files_are_asked_for_and_there(tmp_path: Path) -> None:
         sources.check_files([wanting], Sources(files={"other": tmp_path}))
     with pytest.raises(Invalid, match=r"input: marks: .* is no file"):
         sources.check_files([wanting], Sources(files={"marks": tmp_path}))
+    with pytest.raises(Invalid, match=r"input: marks: .*File name too long"):
+        sources.check_files([wanting], Sources(files={"marks": tmp_path / ("x" * 300)}))
     for given in (Sources(cut=tmp_path), Sources(before=tmp_path)):
         with pytest.raises(BadCut, match=r"no manifest\.json; it is no cut"):
             sources.check_files([wanting], given)
@@ -249,6 +251,8 @@ def test_options_are_the_jobs_and_within_their_limits() -> None:
     ):
         with pytest.raises(Invalid, match=words):
             parse(lag, [lag], given)
+    with pytest.raises(Invalid, match=r"tenant: '\\udcff', expected text in UTF-8"):
+        parse(JOBS["diff"], [JOBS["diff"]], {"tenant": "\udcff"})
 
 
 def test_options_of_spark_are_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
