@@ -71,7 +71,7 @@ class HistoryActor:
             await exporter.close()
 
     async def _work(self) -> None:
-        source = Source(LinkedCalls(), LinkedGroups())
+        source = Source(LinkedCalls(), LinkedGroups(), self._path)
         while self._store is None:
             try:
                 self._store = Store.open(self._path, await source.cluster())

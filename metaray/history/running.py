@@ -53,7 +53,7 @@ async def _export(
     progress: Callable[[Lines], None],
 ) -> Lines:
     carrier, named = LinkedCalls(), LinkedGroups()
-    source = Source(carrier, named)
+    source = Source(carrier, named, directory)
     store = Store.open(directory, await source.cluster())
     async with Exporter(source, store, settings, bodies=bodies) as exporter:
         work = asyncio.ensure_future(exporter.catch_up() if once else exporter.run())
@@ -81,7 +81,7 @@ def told(directory: Path, *, ask: bool, own: bool) -> dict[str, Any]:
         raise NotFound(f"history: the exporter does not answer: {said}")
     groups = operation_files.groups(directory)
     on_disk = extents(directory, groups)
-    commits = asyncio.run(_commits(groups)) if ask else {}
+    commits = asyncio.run(_commits(directory, groups)) if ask else {}
     return {
         "path": str(directory),
         "error": "",
@@ -91,8 +91,8 @@ def told(directory: Path, *, ask: bool, own: bool) -> dict[str, Any]:
     }
 
 
-async def _commits(groups: list[str]) -> dict[str, int]:
-    source = Source(LinkedCalls(), LinkedGroups())
+async def _commits(directory: Path, groups: list[str]) -> dict[str, int]:
+    source = Source(LinkedCalls(), LinkedGroups(), directory)
     await source.groups()
     return {group: await source.commits(group) for group in groups}
 

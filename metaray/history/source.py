@@ -9,15 +9,19 @@ installed a snapshot) is left for one that still has the entry; only when nobody
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import os
+import socket
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from state_machines.errors import MetarayError, NoQuorum
 
-EXPORTER: Final = "history"  #: the name under which replicas keep their logs back
+EXPORTER: Final = "history"  #: begins the names under which replicas keep their logs back
 PAGE_BYTES: Final = 1 << 20
 WAIT_MS: Final = 5_000  #: a page is waited for so long
 CALL_SECONDS: Final = 20.0  #: our own deadline for a page, the wait included
@@ -63,13 +67,20 @@ class Page:
     entries: Sequence[bytes]
 
 
-class Source:
-    """The groups of one cluster. Used on one event loop."""
+def exporter_name(directory: Path) -> str:
+    """The name of who exports to a directory: two that export elsewhere are two to the replicas, or
+    the one that is ahead would let go of what the other has not got yet."""
+    place = b"\0".join((socket.gethostname().encode(), os.fsencode(directory.resolve())))
+    return f"{EXPORTER}-{hashlib.blake2b(place, digest_size=8).hexdigest()}"
 
-    def __init__(self, calls: Calls, named: Named, exporter: str = EXPORTER) -> None:
+
+class Source:
+    """The groups of one cluster, for the history in `directory`. Used on one event loop."""
+
+    def __init__(self, calls: Calls, named: Named, directory: Path) -> None:
         self._calls = calls
         self._named = named
-        self._exporter = exporter
+        self._exporter = exporter_name(directory)
         self._seat: dict[str, str] = {}
         self._prefer_at: dict[str, float] = {}
         self._tell_at: dict[str, float] = {}

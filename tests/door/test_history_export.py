@@ -19,7 +19,7 @@ from jobs import operation_files, operations
 from jobs.errors import BadHistory
 from metaray.history import source as sources
 from metaray.history.exporter import Exporter
-from metaray.history.source import Source
+from metaray.history.source import Source, exporter_name
 from metaray.history.store import Store, extent
 from state_machines.errors import Conflict, NoQuorum
 from state_machines.metadata.kv import PutKv
@@ -30,7 +30,7 @@ SETTINGS = replace(QUICK, rotate_ms=100, rotate_bytes=64 << 10)
 
 
 def exporter(group: Group, directory: Path, settings: RaftSettings = SETTINGS) -> Exporter:
-    source = Source(FromSeat(group.wires, "exporter"), group.wires)
+    source = Source(FromSeat(group.wires, "exporter"), group.wires, directory)
     return Exporter(source, Store.open(directory, "test"), settings)
 
 
@@ -140,8 +140,33 @@ async def test_every_replica_keeps_what_is_only_gathered(tmp_path: Path) -> None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await one.close()
-        assert held == [{sources.EXPORTER: 0}] * 3
+        assert held == [{exporter_name(tmp_path / "out"): 0}] * 3
         assert puts(tmp_path / "out") == ["k0000", "k0001", "k0002"]
+
+
+@in_loop
+async def test_who_exports_elsewhere_lets_nothing_go_that_another_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TELL_SECONDS", 0.0)
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    async with running(Group(tmp_path / "raft")) as (group, caller):
+        async with exporter(group, slow) as one, exporter(group, quick) as other:
+            await put(caller, 0, 5)
+            await one.catch_up()
+            for first in (5, 100):  # what is asked with says how far it was before
+                await put(caller, first, first + 95)
+                await other.catch_up()
+            for number in (195, 196):
+                await put(caller, number, number + 1)
+                await eventually(partial(flushed, group, number + 1))
+            await one.catch_up()
+        assert extent(slow, "metadata-0").gaps == ()
+        assert len(puts(slow)) == 197
+
+
+def flushed(group: Group, least: int) -> bool:
+    return all(each.status()["flushed"] >= least for each in group.wires.living.values())
 
 
 def gathered(one: Exporter, least: int) -> bool:
