@@ -180,7 +180,11 @@ class Line:
     async def step(self) -> None:
         """Gather one page, and add a file when it is time."""
         if self._is_due():
-            await self.flush()
+            try:
+                await self.flush()
+            except Exception:  # while it asks for no page it lives all the same
+                await self._source.hold(self.group, self._exported)
+                raise
         page = await self._source.page(
             self.group, self.reached + 1, self._exported, self._patience_ms()
         )

@@ -120,6 +120,10 @@ class Source:
         await self._tell_others(group, seat, exported)
         return page
 
+    async def hold(self, group: str, exported: int) -> None:
+        """Have all replicas keep what follows `exported`: for who cannot take another page now."""
+        await self._tell_others(group, "", exported)
+
     def _be_sure_it_is_gone(self, group: str, first: int) -> None:
         silent = self._silent.get(group, ())
         since = self._missed_at.setdefault(group, time.monotonic())

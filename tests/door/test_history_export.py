@@ -263,6 +263,29 @@ async def test_a_disk_that_is_full_loses_nothing(
         check_once(tmp_path / "out")
 
 
+@in_loop
+async def test_who_has_a_full_disk_is_still_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TELL_SECONDS", 0.0)
+    name = exporter_name(tmp_path / "out")
+    async with running(Group(tmp_path / "raft")) as (group, caller):
+        await put(caller, 0, 5)
+        async with exporter(group, tmp_path / "out") as one:
+            with monkeypatch.context() as full:
+                full.setattr(operation_files, "sync_file", _full)
+                with pytest.raises(OSError, match="No space"):
+                    await one.catch_up()
+                again = group.followers()[0].spec.seat
+                await group.crash(again)
+                await group.sit(again)  # it knows no exporter any more
+                assert group.wires.living[again].status()["held_for"] == {}
+                await put(caller, 5, 6)
+                with pytest.raises(OSError, match="No space"):
+                    await one.catch_up()
+                assert group.wires.living[again].status()["held_for"] == {name: 0}
+
+
 def _full(path: Path) -> None:
     raise OSError(28, "No space left on device")
 
