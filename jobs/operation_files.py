@@ -181,9 +181,13 @@ def _add(made: Range, write: Callable[[Path], None]) -> Range:
         folder.mkdir(parents=True, exist_ok=True)
         sync_directory(folder.parent)
     part = folder / f".{made.path.name}{PART}"
-    write(part)
-    sync_file(part)
-    os.replace(part, made.path)
+    try:
+        write(part)
+        sync_file(part)
+        os.replace(part, made.path)
+    except BaseException:  # a full disk keeps nothing of it: the next try has another name
+        part.unlink(missing_ok=True)
+        raise
     sync_directory(folder)
     return made
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +38,10 @@ from storage import filesystem
 LOCK: Final = "LOCK"
 MERGE_FILES: Final = 16  #: small files in a row are merged once there are so many
 MERGED_BYTES: Final = 64 << 20  #: and a file of half of this is not small any more
+RESERVE_BYTES: Final = 64 << 20  #: that a merge leaves free for what is exported next
 GRACE_SECONDS: Final = 600.0  #: what was merged stays so long for those who read it
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +172,14 @@ class Store:
                 break
             some.append(each)
             size += bytes_
-        if len(some) >= MERGE_FILES:
-            some.reverse()
-            first, last = some[0].first, some[-1].last
-            files.add_rows(self.directory, group, first, last, files.batches(some))
+        if len(some) < MERGE_FILES:
+            return
+        if (free := shutil.disk_usage(self.directory).free) < size + RESERVE_BYTES:
+            log.warning("%s: %d files are not merged: %d bytes are free", group, len(some), free)
+            return
+        some.reverse()
+        first, last = some[0].first, some[-1].last
+        files.add_rows(self.directory, group, first, last, files.batches(some))
 
     def _sweep(self, found: list[Range]) -> None:
         """Delete those that were merged a while ago."""

@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -220,6 +222,29 @@ def test_small_files_become_one_and_readers_have_time(tmp_path: Path) -> None:
     append(store, 20, step=1)
     assert keys(tmp_path) == wanted(20)
     store.close()
+
+
+def test_a_full_disk_is_not_filled_by_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path, "test")
+    append(store, stores.MERGE_FILES, step=1)
+    with monkeypatch.context() as full:
+        full.setattr(files, "sync_file", _full)
+        with contextlib.suppress(OSError):
+            store.tidy(0)
+        assert not list(tmp_path.rglob(f"*{files.PART}"))
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=stores.RESERVE_BYTES))
+        store.tidy(0)
+        assert len(files.listed(tmp_path)) == stores.MERGE_FILES, "it has to be put somewhere"
+    store.tidy(0)
+    assert len(files.listed(tmp_path)) == 1
+    store.close()
+
+
+def _full(path: Path) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_files_are_not_merged_over_a_gap(tmp_path: Path) -> None:

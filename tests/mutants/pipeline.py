@@ -114,8 +114,8 @@ HISTORY: Final = (
         "a-file-has-its-name-before-it-is-on-the-disk",
         "law 3",
         "jobs.operation_files",
-        "    sync_file(part)\n    os.replace(part, made.path)\n",
-        "    os.replace(part, made.path)\n    sync_file(made.path)\n",
+        "        sync_file(part)\n        os.replace(part, made.path)\n",
+        "        os.replace(part, made.path)\n        sync_file(made.path)\n",
     ),
 )
 
