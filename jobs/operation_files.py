@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -238,3 +238,22 @@ def batches(found: Iterable[Range], columns: Sequence[str] | None = None) -> Any
                 yield from pages(file, columns)
         except (OSError, pa.ArrowException) as error:
             raise BadHistory(f"{each.path}: {error}") from None
+
+
+def whole(found: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    """The same with the columns of OPERATIONS, null where an older release had none. Raises
+    BadHistory too for a file that has others, so that nothing of it is lost."""
+    for each in found:
+        for page in batches([each]):
+            there = page.schema.names
+            if more := sorted(set(there) - set(OPERATIONS.names)):
+                raise BadHistory(f"{each.path}: columns that nobody knows: {', '.join(more)}")
+            columns = [
+                page[field.name] if field.name in there else pa.nulls(page.num_rows, field.type)
+                for field in OPERATIONS
+            ]
+            try:
+                page = pa.RecordBatch.from_arrays(columns, names=OPERATIONS.names).cast(OPERATIONS)
+            except (ValueError, pa.ArrowException) as error:
+                raise BadHistory(f"{each.path}: {error}") from None
+            yield page

@@ -77,6 +77,7 @@ class Store:
         self._lock = lock
         self._next: dict[str, int] = {}
         self._newest_ms: dict[Path, int] = {}  # of files that do not change any more
+        self._unmerged: set[Path] = set()  # with what is before them they could not be merged
 
     @classmethod
     def open(cls, directory: Path, cluster: str) -> Self:
@@ -151,13 +152,16 @@ class Store:
     # -- tidying --------------------------------------------------------------------------------
 
     def tidy(self, now_ms: int, keep_ms: int = 0) -> None:
-        """Merge, and delete what counts no more and (with `keep_ms`) what is older than that."""
+        """Merge, and delete what counts no more and (with `keep_ms`) what is older than that. What
+        goes wrong with one group is logged, and the others are tidied."""
         for group in files.groups(self.directory):
-            self._merge(group)
-            found = files.everything(self.directory, group)
-            self._sweep(found)
-            if keep_ms:
-                self._retire(group, now_ms - keep_ms)
+            try:
+                self._merge(group)
+                self._sweep(files.everything(self.directory, group))
+                if keep_ms:
+                    self._retire(group, now_ms - keep_ms)
+            except (OSError, pa.ArrowException, BadHistory) as error:
+                log.error("%s: files are not tidied: %s", group, error)
 
     def _merge(self, group: str) -> None:
         """Make one file of the newest small ones, if they are many."""
@@ -167,6 +171,8 @@ class Store:
             bytes_ = each.path.stat().st_size
             follows = not some or each.last + 1 == some[-1].first
             if each.is_gap or bytes_ > MERGED_BYTES // 2 or not follows:
+                break
+            if each.path in self._unmerged:
                 break
             if size + bytes_ > MERGED_BYTES:
                 break
@@ -179,7 +185,12 @@ class Store:
             return
         some.reverse()
         first, last = some[0].first, some[-1].last
-        files.add_rows(self.directory, group, first, last, files.batches(some))
+        try:
+            files.add_rows(self.directory, group, first, last, files.whole(some))
+        except (OSError, BadHistory) as error:
+            log.error("%s: files up to %d are not merged: %s", group, last, error)
+            if isinstance(error, BadHistory):  # no later try would do better
+                self._unmerged.add(some[-1].path)
 
     def _sweep(self, found: list[Range]) -> None:
         """Delete those that were merged a while ago."""
@@ -217,11 +228,17 @@ class Store:
 
 
 def newest_ms(path: Path) -> int:
-    """The largest `at_ms` in a file, by its footer; 0 if it has no row."""
-    told = pq.read_metadata(path)
-    column = told.schema.to_arrow_schema().get_field_index("at_ms")
-    groups = [told.row_group(n).column(column).statistics for n in range(told.num_row_groups)]
-    return max([int(each.max) for each in groups if each is not None and each.has_min_max] or [0])
+    """The largest `at_ms` in a file, by its footer. One without rows, or that cannot be read, has
+    nothing that is newer than the file: when that was written."""
+    found: list[int] = []
+    try:
+        told = pq.read_metadata(path)
+        column = told.schema.to_arrow_schema().get_field_index("at_ms")
+        groups = [told.row_group(n).column(column).statistics for n in range(told.num_row_groups)]
+        found = [int(each.max) for each in groups if each is not None and each.has_min_max]
+    except (OSError, pa.ArrowException, IndexError, TypeError, ValueError) as error:
+        log.error("%s: %s", path, error)
+    return max(found) if found else path.stat().st_mtime_ns // 1_000_000
 
 
 def _delete(found: Iterable[Range]) -> bool:

@@ -247,6 +247,55 @@ def _full(path: Path) -> None:
     raise OSError(28, "No space left on device")
 
 
+def test_a_damaged_file_keeps_nothing_else_from_being_tidied(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, "test")
+    append(store, 20, step=1)
+    other = "offset-1"
+    for first in range(1, 20):
+        store.add_rows(other, first, first, [page(first, first)])
+    files.path_of(tmp_path, GROUP, 2, 2).write_bytes(b"torn")
+    store.tidy(0)
+    assert (len(files.listed(tmp_path, [GROUP])), len(files.listed(tmp_path, [other]))) == (20, 1)
+    append(store, 36, step=1)
+    store.tidy(0)
+    assert len(files.listed(tmp_path, [GROUP])) == 20 + 1, "what comes after it is merged"
+    now_ms = time.time_ns() // 1_000_000
+    store.tidy(now_ms, keep_ms=60_000)
+    assert files.listed(tmp_path, [GROUP])[0].first == 2, "it may have something that is younger"
+    store.tidy(now_ms + 120_000, keep_ms=60_000)
+    assert [each.first for each in files.listed(tmp_path, [GROUP])] == [21]
+    store.close()
+
+
+def test_files_of_another_release_are_merged_if_nothing_is_lost(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, "test")
+    append(store, stores.MERGE_FILES * 2, step=1)
+    stored = pa.Table.from_batches([page(20, 20)])
+    path = files.path_of(tmp_path, GROUP, 20, 20)
+    pq.write_table(stored.append_column("more", pa.array([1, 2])), path)
+    store.tidy(0)
+    assert len(files.listed(tmp_path)) == stores.MERGE_FILES * 2, "nobody knows what it is"
+    store.close()
+    pq.write_table(stored.drop_columns(["outcome"]), path)
+    store = Store.open(tmp_path, "test")
+    store.tidy(0)
+    assert len(files.listed(tmp_path)) == 1
+    assert keys(tmp_path) == wanted(stores.MERGE_FILES * 2)
+    store.close()
+
+
+def test_a_file_without_rows_is_as_old_as_it_is(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, "test")
+    now_ms = time.time_ns() // 1_000_000
+    store.add_rows(GROUP, 1, 50, [])
+    store.add_rows(GROUP, 51, 51, [page(51, 51, at_ms=now_ms)])
+    store.tidy(now_ms, keep_ms=60_000)
+    assert extent(tmp_path, GROUP).first == 1
+    store.tidy(now_ms + 120_000, keep_ms=60_000)
+    assert extent(tmp_path, GROUP).first == 51
+    store.close()
+
+
 def test_files_are_not_merged_over_a_gap(tmp_path: Path) -> None:
     store = Store.open(tmp_path, "test")
     append(store, 10, step=1)
