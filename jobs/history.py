@@ -3,7 +3,8 @@
 The service keeps the offsets that a commit replaced for a while (`offset.history`). This job makes
 rows of the past of them: an offset, from when (`commit_ms`) and until when (`until_ms`, which is
 not part of it) it is known to have been in force. What is in the archive already is left out, so
-that runs may overlap as they like.
+that runs may overlap as they like; but what was only seen before, and is kept here, is told again:
+it is exact, and readers take it rather than the other.
 
     kept            rows of `offset.history`, with `number`; exact on both sides
     seen            what the last run saw in force, and this one finds replaced without having been
@@ -121,9 +122,11 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
         .withColumn("number", fn.lit(None).cast("bigint"))
         .select(*_columns())
     )
+    archived = inputs["archived"]
+    exact = archived.where(fn.col("number").isNotNull())
     past = (
-        kept.unionByName(seen)
-        .join(inputs["archived"].select(*ROW_KEY).distinct(), ROW_KEY, "left_anti")
+        kept.join(exact.select(*ROW_KEY).distinct(), ROW_KEY, "left_anti")
+        .unionByName(seen.join(archived.select(*ROW_KEY).distinct(), ROW_KEY, "left_anti"))
         .withColumn("day", fn.date_format(fn.timestamp_millis("until_ms"), "yyyy-MM-dd"))
         .persist()
     )

@@ -7,7 +7,8 @@
 
 A run adds files that did not exist and then names its `current` in archive.json, which is replaced
 whole. Killed before that, the next run compares with the same `current` as this one, finds what was
-written already, and adds the rest: no row is there twice, and none is missing.
+written already, and adds the rest: no row is there twice, and none is missing. Only what was seen
+(`number` null) may be there once more as it was kept, with its number, which is then what counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,9 @@ class Archive:
     """It answers for moments up to this one, of the groups' own time."""
     current: str
     """The file of what was in force then; empty: no run has ended yet."""
+    groups: Sequence[str] = ()
+    """The Raft groups that it is of: what one of them has is gone when a whole cut has it no more.
+    Empty: an older release did not say."""
     format: int = FORMAT
 
 
@@ -62,7 +66,7 @@ def opened(directory: Path) -> Archive:
         _check(found)
         if found.format != FORMAT:
             raise BadHistory(f"{path}: format is not {FORMAT}")
-        return found
+        return replace(found, groups=tuple(map(str, found.groups)))
     except FileNotFoundError:
         raise BadHistory(f"{directory}: no archive of offsets: {ARCHIVE} is not there") from None
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -84,9 +88,16 @@ def past_files(directory: Path) -> list[Path]:
 
 
 def add(
-    directory: Path, cluster: str, seen_ms: int, past: Iterable[pa.RecordBatch], current: Path
+    directory: Path,
+    cluster: str,
+    seen_ms: int,
+    past: Iterable[pa.RecordBatch],
+    current: Path,
+    *,
+    groups: Sequence[str],
 ) -> int:
-    """Add what a run has found: rows of PAST, and the file of what is in force. How many rows.
+    """Add what a run has found: rows of PAST, and the file of what is in force in these Raft
+    groups. How many rows.
 
     Memory holds one batch and an open file a day.
     """
@@ -114,7 +125,7 @@ def add(
     directory.mkdir(parents=True, exist_ok=True)
     name = f"current-{seen_ms}.parquet"
     _copy(current, directory / name)
-    _name(directory, Archive(cluster=cluster, seen_ms=seen_ms, current=name))
+    _name(directory, Archive(cluster=cluster, seen_ms=seen_ms, current=name, groups=groups))
     for old in directory.glob("current-*.parquet"):
         if old.name != name:
             old.unlink()
@@ -162,7 +173,8 @@ def offsets_at(directory: Path, tenant: str, group: str, at_ms: int) -> tuple[Of
     rows = [*_rows(past_files(directory), STORED, tenant, group)]
     if archive.current:
         found = _rows([directory / archive.current], CURRENT, tenant, group)
-        rows += [{**row, "until_ms": row["seen_ms"] + 1, "gone_ms": None} for row in found]
+        ends: Row = {"gone_ms": None, "number": None}
+        rows += [{**row, "until_ms": row["seen_ms"] + 1, **ends} for row in found]
     partitions: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         partitions.setdefault((row["topic"], row["partition"]), []).append(row)
@@ -174,7 +186,7 @@ def _at(rows: Sequence[Row], at_ms: int) -> OffsetAt | None:
     """One partition's offset at a moment, None when it had none."""
     then = [row for row in rows if row["commit_ms"] <= at_ms]
     later = [row for row in rows if row["commit_ms"] > at_ms]
-    found = max(then, key=lambda row: (row["commit_ms"], row["until_ms"]), default=None)
+    found = max(then, key=_rank, default=None)
     following = min(later, key=lambda row: int(row["commit_ms"]), default=None)
     # It may have had an offset of the life that the following one belongs to, and not of ours.
     began_ms = following["first_commit_ms"] if following is not None else at_ms + 1
@@ -193,6 +205,11 @@ def _at(rows: Sequence[Row], at_ms: int) -> OffsetAt | None:
         found["commit_ms"],
         at_ms < found["until_ms"],
     )
+
+
+def _rank(row: Row) -> tuple[int, bool, int]:
+    """The latest commit, and of what is said of it what the service kept."""
+    return row["commit_ms"], row["number"] is not None, row["until_ms"]
 
 
 def _rows(paths: Sequence[Path], schema: pa.Schema, tenant: str, group: str) -> Iterator[Row]:

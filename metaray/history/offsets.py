@@ -70,8 +70,9 @@ def archive(
     """Add what a cut knows of the past, or a new cut of the connected cluster.
 
     `address` None runs Spark in this process. Raises Invalid for a cut without the tables that are
-    needed or one that is older than the archive, Conflict while another run adds to it, BadHistory
-    for the archive of another cluster, and what running a job raises.
+    needed, without a group that the archive is of, or older than the archive, Conflict while
+    another run adds to it, BadHistory for the archive of another cluster, and what running a job
+    raises.
     """
     with ExitStack() as stack:
         try:
@@ -98,8 +99,7 @@ def add_cut(
             raise Invalid(f"cut: it has no {table}; the archive needs {', '.join(TABLES)}")
     clocks = _clocks(cut, manifest)
     seen_ms = max(clocks.values())
-    read = sources.read(session, JOB, Sources(cut=cut))
-    frames = {**read.frames, "offsets": _offsets(session, cut, manifest, clocks)}
+    groups = sorted(set(manifest.groups("offset.offset")))
     cluster = manifest.cluster
     before: list[Path] = []
     if (directory / ARCHIVE).exists():
@@ -108,8 +108,13 @@ def add_cut(
             raise BadHistory(f"{directory}: of cluster {known.cluster!r}, not of {cluster!r}")
         if seen_ms < known.seen_ms:
             raise Invalid(f"cut: of {seen_ms}, the archive has seen {known.seen_ms} already")
+        for table in TABLES:
+            if lacking := sorted({*known.groups} - {*manifest.groups(table)}):
+                raise Invalid(f"cut: {table} has nothing of {lacking[0]}, the archive is of it too")
         cluster = cluster or known.cluster
         before = [directory / known.current]
+    read = sources.read(session, JOB, Sources(cut=cut))
+    frames = {**read.frames, "offsets": _offsets(session, cut, manifest, clocks)}
     frames["before"] = frame(session, CURRENT, _pages(before), "before")
     frames["archived"] = frame(session, PAST, _archived(directory), "archived")
     progress("Spark compares")
@@ -122,7 +127,8 @@ def add_cut(
                 writer.write_batch(batch)
                 in_force += batch.num_rows
                 progress(f"{in_force:,} offsets in force")
-        rows = offset_archive.add(directory, cluster, seen_ms, _rows(made["past"], "past"), current)
+        past = _rows(made["past"], "past")
+        rows = offset_archive.add(directory, cluster, seen_ms, past, current, groups=groups)
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
         raise JobFailed(f"{JOB.name}: Spark failed: {last_line(error)}") from error
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,7 @@ from actors import columns
 from jobs import offset_archive
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadHistory
+from jobs.history import PAST
 from jobs.session import Session
 from metaray.alone import alone
 from metaray.history import offsets
@@ -48,7 +50,7 @@ class Service:
         name = OffsetName(group, f"t{partition % 2}", partition)
         self.group.run(DeleteOffsets(items=(name,)))
 
-    def cut(self, cluster: str = "c", without: str = "") -> Path:
+    def cut(self, cluster: str = "c", without: str = "", of: str = "offset-0") -> Path:
         """All that the archive needs, as a cut on disk."""
         self.cuts += 1
         directory = self.root / f"cut-{self.cuts}"
@@ -60,7 +62,7 @@ class Service:
                 (row, revision)
                 for _, row, revision in Tables(self.group.store, 0).scan(TABLES[table])
             ]
-            path = directory / table / "offset-0-00000.parquet"
+            path = directory / table / f"{of}-00000.parquet"
             path.parent.mkdir(parents=True)
             kind = TABLES[table].row
             batch = columns.batch(
@@ -73,7 +75,7 @@ class Service:
                 CutFile(
                     path=f"{table}/{path.name}",
                     table=table,
-                    group="offset-0",
+                    group=of,
                     rows=len(found),
                     bytes=len(data),
                     sha256=hashlib.sha256(data).hexdigest(),
@@ -82,7 +84,7 @@ class Service:
         Manifest(
             cluster=cluster,
             taken_ms=self.group.now_ms,
-            cut={"offset-0": self.group.index},
+            cut={of: self.group.index},
             files=files,
             schema="",
         ).write(directory)
@@ -168,6 +170,30 @@ def test_what_was_deleted_is_still_known_for_before(tmp_path: Path, session: Ses
         offset_archive.offsets_at(archive, "default", "g", now + 1)
 
 
+def test_what_was_kept_counts_before_what_was_taken_for_gone(
+    tmp_path: Path, session: Session
+) -> None:
+    service, archive = Service(tmp_path), tmp_path / "archive"
+    service.commit("g", 0, 7)
+    then = service.group.now_ms
+    seen_ms = offsets.add_cut(session, archive, service.cut()).seen_ms
+    # As a cut of other groups alone was taken: of what it had not, nothing was there any more.
+    current = archive / offset_archive.opened(archive).current
+    (row,) = pq.read_table(current).to_pylist()
+    told = {"until_ms": then + 1, "gone_ms": then + 1, "number": None, "day": "2026-01-01"}
+    gone = pa.RecordBatch.from_pylist([{**row, **told}], schema=PAST)
+    offset_archive.add(archive, "c", seen_ms, [gone], current, groups=["offset-0"])
+    service.group.later(60)
+    later = service.group.now_ms
+    service.commit("g", 0, 8)
+    assert offsets.add_cut(session, archive, service.cut()).rows == 1
+    for at_ms in (then, later - 1):
+        found = offset_archive.offsets_at(archive, "default", "g", at_ms)
+        assert found == service.offsets_at("g", at_ms)
+        assert [(each.offset, each.exact) for each in found] == [(7, True)]
+    assert offsets.add_cut(session, archive, service.cut()).rows == 0
+
+
 def test_a_run_that_was_killed_is_finished_by_the_next(
     tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +235,7 @@ def test_a_cut_that_does_not_fit_is_refused_and_nothing_changes(
         (old, Invalid, "has seen"),
         (service.cut(without="group.clock"), Invalid, r"group\.clock"),
         (service.cut(cluster="other"), BadHistory, "of cluster 'c'"),
+        (service.cut(of="offset-1"), Invalid, "has nothing of offset-0"),
     ):
         with pytest.raises(error, match=says):
             offsets.add_cut(session, archive, cut)
