@@ -199,7 +199,8 @@ JOB: Final = Job(
     outputs={
         "past": Output(
             schema=PAST,
-            order=("tenant", "group", "topic", "partition", "commit_ms"),
+            # By day, so that the archive has one of its files open at a time.
+            order=("day", "tenant", "group", "topic", "partition", "commit_ms"),
             about="One row for each offset that was replaced.",
         ),
         "current": Output(

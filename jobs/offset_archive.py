@@ -13,10 +13,12 @@ written already, and adds the rest: no row is there twice, and none is missing. 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,26 +101,43 @@ def add(
     """Add what a run has found: rows of PAST, and the file of what is in force in these Raft
     groups. How many rows.
 
-    Memory holds one batch and an open file a day.
+    Memory holds one batch, and one file is open: rows that are not by day are files more. What a
+    run that was killed has left goes first, so nobody else may be adding. Raises OSError.
     """
-    writers: dict[str, pq.ParquetWriter] = {}
-    parts: dict[str, Path] = {}
-    rows = 0
+    _sweep(directory)
     try:
-        for batch in past:
-            for day in batch.column("day").unique().to_pylist():
-                if day not in writers:
-                    folder = directory / f"day={day}"
-                    folder.mkdir(parents=True, exist_ok=True)
-                    parts[day] = folder / f".{seen_ms}.parquet{PART}"
-                    writers[day] = pq.ParquetWriter(parts[day], STORED, compression="zstd")
-                some = batch.filter(pc.equal(batch.column("day"), day))
-                writers[day].write_batch(some.select(STORED.names), row_group_size=GROUP_ROWS)
-                rows += some.num_rows
-    finally:
-        for writer in writers.values():
-            writer.close()
-    for part in parts.values():
+        return _add(directory, cluster, seen_ms, past, current, groups)
+    except BaseException:
+        _sweep(directory)
+        raise
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what was written beside and never renamed."""
+    for pattern in (f".*{PART}", f"{DAY}=*/.*{PART}"):
+        for part in directory.glob(pattern):
+            part.unlink(missing_ok=True)
+
+
+def _add(
+    directory: Path,
+    cluster: str,
+    seen_ms: int,
+    past: Iterable[pa.RecordBatch],
+    current: Path,
+    groups: Sequence[str],
+) -> int:
+    rows = 0
+    parts: list[Path] = []
+    for day, some in itertools.groupby(_by_day(past), key=itemgetter(0)):
+        folder = directory / f"{DAY}={day}"
+        folder.mkdir(parents=True, exist_ok=True)
+        parts.append(folder / f".{seen_ms}-{len(parts)}.parquet{PART}")
+        with pq.ParquetWriter(parts[-1], STORED, compression="zstd") as writer:
+            for _, batch in some:
+                writer.write_batch(batch, row_group_size=GROUP_ROWS)
+                rows += batch.num_rows
+    for part in parts:
         sync_file(part)
         os.replace(part, _free(part.parent, seen_ms))
         sync_directory(part.parent)
@@ -130,6 +149,13 @@ def add(
         if old.name != name:
             old.unlink()
     return rows
+
+
+def _by_day(past: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for batch in past:
+        days = batch.column(DAY)
+        for day in days.unique().to_pylist():
+            yield day, batch.filter(pc.equal(days, day)).select(STORED.names)
 
 
 def _free(folder: Path, seen_ms: int) -> Path:

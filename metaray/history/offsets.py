@@ -27,7 +27,7 @@ from actors import calls
 from jobs import cut as cuts
 from jobs import offset_archive, sources
 from jobs.datasets import frame
-from jobs.errors import BadHistory, JobFailed
+from jobs.errors import BadHistory, JobFailed, OutputFailed
 from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
 from jobs.offset_archive import ARCHIVE, DAY, opened, past_files
 from jobs.schemas import require
@@ -71,8 +71,8 @@ def archive(
 
     `address` None runs Spark in this process. Raises Invalid for a cut without the tables that are
     needed, without a group that the archive is of, or older than the archive, Conflict while
-    another run adds to it, BadHistory for the archive of another cluster, and what running a job
-    raises.
+    another run adds to it, BadHistory for the archive of another cluster, OutputFailed for a
+    directory that cannot be written, and what running a job raises.
     """
     with ExitStack() as stack:
         try:
@@ -97,6 +97,7 @@ def add_cut(
     for table in TABLES:
         if table not in manifest.tables():
             raise Invalid(f"cut: it has no {table}; the archive needs {', '.join(TABLES)}")
+    cuts.check(cut, manifest, "group.clock")
     clocks = _clocks(cut, manifest)
     seen_ms = max(clocks.values())
     groups = sorted(set(manifest.groups("offset.offset")))
@@ -131,6 +132,8 @@ def add_cut(
         rows = offset_archive.add(directory, cluster, seen_ms, past, current, groups=groups)
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
         raise JobFailed(f"{JOB.name}: Spark failed: {last_line(error)}") from error
+    except OSError as error:
+        raise OutputFailed(f"{directory}: {error}") from error
     finally:
         session.forget()
     return Archived(rows, in_force, seen_ms)

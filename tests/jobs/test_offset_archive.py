@@ -14,7 +14,7 @@ import pytest
 from actors import columns
 from jobs import offset_archive
 from jobs.cut import CutFile, Manifest
-from jobs.errors import BadHistory
+from jobs.errors import BadCut, BadHistory, OutputFailed
 from jobs.history import PAST
 from jobs.session import Session
 from metaray.alone import alone
@@ -206,6 +206,10 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
         patch.setattr(offset_archive, "_name", _killed)
         with pytest.raises(KeyboardInterrupt):
             offsets.add_cut(session, archive, first)
+    with monkeypatch.context() as full:
+        full.setattr(offset_archive, "sync_file", _full)
+        with pytest.raises(OutputFailed, match="No space left"):
+            offsets.add_cut(session, archive, first)
     with pytest.raises(BadHistory, match="no archive"):
         offset_archive.opened(archive)
     service.group.later(11)
@@ -221,6 +225,10 @@ def _killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def _full(_: Path) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_cut_that_does_not_fit_is_refused_and_nothing_changes(
     tmp_path: Path, session: Session
 ) -> None:
@@ -231,10 +239,13 @@ def test_a_cut_that_does_not_fit_is_refused_and_nothing_changes(
     service.commit("g", 0, 2)
     offsets.add_cut(session, archive, service.cut())
     before = offset_archive.opened(archive), offset_archive.past_files(archive)
+    torn = service.cut()
+    (torn / "group.clock" / "offset-0-00000.parquet").write_bytes(b"PAR1")
     for cut, error, says in (
         (old, Invalid, "has seen"),
         (service.cut(without="group.clock"), Invalid, r"group\.clock"),
         (service.cut(cluster="other"), BadHistory, "of cluster 'c'"),
+        (torn, BadCut, "not what the manifest says"),
         (service.cut(of="offset-1"), Invalid, "has nothing of offset-0"),
     ):
         with pytest.raises(error, match=says):
