@@ -253,7 +253,7 @@ def diff(
                 "to": upto,
                 "subjects": found.rows,
                 "of": found.of,
-                "commands": found.commands,
+                "touched": found.touched,
                 "gaps": _gaps(found.gaps),
             }
         )
@@ -274,7 +274,7 @@ def diff(
         )
     console.print(table)
     console.print(
-        f"{found.commands:,} commands on {found.of:,} subjects after revision {after} of "
+        f"{found.of:,} subjects, touched {found.touched:,} times after revision {after} of "
         f"{cell(group)}, up to {upto}",
         highlight=False,
     )

@@ -35,7 +35,7 @@ class Changes:
     upto: int
     rows: list[dict[str, Any]]
     of: int
-    commands: int
+    touched: int  #: how often they were, all together: a command counts for each of its subjects
     gaps: list[Gap]
 
 
@@ -60,12 +60,15 @@ def changes(
         raise NotFound(f"from: {after} is gone, the history begins after {found[0].first - 1}")
     wanted = Wanted(tenant=tenant, group=group, after=after, upto=upto)
     found = [each for each in found if each.last > after and each.first <= upto]
-    folded: pa.Table | None = None
+    parts: list[pa.Table] = []  # the first has what is joined already
+    waiting = 0
     for batch in scan(found, wanted, COLUMNS):
-        some = _folded(pa.Table.from_batches([batch]))
-        folded = some if folded is None else _joined(folded, some)
-        if folded.num_rows > SUBJECTS_MAX:
-            raise Invalid(f"from: more than {SUBJECTS_MAX} subjects; name a tenant, or fewer")
+        parts.append(_folded(pa.Table.from_batches([batch])))
+        waiting += parts[-1].num_rows
+        # Joined batch by batch, the time would grow with the square of the subjects.
+        if waiting >= parts[0].num_rows:
+            parts, waiting = [_joined(parts)], 0
+    folded = _joined(parts) if parts else None
     rows: list[dict[str, Any]] = []
     if folded is not None:
         order = [("commands", "descending"), *((name, "ascending") for name in _KEY)]
@@ -102,13 +105,15 @@ def _folded(rows: pa.Table) -> pa.Table:
     return folded.rename_columns([names.get(name, name) for name in folded.column_names])
 
 
-def _joined(before: pa.Table, after: pa.Table) -> pa.Table:
-    """Two foldings as one, the second of commands that came later."""
-    both = pa.concat_tables([before, after.select(before.column_names)])
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    """Foldings as one, each of commands that came later. Raises Invalid for too many subjects."""
+    rows = pa.concat_tables([each.select(parts[0].column_names) for each in parts])
     folds = [(name, name.partition("_")[0]) for name in _ENDS]
-    folded = both.group_by(_KEY, use_threads=False).aggregate(
+    folded = rows.group_by(_KEY, use_threads=False).aggregate(
         [*folds, ("items", "sum"), ("commands", "sum")]
     )
     names = {f"{name}_{fold}": name for name, fold in folds}
     names |= {"items_sum": "items", "commands_sum": "commands"}
+    if folded.num_rows > SUBJECTS_MAX:
+        raise Invalid(f"from: more than {SUBJECTS_MAX} subjects; name a tenant, or fewer")
     return folded.rename_columns([names.get(name, name) for name in folded.column_names])

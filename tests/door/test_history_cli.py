@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from jobs import operation_files
+from jobs import operation_files, operations
 from metaray.cli.app import app
 from metaray.cli.spans import moment
 from metaray.history.audit import Wanted
+from metaray.history.changes import changes
 from metaray.history.rows import SUBJECT_MAX, Rows
 from state_machines import op, runs
 from state_machines.errors import Invalid
@@ -151,7 +152,7 @@ def test_audit_tells_what_a_command_said(told: Path) -> None:
 def test_diff_tells_what_was_touched(told: Path) -> None:
     where = ["--dir", str(told), "--group", "metadata-0"]
     found = said("diff", *where, "--from", "0", "--to", "6")
-    assert (found["of"], found["commands"], len(found["gaps"])) == (4, 5, 1)
+    assert (found["of"], found["touched"], len(found["gaps"])) == (4, 5, 1)
     first = found["subjects"][0]
     assert first == {
         "tenant": "default",
@@ -171,7 +172,27 @@ def test_diff_tells_what_was_touched(told: Path) -> None:
     found = said("diff", *where, "--from", "1", "--to", "3", "--tenant", "a")
     assert [(each["subject"], each["items"]) for each in found["subjects"]] == [("x", 2)]
     assert found["gaps"] == []
-    assert CliRunner().invoke(app, ["diff", *where, "--from", "0", "--to", "6"]).exit_code == 0
+    plain = CliRunner().invoke(app, ["diff", *where, "--from", "1", "--to", "3"])
+    assert "2 subjects, touched 2 times" in plain.stdout, "by one command"
+
+
+def test_diff_takes_time_in_proportion_to_the_subjects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"group": "offset-0", "index": n, "subject": f"g{n}"} for n in range(1, 513)]
+    for first in range(0, 512, 8):
+        operations.write(tmp_path, rows[first : first + 8])
+    joined: list[int] = []
+    concat = pa.concat_tables
+
+    def counted(tables: list[pa.Table]) -> pa.Table:
+        joined.append(sum(each.num_rows for each in tables))
+        return concat(tables)
+
+    monkeypatch.setattr(pa, "concat_tables", counted)
+    found = changes(tmp_path, "offset-0", 0, 512, limit=1)
+    assert (found.of, found.touched) == (512, 512)
+    assert sum(joined) < 4 * 512
 
 
 def test_status_of_a_directory_needs_no_cluster(told: Path, tmp_path: Path) -> None:
