@@ -101,7 +101,7 @@ def start(path: str, settings: RaftSettings) -> None:
     """See that the service's own exporter is there, and that it exports to this path."""
     if remote.HISTORY in calls.named_actors():
         said = calls.each_call([remote.HISTORY], "status", seconds=CALL_SECONDS)[remote.HISTORY]
-        if isinstance(said, dict) and said["path"] != path:
+        if isinstance(said, dict) and Path(said["path"]) != Path(path):
             stop()
     remote.create_history(HistoryActor, path, settings)
 

@@ -1,4 +1,4 @@
-"""The end of the service's own exporter, as slow as Ray may be with it."""
+"""The end of the service's own exporter, and when a start is one, as slow as Ray may be with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actors import calls, remote
+from actors.config import RaftSettings
 from metaray.history import running
 from state_machines.errors import Stopped
 
@@ -28,7 +29,8 @@ class SlowRay:
         assert seconds > 0
         assert not self.killed, "it is told to stop first, so that what it gathered is on the disk"
         self.told.append(method)
-        return dict.fromkeys(names)
+        said = {"path": "/shared/history"} if method == "status" else None
+        return dict.fromkeys(names, said)
 
     def kill(self, name: str) -> None:
         assert name == remote.HISTORY
@@ -54,6 +56,19 @@ def test_when_it_has_stopped_its_name_is_free(monkeypatch: pytest.MonkeyPatch, l
     assert ray.killed
     assert remote.HISTORY not in ray.named()
     assert not running.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [("/shared/history/", ["status"]), ("/shared/other", ["status", "stop"])],
+)
+def test_a_start_ends_only_one_that_exports_elsewhere(
+    path: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = slow(monkeypatch, 0)
+    monkeypatch.setattr(remote, "create_history", lambda *_: None)
+    running.start(path, RaftSettings())
+    assert ray.told == told
 
 
 def test_one_that_stays_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
