@@ -314,7 +314,7 @@ def test_what_is_old_is_deleted_but_not_where_to_go_on(tmp_path: Path) -> None:
     store.add_rows(GROUP, 1, 2, [page(1, 2, at_ms=1_000)])
     store.add_gap(GROUP, 3, 4, "lost", now_ms=2_000)
     store.add_rows(GROUP, 5, 6, [page(5, 6, at_ms=3_000)])
-    store.add_rows(GROUP, 7, 8, [])
+    store.add_rows(GROUP, 7, 8, [page(7, 8, at_ms=4_000)])
     store.tidy(5_000, keep_ms=3_000)
     told = extent(tmp_path, GROUP)
     assert (told.first, told.exported, len(told.gaps)) == (3, 8, 1), "a gap of then is kept too"
