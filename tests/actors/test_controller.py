@@ -444,7 +444,7 @@ async def test_repair_fills_a_learners_seat_and_tells_the_others_of_it() -> None
         ("g-0/0", "introduce", ((learner,),)),
         (learner, "reserve", ("c",)),
         ("g-0/0", "change", (Change(add_learners=(9,)),)),
-        (learner, "retire", (9,)),
+        (learner, "retire", (9, (3, 10))),
     ]
 
 

@@ -378,12 +378,13 @@ async def test_a_voters_seat_lets_go_of_nothing_that_may_be_a_member(tmp_path: P
         leader, follower = await group.leader(), group.followers()[0]
         core = core_of(follower)
         await eventually(lambda: core.last_index == core_of(leader).last_index)
-        for removed, upto in (
-            (core.id, (core.last_term, core.last_index - 1)),
-            (core.id, (core.last_term - 1, core.last_index + 9)),
-            (core_of(leader).id, (core.last_term, core.last_index)),
+        member, other = "only its group can remove", f"not {core_of(leader).id:x}"
+        for removed, upto, why in (
+            (core.id, (core.last_term, core.last_index - 1), member),
+            (core.id, (core.last_term - 1, core.last_index + 9), member),
+            (core_of(leader).id, (core.last_term, core.last_index), other),
         ):
-            with pytest.raises(Conflict, match="only its group can remove"):
+            with pytest.raises(Conflict, match=why):
                 await follower.retire(removed, upto)
         assert follower.status_word == "active"
 
