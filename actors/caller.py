@@ -7,7 +7,8 @@ at the seat the refusal names or at the next one, until the caller's deadline. W
 operation that was never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
-when a group answers `WrongShard`; until then the trivial map holds: one group a kind.
+when a group answers `WrongShard`; until then the trivial map holds: one group a kind. A group that
+is not asked says nothing: for what goes to every group of a kind the map is fetched before.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from state_machines.wire import api_pb2 as api
 
 TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
 SHARD_MOVES_MAX = 3  #: how often one operation follows the slot map before it gives up
+MAP_SECONDS = 1.0  #: so old the map may be for what goes to every group of a kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Caller:
         self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
         self._map_lock = asyncio.Lock()
+        self._map_until: float | None = None  # it names every group until then; None: not known
         self._closed = False
 
     async def call(
@@ -101,6 +104,8 @@ class Caller:
         self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]
     ) -> Any:
         """The reply of an operation, or of all its parts joined."""
+        if not group and _goes_everywhere(type(operation)):
+            await self._know_map(terms[0])
         parts = [(group, operation)] if group else self._map.route(operation)
         if len(parts) == 1 and parts[0][1] is operation:
             return await self._part(*parts[0], group, moves, terms)
@@ -193,7 +198,7 @@ class Caller:
         """How operations of this class are carried out, until the slot map is another."""
         if not op.is_operation(kind):
             raise TypeError(f"{kind.__name__} is neither a command nor a query")
-        owner = self._map.only_group(kind)
+        owner = "" if _goes_everywhere(kind) else self._map.only_group(kind)
         lane = self._lane(owner, kind) if owner else None
         way = _Way(runs.swept(kind), lane, asyncio.get_running_loop().time)
         self._ways[kind] = way
@@ -209,16 +214,36 @@ class Caller:
             lane = self._queues[group, make, urgent] = make(group, self._groups, self._rng)
         return lane
 
+    async def _know_map(self, deadline: float) -> None:
+        """See that the map names every group. One that was true a while ago does without
+        `metadata-0`."""
+        now = asyncio.get_running_loop().time()
+        if self._map_until is None:
+            await self._fetch_map(0, deadline)
+        elif now >= self._map_until:
+            try:
+                await self._fetch_map(0, min(deadline, now + MAP_SECONDS))
+            except NoQuorum:
+                self._map_until = now + 2 * MAP_SECONDS
+
     async def _fetch_map(self, version: int, deadline: float) -> None:
+        """Of this version at least; 0: whichever is in force."""
+        now = asyncio.get_running_loop().time
         async with self._map_lock:
-            if self._map.version >= version > 0:
+            until = self._map_until
+            if self._map.version >= version if version else until is not None and now() < until:
                 return
             rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, False, 0)
             self._map = slots.SlotMap(
                 max((row.version for row in rows), default=0),
                 {row.kind: row.ranges for row in rows},
             )
+            self._map_until = now() + MAP_SECONDS
             self._ways.clear()
+
+
+def _goes_everywhere(kind: Any) -> bool:
+    return bool(getattr(kind, "every_group", False))
 
 
 def _check(name: str, value: int, limit: int) -> None:

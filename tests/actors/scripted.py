@@ -20,6 +20,8 @@ from actors.caller import Caller
 from state_machines import op, packing, runs
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.slot_map import GetSlots, KindSlots
+from state_machines.mqtt.session import CountSessions
+from state_machines.mqtt.sessions import SessionTally
 from state_machines.offset.offset import CommitOffsets, CommitReply
 from state_machines.wire import api_pb2 as api
 
@@ -185,6 +187,8 @@ class Script:
                         replies.append(self.slot_maps)
                     case GetKv():
                         replies.append(None)
+                    case CountSessions():
+                        replies.append(SessionTally(done.tenant, 1, 1))
                     case _:
                         raise AssertionError(done)
             reply.results.add(body=_body(op.QUERIES, query, replies))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from actors.caller import SHARD_MOVES_MAX
-from state_machines.errors import (
-    WrongShard,
-)
+from actors.caller import MAP_SECONDS, SHARD_MOVES_MAX
+from state_machines.errors import NoQuorum, WrongShard
 from state_machines.metadata.slot_map import KindSlots
+from state_machines.mqtt.session import CountSessions
 from state_machines.offset.offset import CommitOffsets, CommitReply
 from state_machines.slots import SLOTS, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import Call, Script, calling, once
+from tests.actors.scripted import HANG, Call, Script, calling, once
 from tests.actors.virtual_time import in_virtual_time
 
 GROUPS = [f"g{number}" for number in range(20)]
@@ -102,3 +102,51 @@ async def test_a_named_group_overrides_the_map() -> None:
     async with calling(script) as caller:
         await caller.call(commits(), group="offset-1")
     assert set(script.applied) == {"offset-1"}
+
+
+def map_of(version: int, *groups: str) -> tuple[KindSlots, ...]:
+    step = SLOTS // len(groups)
+    ranges = [
+        SlotRange(number * step, (number + 1) * step - 1, each)
+        for number, each in enumerate(groups)
+    ]
+    return (KindSlots("mqtt", version, tuple(ranges)),)
+
+
+def of_mqtt(**settings: Any) -> Script:
+    groups = ("metadata-0", "mqtt-0", "mqtt-1", "mqtt-2", "mqtt-3")
+    names: dict[str, tuple[str, ...]] = {group: (f"{group}/0",) for group in groups}
+    return Script(names=names, slot_maps=map_of(1, "mqtt-0", "mqtt-1"), **settings)
+
+
+@in_virtual_time
+async def test_what_goes_to_every_group_goes_to_those_that_nobody_has_told_of() -> None:
+    """A count that leaves a group out looks like one of a group that has nothing."""
+    script = of_mqtt()
+    async with calling(script) as caller:
+        for _ in range(2):
+            assert (await caller.call(CountSessions())).sessions == 2
+        assert [call.tags for call in script.calls].count(("metadata.slots.get",)) == 1
+        script.slot_maps = map_of(2, "mqtt-0", "mqtt-1", "mqtt-2", "mqtt-3")
+        await asyncio.sleep(MAP_SECONDS)
+        assert (await caller.call(CountSessions())).sessions == 4
+
+
+@in_virtual_time
+async def test_a_map_that_was_true_a_while_ago_does_without_metadata() -> None:
+    script = of_mqtt()
+    async with calling(script, timeout_ms=5_000) as caller:
+        await caller.call(CountSessions())
+        script.faults.append(lambda call: HANG if call.group == "metadata-0" else None)
+        for _ in range(3):
+            await asyncio.sleep(MAP_SECONDS)
+            assert (await caller.call(CountSessions())).sessions == 2
+
+
+@in_virtual_time
+async def test_without_a_map_nothing_is_said_to_be_of_every_group() -> None:
+    script = of_mqtt(faults=[lambda call: HANG if call.group == "metadata-0" else None])
+    async with calling(script, timeout_ms=500) as caller:
+        with pytest.raises(NoQuorum, match="metadata-0"):
+            await caller.call(CountSessions())
+    assert {call.group for call in script.calls} == {"metadata-0"}

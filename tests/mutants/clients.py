@@ -185,4 +185,11 @@ CLIENTS: Final = (
         "            if self._size + size <= REPLY_BYTES_MAX:\n",
         "            if size:\n",
     ),
+    Mutant(
+        "a-late-answer-acknowledges-what-another-client-has-open",
+        "law 9",
+        COMMAND_LANE,
+        "if self._client == made.client:",
+        "if True:",
+    ),
 )

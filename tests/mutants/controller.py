@@ -163,4 +163,32 @@ CONTROLLER: Final = (
         "    if epoch != node.epoch:\n",
         "    if epoch > node.epoch:\n",
     ),
+    Mutant(
+        "a-tenant-goes-while-groups-are-not-there-yet",
+        "law 11",
+        "actors.duties.tenants",
+        "await context.every_group() if marked else ()",
+        "context.groups.groups()",
+    ),
+    Mutant(
+        "a-vacant-seat-waits-for-a-loss",
+        "law 1",
+        "actors.planners.repair",
+        "short = bool(lost) or len(voters) < wanted",
+        "short = bool(lost)",
+    ),
+    Mutant(
+        "a-group-is-founded-beside-its-data",
+        "law 1",
+        "actors.directories",
+        "        if each.replica not in own\n",
+        "        if False\n",
+    ),
+    Mutant(
+        "silence-counts-that-nobody-could-hear",
+        "design 5.7",
+        "state_machines.metadata.node",
+        "max(node.heartbeat_ms, since_ms)",
+        "node.heartbeat_ms",
+    ),
 )

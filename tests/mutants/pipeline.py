@@ -190,6 +190,13 @@ RESTORES: Final = (
         "        _drop_others(db, before, row)\n",
         "        pass\n",
     ),
+    Mutant(
+        "a-restore-removes-what-a-partial-cut-does-not-have",
+        "design 5.9",
+        "metaray.restoring",
+        "        if replace:\n            work.check_groups()",
+        "        if False:\n            work.check_groups()",
+    ),
 )
 
 REPAIRS: Final = (

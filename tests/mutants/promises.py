@@ -106,4 +106,11 @@ PROMISES: Final = (
         "        self.engine.write([change for change in changes if change not in late])\n"
         "        self.engine.write(late)\n",
     ),
+    Mutant(
+        "a-snapshot-lets-a-later-promise-go",
+        "law 3",
+        "storage.log",
+        "            term=max(old.term, flushed.term)",
+        "            term=flushed.term",
+    ),
 )

@@ -230,4 +230,11 @@ READS: Final = (
         "if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):",
         "if reply is None:",
     ),
+    Mutant(
+        "what-goes-to-every-group-leaves-out-those-nobody-told-of",
+        "design 5.15",
+        "actors.caller",
+        "        if not group and _goes_everywhere(type(operation)):\n",
+        "        if False:\n",
+    ),
 )

@@ -476,4 +476,18 @@ STATE: Final = (
         "        self._missing.clear()  # what was under has left its place\n",
         "",
     ),
+    Mutant(
+        "a-batch-leaves-the-shares-of-a-session-that-ends",
+        "MQTT 5, 3.1.2.4",
+        "state_machines.mqtt.session_life",
+        " or shares:",
+        ":",
+    ),
+    Mutant(
+        "a-batch-leaves-the-timer-of-whom-it-resumes",
+        "MQTT 5, 3.1.2.11.2",
+        "state_machines.mqtt.session_life",
+        "        due.disarm(db, expires_ms, due.SESSION, *key)\n",
+        "",
+    ),
 )

@@ -89,4 +89,18 @@ WALLS: Final = (
         "            if getattr(message, name) != wanted:\n",
         "            if not getattr(message, name):\n",
     ),
+    Mutant(
+        "a-proof-does-not-say-whose-it-is",
+        "design 6",
+        "actors.direct.secret",
+        "parts = (side.encode(), ",
+        'parts = (b"", ',
+    ),
+    Mutant(
+        "a-lease-may-take-a-shard-from-its-segments",
+        "design 5.8",
+        "state_machines.lease_rows",
+        "if table.name not in LEASABLE or not table.kind:",
+        "if not table.kind:",
+    ),
 )
