@@ -16,6 +16,7 @@ from bench.peers import PEERS, need
 from bench.profile import Profiles
 from bench.rows import ROWS
 from metaray.cli.app import app, cell, console, explained
+from state_machines import names
 from state_machines.errors import Invalid
 
 OUT = Path("build")
@@ -98,6 +99,10 @@ def bench(
 def storm(
     sessions: Annotated[int, typer.Option(help="Sessions that come back at once.")] = 100_000,
     brokers: Annotated[int, typer.Option(help="Brokers they come back to, a process each.")] = 4,
+    expiry: Annotated[
+        int,
+        typer.Option(help="Seconds that sessions outlive connections; 0: they begin anew."),
+    ] = 3_600,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Directory for storm.json.")] = OUT,
 ) -> None:
@@ -110,10 +115,13 @@ def storm(
         raise Invalid(f"sessions: from 1 to {storms.SESSIONS_MAX}, not {sessions}")
     if not 1 <= brokers <= min(storms.BROKERS_MAX, sessions):
         raise Invalid(f"brokers: from 1 to {min(storms.BROKERS_MAX, sessions)}, not {brokers}")
+    if not 0 <= expiry <= names.SECONDS_MAX:
+        raise Invalid(f"expiry: from 0 to {names.SECONDS_MAX}, not {expiry}")
     with tempfile.TemporaryDirectory(prefix="metaray-storm-") as data, compare.ending_when_told():
         result = storms.run(
             sessions=sessions,
             brokers=brokers,
+            expiry_s=expiry,
             data=Path(data),
             progress=lambda text: None if as_json else console.print(text, highlight=False),
         )

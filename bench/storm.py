@@ -29,7 +29,7 @@ from actors import calls
 from actors.config import ClusterConfig
 from bench import other
 from bench.run import NODES, machine, versions
-from bench.storm_broker import EXPIRY_S, TIMEOUT_MS, Heartbeats, Returned
+from bench.storm_broker import TIMEOUT_MS, Heartbeats, Returned
 from bench.workloads import VALUE
 from metaray import local
 from metaray.client import Client, connect, join_cluster
@@ -79,6 +79,7 @@ class Storm:
 
     sessions: int
     brokers: int
+    expiry_s: int  #: of the sessions; 0: each ends with its connection and begins anew
     seconds: float  #: until all were back
     reconnects: Times
     few: Times  #: of the tenant with few sessions
@@ -134,7 +135,9 @@ class Canary:
         await asyncio.gather(*(write(number) for number in range(CANARIES)))
 
 
-def run(*, sessions: int, brokers: int, data: Path, progress: Progress) -> dict[str, Any]:
+def run(
+    *, sessions: int, brokers: int, expiry_s: int, data: Path, progress: Progress
+) -> dict[str, Any]:
     """A storm on a cluster of three nodes that is made for it and ended. What `write` writes."""
     progress("a local cluster starts")
     cluster = local.up(data, NODES)
@@ -143,7 +146,7 @@ def run(*, sessions: int, brokers: int, data: Path, progress: Progress) -> dict[
         for name, took, leader in start_service(ClusterConfig()):
             progress(f"{name} {took:.1f} s, led by {leader}")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(storm(sessions, brokers, cluster.address, data, progress))
+            found = runner.run(storm(sessions, brokers, expiry_s, cluster.address, data, progress))
     finally:
         ray.shutdown()
         local.down(data)
@@ -155,17 +158,22 @@ def run(*, sessions: int, brokers: int, data: Path, progress: Progress) -> dict[
 
 
 async def storm(
-    sessions: int, brokers: int, address: str | None, data: Path | None, progress: Progress
+    sessions: int,
+    brokers: int,
+    expiry_s: int,
+    address: str | None,
+    data: Path | None,
+    progress: Progress,
 ) -> Storm:
     """A storm on the cluster there is. It leaves its rows behind."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(address, data=data, timeout_ms=TIMEOUT_MS))
         begun = time.monotonic()
         for tenant, count in ((MANY, sessions), (FEW, FEW_SESSIONS)):
-            await _fill(client, tenant, count)
+            await _fill(client, tenant, count, expiry_s)
         progress(f"{sessions:,} sessions of dead brokers in {time.monotonic() - begun:.1f} s")
         words = [
-            (f"broker-{each}", MANY, *map(str, (each, brokers, sessions)))
+            (f"broker-{each}", MANY, *map(str, (expiry_s, each, brokers, sessions)))
             for each in range(brokers)
         ]
         others = await asyncio.gather(
@@ -181,7 +189,7 @@ async def storm(
         leaders = await asyncio.to_thread(_leaders, client)
         for each in others:
             each.begin()
-        few = Returned(client, FEW, "broker-few")
+        few = Returned(client, FEW, "broker-few", expiry_s)
 
         async def until_over() -> None:
             over = asyncio.Event()
@@ -206,6 +214,7 @@ async def storm(
         return Storm(
             sessions=sessions,
             brokers=brokers,
+            expiry_s=expiry_s,
             seconds=max(each["last"] for each in told) - min(each["begun"] for each in told),
             reconnects=Times.of(took),
             few=Times.of(few.took),
@@ -233,11 +242,11 @@ async def storm(
         )
 
 
-async def _fill(client: Client, tenant: str, count: int) -> None:
+async def _fill(client: Client, tenant: str, count: int, expiry_s: int) -> None:
     """Sessions that belong to brokers that are gone."""
     for first in range(0, count, BATCH):
         items = [
-            SessionItem(client_id=f"s-{each}", broker=f"dead-{each % 3}", expiry_s=EXPIRY_S)
+            SessionItem(client_id=f"s-{each}", broker=f"dead-{each % 3}", expiry_s=expiry_s)
             for each in range(first, min(first + BATCH, count))
         ]
         await client.call(OpenSessions.of(items, tenant=tenant))

@@ -26,7 +26,6 @@ from state_machines.mqtt.session import OpenSession
 
 TIMEOUT_MS: Final = 120_000  #: of a call: a session that is not back by then is lost
 HEARTBEAT_SECONDS: Final = 1.0
-EXPIRY_S: Final = 3_600
 ACCEPTED: Final = 100  #: connections that a broker accepts in one turn of its loop
 
 
@@ -78,6 +77,7 @@ class Returned:
     client: Client
     tenant: str
     broker: str
+    expiry_s: int
     took: list[float] = field(default_factory=list)  #: seconds, of each
     epochs: dict[str, int] = field(default_factory=dict)
     refused: int = 0  #: by this process itself: too many waited
@@ -86,7 +86,10 @@ class Returned:
     async def open(self, client_id: str, since: float) -> None:
         """Open a session, however often it takes, as a client that is refused connects again."""
         operation = OpenSession(
-            tenant=self.tenant, client_id=client_id, broker=self.broker, expiry_s=EXPIRY_S
+            tenant=self.tenant,
+            client_id=client_id,
+            broker=self.broker,
+            expiry_s=self.expiry_s,
         )
         while True:
             try:
@@ -102,13 +105,18 @@ class Returned:
 
 
 async def broker(
-    address: str | None, data: Path | None, node_id: str, tenant: str, client_ids: list[str]
+    address: str | None,
+    data: Path | None,
+    node_id: str,
+    tenant: str,
+    expiry_s: int,
+    client_ids: list[str],
 ) -> None:
     """One broker: ready, storm, back, report."""
     async with connect(address, data=data, timeout_ms=TIMEOUT_MS) as client:
         beats = Heartbeats(client, node_id)
         await beats.begin()
-        back = Returned(client, tenant, node_id)
+        back = Returned(client, tenant, node_id, expiry_s)
         gc.collect()
         gc.freeze()
         gc.disable()  # by itself Python would look at all that wait, and heartbeats would wait too
@@ -146,13 +154,20 @@ async def broker(
 
 
 def main() -> None:
-    """`python -m bench.storm_broker ADDRESS DATA NODE TENANT FIRST STEP END`."""
-    address, data, node_id, tenant, *numbers = sys.argv[1:8]
-    first, step, end = map(int, numbers)
+    """`python -m bench.storm_broker ADDRESS DATA NODE TENANT EXPIRY_S FIRST STEP END`."""
+    address, data, node_id, tenant, *numbers = sys.argv[1:9]
+    expiry_s, first, step, end = map(int, numbers)
     client_ids = [f"s-{each}" for each in range(first, end, step)]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
-            broker(address or None, Path(data) if data else None, node_id, tenant, client_ids)
+            broker(
+                address or None,
+                Path(data) if data else None,
+                node_id,
+                tenant,
+                expiry_s,
+                client_ids,
+            )
         )
         leave()
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("expiry_s", [3_600, 0])
 def test_all_sessions_come_back_and_nobody_else_notices(
-    service: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    service: LocalCluster, monkeypatch: pytest.MonkeyPatch, expiry_s: int
 ) -> None:
     monkeypatch.setattr(storm, "QUIET_SECONDS", 0.5)
     said: list[str] = []
-    found = asyncio.run(storm.storm(400, 2, service.address, None, said.append))
+    found = asyncio.run(storm.storm(400, 2, expiry_s, service.address, None, said.append))
     assert (found.lost, found.failed, found.leader_changes) == (0, 0, 0), found
     assert found.reconnects.calls == 400
     assert found.few.calls == storm.FEW_SESSIONS
@@ -40,6 +41,7 @@ def test_all_sessions_come_back_and_nobody_else_notices(
         (["--sessions", "0"], "sessions: from 1 to 10000000, not 0"),
         (["--brokers", "65"], "brokers: from 1 to 64, not 65"),
         (["--sessions", "3", "--brokers", "4"], "brokers: from 1 to 3, not 4"),
+        (["--expiry", "-1"], "expiry: from 0 to 4294967295, not -1"),
     ],
 )
 def test_a_storm_that_cannot_be_is_refused_before_anything_starts(
