@@ -8,12 +8,14 @@ operation that was never sent failed (`NoQuorum`); one that was sent may have ha
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
 when a group answers `WrongShard`; until then the trivial map holds: one group a kind. A group that
-is not asked says nothing: for what goes to every group of a kind the map is fetched before.
+is not asked says nothing: for what goes to every group of a kind any replica of `metadata-0` is
+asked for the map before, at most once in `MAP_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -58,8 +60,8 @@ class Caller:
         self._ways: dict[type, _Way] = {}
         self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
-        self._map_lock = asyncio.Lock()
         self._map_until: float | None = None  # it names every group until then; None: not known
+        self._fetching: asyncio.Task[None] | None = None
         self._closed = False
 
     async def call(
@@ -104,7 +106,7 @@ class Caller:
         self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]
     ) -> Any:
         """The reply of an operation, or of all its parts joined."""
-        if not group and _goes_everywhere(type(operation)):
+        if not group and slots.goes_everywhere(operation):
             await self._know_map(terms[0])
         parts = [(group, operation)] if group else self._map.route(operation)
         if len(parts) == 1 and parts[0][1] is operation:
@@ -179,6 +181,8 @@ class Caller:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""
         self._closed = True
         self._ways.clear()
+        if self._fetching is not None:
+            self._fetching.cancel()
         lanes: list[Lane] = [*self._queues.values(), *self._watches.values()]
         for lane in lanes:
             await lane.close()
@@ -198,7 +202,8 @@ class Caller:
         """How operations of this class are carried out, until the slot map is another."""
         if not op.is_operation(kind):
             raise TypeError(f"{kind.__name__} is neither a command nor a query")
-        owner = "" if _goes_everywhere(kind) else self._map.only_group(kind)
+        everywhere = getattr(kind, "every_group", False)
+        owner = "" if everywhere else self._map.only_group(kind)
         lane = self._lane(owner, kind) if owner else None
         way = _Way(runs.swept(kind), lane, asyncio.get_running_loop().time)
         self._ways[kind] = way
@@ -215,35 +220,51 @@ class Caller:
         return lane
 
     async def _know_map(self, deadline: float) -> None:
-        """See that the map names every group. One that was true a while ago does without
-        `metadata-0`."""
+        """See that the map names every group. One that was true a while ago does where nobody tells
+        of a newer one soon."""
         now = asyncio.get_running_loop().time()
         if self._map_until is None:
-            await self._fetch_map(0, deadline)
+            await self._ask_map(deadline, stale=True)
         elif now >= self._map_until:
-            try:
-                await self._fetch_map(0, min(deadline, now + MAP_SECONDS))
-            except NoQuorum:
-                self._map_until = now + 2 * MAP_SECONDS
+            self._map_until = now + MAP_SECONDS  # one asks, others go by what is known
+            soon = min(MAP_SECONDS, (deadline - now) / 4)
+            with contextlib.suppress(NoQuorum):
+                await self._ask_map(now + soon, stale=True)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:
-        """Of this version at least; 0: whichever is in force."""
-        now = asyncio.get_running_loop().time
-        async with self._map_lock:
-            until = self._map_until
-            if self._map.version >= version if version else until is not None and now() < until:
+        """That of a group that knows this version. What is being fetched may be older."""
+        for _ in range(2):
+            if self._map.version >= version > 0:
                 return
-            rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, False, 0)
-            self._map = slots.SlotMap(
-                max((row.version for row in rows), default=0),
-                {row.kind: row.ranges for row in rows},
-            )
-            self._map_until = now() + MAP_SECONDS
+            await self._ask_map(deadline, stale=False)
+
+    async def _ask_map(self, deadline: float, *, stale: bool) -> None:
+        """All who want it wait for one answer, each until its own deadline. Raises NoQuorum."""
+        loop = asyncio.get_running_loop()
+        if self._fetching is None or self._fetching.done():
+            self._fetching = loop.create_task(self._take_map(stale=stale))
+            self._fetching.add_done_callback(_heard)
+        fetching = self._fetching
+        await asyncio.wait((fetching,), timeout=max(0.0, deadline - loop.time()))
+        if not fetching.done() or fetching.cancelled():
+            raise NoQuorum(f"{slots.SLOT_MAP_GROUP}: no slot map before the deadline")
+        fetching.result()
+
+    async def _take_map(self, *, stale: bool) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._timeout_ms / 1_000
+        rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, stale, 0)
+        version = max((row.version for row in rows), default=0)
+        if version >= self._map.version:  # a stale answer may be of an older one
+            self._map = slots.SlotMap(version, {row.kind: row.ranges for row in rows})
             self._ways.clear()
+        self._map_until = now() + MAP_SECONDS
 
 
-def _goes_everywhere(kind: Any) -> bool:
-    return bool(getattr(kind, "every_group", False))
+def _heard(task: asyncio.Task[None]) -> None:
+    """Whoever waited for it may have given up."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _check(name: str, value: int, limit: int) -> None:

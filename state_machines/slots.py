@@ -128,6 +128,13 @@ def slot_keys(operation: Any) -> Sequence[tuple[str, ...]]:
     return ()
 
 
+def goes_everywhere(operation: Any) -> bool:
+    """Whether it is for every group of its kind, because it has no place of its own."""
+    if not getattr(operation, "every_group", False) or hasattr(operation, "places"):
+        return False
+    return not slot_keys(operation)
+
+
 def owned_by(db: Tables, kind: str) -> Owned | None:
     """What this group owns of its kind; None as long as nobody has told it. Read once an entry."""
     place = _OWNED + kind
@@ -190,9 +197,9 @@ class SlotMap:
             raise Invalid(f"{op.tag(operation)}: name the group; it belongs to every kind")
         if hasattr(operation, "places"):
             return [(self._one_group(kind, operation), operation)]
-        keys = slot_keys(operation)
-        if not keys and getattr(operation, "every_group", False):
+        if goes_everywhere(operation):
             return self._everywhere(kind, operation)
+        keys = slot_keys(operation)
         if kind not in self.ranges or len(keys) <= 1:
             return [(self.group_of(kind, keys[0] if keys else None), operation)]
         owners = {key: self.group_of(kind, key) for key in dict.fromkeys(keys)}

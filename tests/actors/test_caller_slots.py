@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from actors.caller import MAP_SECONDS, SHARD_MOVES_MAX
+from state_machines import packing
 from state_machines.errors import NoQuorum, WrongShard
 from state_machines.metadata.slot_map import KindSlots
 from state_machines.mqtt.session import CountSessions
-from state_machines.offset.offset import CommitOffsets, CommitReply
+from state_machines.offset.offset import CommitOffsets, CommitReply, ListOffsets, OffsetPage
 from state_machines.slots import SLOTS, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import HANG, Call, Script, calling, once
-from tests.actors.virtual_time import in_virtual_time
+from tests.actors.scripted import HANG, NOT_LEADER, Call, Script, calling, now, once
+from tests.actors.virtual_time import in_virtual_time, settled
 
 GROUPS = [f"g{number}" for number in range(20)]
 HALF = SLOTS // 2
@@ -132,21 +133,64 @@ async def test_what_goes_to_every_group_goes_to_those_that_nobody_has_told_of() 
         assert (await caller.call(CountSessions())).sessions == 4
 
 
+def unheard(call: Call) -> Any:
+    return HANG if call.group == "metadata-0" else None
+
+
 @in_virtual_time
 async def test_a_map_that_was_true_a_while_ago_does_without_metadata() -> None:
     script = of_mqtt()
-    async with calling(script, timeout_ms=5_000) as caller:
+    async with calling(script) as caller:
         await caller.call(CountSessions())
-        script.faults.append(lambda call: HANG if call.group == "metadata-0" else None)
+        script.faults.append(unheard)
         for _ in range(3):
             await asyncio.sleep(MAP_SECONDS)
-            assert (await caller.call(CountSessions())).sessions == 2
+            assert (await caller.call(CountSessions(), timeout_ms=400)).sessions == 2
+
+
+@in_virtual_time
+async def test_any_replica_of_metadata_tells_which_groups_there_are() -> None:
+    def led_by_nobody(call: Call) -> Any:
+        return NOT_LEADER if call.group == "metadata-0" and not call.stale else None
+
+    async with calling(of_mqtt(faults=[led_by_nobody])) as caller:
+        assert (await caller.call(CountSessions())).sessions == 2
 
 
 @in_virtual_time
 async def test_without_a_map_nothing_is_said_to_be_of_every_group() -> None:
-    script = of_mqtt(faults=[lambda call: HANG if call.group == "metadata-0" else None])
+    script = of_mqtt(faults=[unheard])
     async with calling(script, timeout_ms=500) as caller:
         with pytest.raises(NoQuorum, match="metadata-0"):
             await caller.call(CountSessions())
     assert {call.group for call in script.calls} == {"metadata-0"}
+
+
+@in_virtual_time
+async def test_who_waits_for_the_map_with_others_keeps_his_own_deadline() -> None:
+    async with calling(of_mqtt(faults=[unheard])) as caller:
+        patient = asyncio.create_task(caller.call(CountSessions(), timeout_ms=60_000))
+        await settled()
+        begun = now()
+        with pytest.raises(NoQuorum, match="metadata-0"):
+            await caller.call(CountSessions(), timeout_ms=1_000)
+        assert now() - begun < 1.1
+        patient.cancel()
+
+
+@in_virtual_time
+async def test_a_list_of_what_is_in_one_group_needs_no_map() -> None:
+    """Those of one consumer group are together; those of all are everywhere."""
+    script = two_groups(faults=[unheard])
+    script.faults.append(lambda call: _no_offsets(call) if call.group != "metadata-0" else None)
+    async with calling(script, timeout_ms=500) as caller:
+        assert await caller.call(ListOffsets(group="g")) == OffsetPage((), b"")
+        with pytest.raises(NoQuorum, match="metadata-0"):
+            await caller.call(ListOffsets())
+
+
+def _no_offsets(call: Call) -> api.Reply:
+    reply = api.Reply()
+    for _ in call.queries:
+        reply.results.add(body=packing.pack(OffsetPage((), b"")))
+    return reply
