@@ -69,11 +69,12 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     try:
         cluster = agree_on_cluster(hellos, cluster)
         found_group(group, hellos, cluster, lambda: _ask_nodes(group))
-    except Conflict as error:
+    except (Conflict, Stopped) as error:
         places = _places(hellos)
-        if living.isdisjoint(names):
-            placement.remove([group])  # nothing was here before; the directories stay
-        raise Conflict(f"{error.detail} ({places})") from None
+        empty = all(each["status"] == "vacant" for each in hellos.values())
+        if empty or living.isdisjoint(names):
+            placement.remove([group])  # the next start places it anew; the directories stay
+        raise type(error)(f"{error.detail} ({places})") from None
     # Each group's first candidate is another one, so that leaders spread over the nodes.
     wait_for_leader(names, candidate=names[config.groups.index(group) % len(names)])
     return cluster

@@ -30,7 +30,7 @@ class Lying:
     path: str
     replica: int
     status: str
-    written_ns: int  #: when its log was last written to, by its node's clock
+    written_ns: int  #: when its log was last written to, by its node's clock: a hint
 
 
 def lying_here(group: str) -> tuple[Lying, ...]:

@@ -354,11 +354,11 @@ def _placed(group: str, actions: Sequence[Action], bundles: int, seconds: float)
 @contextlib.contextmanager
 def _held(holds: Sequence[Hold], deadline: float) -> Iterator[bool]:
     """Whether all of this could be had, until it is given back here, or by this process's end."""
-    made = [
-        placement_group([{META: each.meta}], bundle_label_selector=[{NODE_ID_LABEL: each.node}])
-        for each in holds
-    ]
+    made: list[PlacementGroup] = []
     try:
+        for each in holds:
+            there = [{NODE_ID_LABEL: each.node}]
+            made.append(placement_group([{META: each.meta}], bundle_label_selector=there))
         yield all(each.wait(max(1, int(deadline - time.monotonic()))) for each in made)
     finally:
         for each in made:

@@ -258,12 +258,13 @@ class Seat:
             self._directory.close()
 
     @to_its_end
-    async def retire(self, replica: int, upto: tuple[int, int] = (0, 0)) -> None:
+    async def retire(self, replica: int, upto: tuple[int, int]) -> None:
         """Let go for ever of a replica that its group has removed; the seat is vacant then.
 
-        The replica itself may not have heard of it. On a voter's seat it may have no entry after
-        `upto`, term and index of the last one of the leader who says so: it would be a member by
-        what the leader does not know. Raises Conflict, also if another replica sits here.
+        The replica itself may not have heard of it. On a voter's seat it may know of no later term
+        than `upto`, the leader's who says so and the index of its last entry, and have no entry
+        after it: it would be a member by what that leader does not know. Raises Conflict, also if
+        another replica sits here.
         """
         async with self._changing:
             if self._directory is None:
@@ -272,7 +273,8 @@ class Seat:
                 raise Conflict(f"replica: {self.spec.seat} has {sits:x}, not {replica:x}")
             if not self.spec.learner:
                 core = self.replica.core if self.replica is not None else None
-                if core is None or (core.last_term, core.last_index) > upto:
+                last = (0, 0) if core is None else (core.last_term, core.last_index)
+                if core is None or core.term > upto[0] or last > upto:
                     raise Conflict(f"{self.spec.seat} has a voter, which only its group can remove")
             if self.replica is not None:
                 self.replica.abandon()

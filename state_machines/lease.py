@@ -33,7 +33,7 @@ from state_machines.errors import Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.keyvalue import Part
 from state_machines.op import Stamp, command, query
-from state_machines.removal import remove
+from state_machines.removal import LEASABLE, remove
 from state_machines.tables import TABLES, Table, Tables
 
 TTL_MS_MIN: Final = 1_000
@@ -193,7 +193,7 @@ def _end(db: Tables, at: Stamp, lease: Lease, rows_max: int) -> int:
 
 def _end_row(db: Tables, at: Stamp, row: AttachedRow) -> None:
     found = row_of(db, row)
-    if found is not None:
+    if found is not None and found[0].name in LEASABLE:  # earlier versions attached others too
         remove(db, at, *found)
     free(db, row)
 

@@ -11,6 +11,7 @@ a lease.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -19,7 +20,7 @@ from state_machines.errors import Invalid, NotFound, QuotaExceeded
 from state_machines.keyvalue import Part
 from state_machines.lease import ATTACHED, ATTACHMENTS, LEASES, AttachedRow, Attachment
 from state_machines.op import Stamp, command, query
-from state_machines.removal import LEASABLE
+from state_machines.removal import LEASABLE, REMOVERS
 from state_machines.tables import TABLES, Table, Tables
 
 ROWS_MAX: Final = 1_000  #: attached to one lease
@@ -51,13 +52,13 @@ class LeasedRowPage:
     next: bytes
 
 
-def _check_rows(rows: tuple[LeasedRow, ...]) -> None:
+def _check_rows(rows: tuple[LeasedRow, ...], tables: Collection[str] = LEASABLE) -> None:
     if not 0 < len(rows) <= ROWS_MAX:
         raise Invalid(f"rows: {len(rows)}, the range is 1 to {ROWS_MAX}")
     kinds = set()
     for place, row in enumerate(rows):
         table = row_key.table_of(row.table, f"rows[{place}].table")
-        if table.name not in LEASABLE or not table.kind:
+        if table.name not in tables or not table.kind:
             raise Invalid(f"rows[{place}].table: rows of {table.name} have no lease")
         row_key.unpack(table, row.key, f"rows[{place}].key")
         kinds.add(table.kind)
@@ -139,8 +140,9 @@ class DetachRows:
     rows: tuple[LeasedRow, ...]
 
     def validate(self) -> None:
-        """Rows of tables that say how a row is removed, all of one kind of group."""
-        _check_rows(self.rows)
+        """Rows of tables that say how a row is removed, all of one kind of group. Of any of these
+        tables: earlier versions attached rows that can have no lease now."""
+        _check_rows(self.rows, REMOVERS)
 
     def home_kind(self) -> str:
         """That of the rows."""

@@ -25,7 +25,6 @@ from state_machines.tables import Tables
 _PLACES: Final = packing.field_names(Session)
 _EXPIRY_S: Final = _PLACES.index("expiry_s")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
-_SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
 _KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
 """What a session that is opened again keeps, or has to be asked for."""
 _NONE: Final = [0] * len(_PLACES)
@@ -60,7 +59,10 @@ def open_all(
     unpack = packing.unpack_values
     there = [_NONE if old is None else unpack(old)[1] for old in before]
     present = [old is not None for old in before]
-    member = functools.cache(functools.partial(share_group.has_member, db))
+    member, subscribed = (
+        functools.cache(functools.partial(each, db))
+        for each in (share_group.has_member, subscription.has_any)
+    )
     epochs: list[int] = []
     usual = [True] * len(keys)
     for place, (key, old, clean_start, last_will) in enumerate(
@@ -71,7 +73,9 @@ def open_all(
         expires_ms = old[_EXPIRES_MS]
         ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
         shares = ends and member(key[0]) and member(*key)
-        if last_will is not None or (ends and old[_SUBSCRIPTIONS]) or shares:
+        # Not as its row says: a count may have been made wrong.
+        subscribes = ends and subscribed(key[0]) and subscribed(*key)
+        if last_will is not None or subscribes or shares:
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
             epoch, present[place] = _open(
@@ -132,7 +136,7 @@ def _settle_usual(
         "connected_ms": (now_ms,) * count,
         "disconnected_ms": (0,) * count,
         "expires_ms": (0,) * count,
-        "subscriptions": subscriptions,
+        "subscriptions": [old if on else 0 for on, old in zip(goes_on, subscriptions, strict=True)],
     }
     rows = zip(*[columns[name] for name in _PLACES], strict=True)
     settled = list(map(db.pack, zip(repeat(db.revision), rows)))

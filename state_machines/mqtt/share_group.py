@@ -110,7 +110,7 @@ class ShareBrokerPage:
 
 def has_member(db: Tables, tenant: str, *client_id: str) -> bool:
     """Whether anyone of the tenant, or this client of it, shares in a group that is here."""
-    return next(db.scan(OF_CLIENT, tenant, *client_id), None) is not None
+    return next(iter(db.store.scan(OF_CLIENT.name, (tenant, *client_id))), None) is not None
 
 
 def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> None:

@@ -150,7 +150,7 @@ def forget(db: Tables, tenant: str, outbox_id: int) -> bool:
     return db.delete(OUTBOX, outbox_id)
 
 
-@remover(OF_TENANT)
+@remover(OF_TENANT, leasable=False)
 def _forget(db: Tables, at: Stamp, place: OutboxOfTenant) -> None:
     forget(db, place.tenant, place.outbox_id)
 

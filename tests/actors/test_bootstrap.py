@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from actors import bootstrap, calls, remote
-from actors.config import ClusterConfig
-from state_machines.errors import NoQuorum
+from actors import bootstrap, calls, placement, remote
+from actors.config import FIRST_GROUP, ClusterConfig
+from actors.directories import Lying
+from state_machines.errors import Conflict, NoQuorum, Stopped
 
 SEATS = ("metadata-0/0", "metadata-0/1", "metadata-0/2")
+LYING = Lying(path="/data/metadata-0/7", replica=7, status="active", written_ns=1)
 CONTROLLER = f"{remote.CONTROLLER_PREFIX}7"
 
 
@@ -58,3 +60,25 @@ def test_every_voters_seat_knows_all_groups_for_its_controller() -> None:
 def test_one_that_stands_elsewhere_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoQuorum, match=f"no controller beside {SEATS[1]} within 0 s"):
         wait(monkeypatch, Moving([SEATS[1]], stands=f"node of {SEATS[2]}"), 0.2)
+
+
+@pytest.mark.parametrize("said", [Stopped("no answer"), (LYING,)])
+def test_a_start_whose_founding_was_refused_leaves_no_place_behind(
+    monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    """The next one has to ask again where the directories lie, and place the group there."""
+    removed: list[list[str]] = []
+    vacant = {seat: {"status": "vacant", "replica": 0, "cluster": ""} for seat in SEATS}
+    for name, answer in (
+        ("states", lambda: {FIRST_GROUP: "CREATED"}),  # by a start that was cut short
+        ("ensure_group", lambda *_, **__: None),
+        ("remove", removed.append),
+    ):
+        monkeypatch.setattr(placement, name, answer)
+    monkeypatch.setattr(calls, "named_actors", lambda: set(SEATS))
+    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: vacant)
+    monkeypatch.setattr(bootstrap, "_places", lambda _: "the nodes of its seats")
+    monkeypatch.setattr(bootstrap, "_ask_nodes", lambda _: ({"n": said}, {"n": "node-3"}))
+    with pytest.raises((Stopped, Conflict), match=r"node-3.*the nodes of its seats"):
+        bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,)), FIRST_GROUP, "")
+    assert removed == [[FIRST_GROUP]]

@@ -309,7 +309,7 @@ async def test_a_late_order_to_retire_does_not_meet_who_sits_there_by_then(tmp_p
     async with with_learner(tmp_path) as (_, _, _, learner):
         sits = learner.hello()["replica"]
         with pytest.raises(Conflict, match=f"replica: {LEARNER} has {sits:x}, not 9"):
-            await learner.retire(9)
+            await learner.retire(9, (0, 0))
         assert learner.status()["role"] == "learner"
 
 
@@ -334,7 +334,7 @@ async def test_a_seat_is_not_introduced_to_what_is_no_learner_of_its_group(tmp_p
         with pytest.raises(Invalid, match=f"learners: 4, the limit is {LEARNERS_MAX}"):
             leader.introduce(learner_seats("metadata-0", LEARNERS_MAX + 1))
         with pytest.raises(Conflict, match="only its group can remove"):
-            await leader.retire(leader.hello()["replica"])
+            await leader.retire(leader.hello()["replica"], (0, 0))
         assert leader.status()["group_seats"] == group.seat_names
 
 
@@ -373,7 +373,9 @@ async def test_a_voter_that_was_replaced_and_comes_back_in_its_replacers_place_i
 
 
 @in_loop
-async def test_a_voters_seat_lets_go_of_nothing_that_may_be_a_member(tmp_path: Path) -> None:
+async def test_a_voters_seat_lets_go_of_nothing_that_may_be_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(Group(tmp_path)) as (group, _):
         leader, follower = await group.leader(), group.followers()[0]
         core = core_of(follower)
@@ -386,6 +388,11 @@ async def test_a_voters_seat_lets_go_of_nothing_that_may_be_a_member(tmp_path: P
         ):
             with pytest.raises(Conflict, match=why):
                 await follower.retire(removed, upto)
+        upto = (core.last_term, core.last_index)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(core), "term", core.term + 1)  # it knows of a later leader
+            with pytest.raises(Conflict, match=member):
+                await follower.retire(core.id, upto)
         assert follower.status_word == "active"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from state_machines import op
+from state_machines import op, removal
 from state_machines.errors import Conflict, Invalid, NotFound, QuotaExceeded
 from state_machines.lease import LEASES, RevokeLeases
 from state_machines.lease_rows import (
@@ -18,6 +18,7 @@ from state_machines.lease_rows import (
 from state_machines.metadata.kv import FLOORS, KV, DeleteKv, GetKv, PutKv
 from state_machines.metadata.node import NODES, GetNode, HeartbeatNode, RegisterNode
 from state_machines.metadata.segments import SEGMENTS
+from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.shards import SHARDS
 from state_machines.mqtt.topic import TOPICS
 from state_machines.offset.rows import GROUPS
@@ -206,13 +207,16 @@ def test_rows_that_can_have_a_lease(group: Leased) -> None:
             ("rows[1].table", LeasedRow(table="no.such", key=good.key)),
             ("rows[1].table", LeasedRow.of(LEASES, 1)),
             ("rows[1].table", LeasedRow.of(FLOORS, "default", "a")),
-            ("rows[1].table", LeasedRow.of(SHARDS, "default", "s")),
-            ("rows[1].table", LeasedRow.of(SEGMENTS, "default", "s", 0)),
-            ("rows[1].table", LeasedRow.of(GROUPS, "default", "g")),
             ("rows[1].key", LeasedRow(table=KV.name, key=b"")),
             ("rows[1].key", LeasedRow.of(KV, "default")),
         ):
             beyond(group, each(lease_id=1, rows=(good, wrong)), field)
+    for wrong in (
+        LeasedRow.of(SHARDS, "default", "s"),
+        LeasedRow.of(SEGMENTS, "default", "s", 0),
+        LeasedRow.of(GROUPS, "default", "g"),
+    ):
+        beyond(group, AttachRows(lease_id=1, rows=(good, wrong)), "rows[1].table")
 
 
 def test_nothing_that_a_group_lives_by_can_be_removed() -> None:
@@ -259,3 +263,28 @@ def test_a_group_of_another_kind_refuses_it() -> None:
     mixed = Transaction.of(compare=[Compare.exists(TOPICS, "default", "t")], then=[attach(1, "a")])
     with pytest.raises(Invalid, match=r"^then: one group is wanted, these lie in metadata, mqtt"):
         op.validate(mixed)
+
+
+def of_an_earlier_version(lease: int, rows: tuple[LeasedRow, ...], group: Leased) -> None:
+    """Which attached rows of these tables, too."""
+    removal.LEASABLE.add(SHARDS.name)
+    try:
+        group.run(AttachRows(lease_id=lease, rows=rows))
+    finally:
+        removal.LEASABLE.discard(SHARDS.name)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_row_that_can_have_no_lease_any_more_can_be_taken_off_and_stays(
+    group: Leased, detached: bool
+) -> None:
+    group.run(RegisterNode(node_id="n1"))
+    (made,) = group.run(CreateShards(items=(ShardItem(name="s", nodes=("n1",)),)))
+    assert made.ok
+    lease = group.grant()
+    of_an_earlier_version(lease, (LeasedRow.of(SHARDS, "default", "s"),), group)
+    if detached:
+        rows = (LeasedRow.of(SHARDS, "default", "s"),)
+        assert group.run(DetachRows(lease_id=lease, rows=rows)) == 0
+    ends(group, lease)
+    assert group.rows(SHARDS.name) == 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_machines import op
+from state_machines import op, row_key
 from state_machines.errors import Fenced, Invalid, NotFound
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.mqtt.pulse import PULSE_MAX, NextDue, Pulse
@@ -40,6 +40,7 @@ from state_machines.mqtt.will import (
     SetWill,
 )
 from state_machines.names import SECONDS_MAX
+from state_machines.repair import RepairCount
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
 from tests.entities.group import Group, rows_but_books
 from tests.machine.alone import NOW_MS
@@ -250,6 +251,20 @@ def test_a_batch_begins_anew_what_has_ended_and_tells_so(
     for table in ("mqtt.subscription", "mqtt.share_member", "mqtt.due"):
         assert not group.rows(table)
     assert group.ask(CountSessions()) == SessionTally("default", 4, 4)
+
+
+def test_a_session_that_begins_anew_has_no_subscription_however_wrong_its_count(
+    group: Group,
+) -> None:
+    session = group.run(OpenSession(client_id="a", broker="b1", expiry_s=60))
+    filters = (TopicFilter(filter="t"),)
+    group.run(PutSubscriptions(client_id="a", epoch=session.epoch, filters=filters))
+    key, seen = row_key.pack(("default", "a")), group.index
+    wrong = RepairCount(table="mqtt.session", key=key, field="subscriptions", more=-1, seen=seen)
+    group.run(wrong)
+    assert group.ask(GetSession(client_id="a")).subscriptions == 0
+    assert not group.run(OpenSession(client_id="a", broker="b2", clean_start=True)).present
+    assert group.rows("mqtt.subscription") == 0
 
 
 def test_a_batch_resumes_what_has_not_expired_and_stops_its_timer(group: Group) -> None:

@@ -116,6 +116,32 @@ def test_a_session_that_was_opened_though_nobody_was_told_is_closed_again(house:
     assert ann.subscribe("to/ann") == [True]
 
 
+def test_a_session_stays_in_doubt_while_its_last_connection_is_here(house: House) -> None:
+    """The answer to an opening that takes it over may have been given up before it was done."""
+    broker = house.start("b1")
+    store = house.plugin("b1")._store
+    assert store is not None
+    opens = store.open_session
+    asked: list[tuple[str, bool, int]] = []
+
+    async def later(client_id: str, persistent: bool, expiry_s: int) -> Opened:
+        store.open_session = opens  # type: ignore[method-assign]
+        asked.append((client_id, persistent, expiry_s))
+        raise Unknown("no answer in time")
+
+    ann = house.client("ann", broker)
+    store.open_session = later  # type: ignore[method-assign]
+    again = house.stranger("ann", broker)
+    again.connect()
+    again.until(lambda: again.reasons, "CONNACK")
+    plugin = house.plugin("b1")
+    house.run(plugin._close_what_is_in_doubt())
+    assert "ann" in plugin.seams.live
+    house.run(opens(*asked[0]))  # it arrives after all
+    ann.until_lost()
+    house.until_closed("ann")
+
+
 def test_a_retained_message_is_acknowledged_only_when_it_is_kept(house: House) -> None:
     broker = house.start("b1")
     ann = house.client("ann", broker)

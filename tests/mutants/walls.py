@@ -100,7 +100,7 @@ WALLS: Final = (
         "a-lease-may-take-a-shard-from-its-segments",
         "design 5.8",
         "state_machines.lease_rows",
-        "if table.name not in LEASABLE or not table.kind:",
+        "if table.name not in tables or not table.kind:",
         "if not table.kind:",
     ),
 )

@@ -440,9 +440,10 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 row = await store.session(client_id)
                 epoch = row.epoch if row is not None and row.connected else 0
                 connection = self.seams.live.get(client_id)
-                if epoch and (connection is None or connection.epoch != epoch):
+                foreign = epoch and (connection is None or connection.epoch != epoch)
+                if foreign:
                     self._close_later(client_id, epoch, graceful=True)
-                if epoch or over:
+                if foreign or over:
                     self._in_doubt.pop(client_id, None)
 
         await _in_chunks(settle, tuple(self._in_doubt))
