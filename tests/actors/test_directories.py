@@ -62,6 +62,27 @@ def test_those_that_took_part_come_first_and_of_these_who_was_written_to_last() 
     assert homes(said) == ("member", "removed", "founding")
 
 
+def test_of_a_nodes_directories_the_one_counts_that_took_part_and_was_written_to_last() -> None:
+    said: Said = {
+        "two": lying(1, written_ns=60) + lying(2, written_ns=99, status="founding"),
+        "old": lying(3, written_ns=5) + lying(4, written_ns=50),
+    }
+    assert homes(said) == ("two", "old")
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replica lives, and files of its log come and go."""
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    with Directory.create(tmp_path, "c", GROUP) as held:
+        held.log_path.mkdir()
+        (held.log_path / "journal").touch()
+        os.utime(held.log_path / "journal", ns=(5, 5))
+        (held.log_path / "gone").symlink_to(held.log_path / "nowhere")
+        assert [each.written_ns for each in lying_here(GROUP)] == [5]
+
+
 class Vacant:
     """Seats without a directory, which are asked for one."""
 

@@ -67,6 +67,80 @@ async def test_a_controller_that_is_gone_is_made_again_while_the_lead_lasts(
 
 
 @in_loop
+async def test_a_controller_of_the_term_in_force_is_left_alone(
+    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often its keeper looks."""
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
+    killed: list[str] = []
+    end_it = remote.kill
+
+    def kill(name: str) -> None:
+        killed.append(name)
+        end_it(name)
+
+    monkeypatch.setattr(remote, "kill", kill)
+    looks = 0
+    settle = ControllerKeeper._settle
+
+    def counted(keeper: ControllerKeeper, term: int, led: int) -> None:
+        nonlocal looks
+        settle(keeper, term, led)
+        looks += 1
+
+    monkeypatch.setattr(ControllerKeeper, "_settle", counted)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: looks > 5)
+    assert (killed, controllers) == ([], {"controller-3"})
+    await end(leads)
+    assert killed == ["controller-3"]
+
+
+@in_loop
+async def test_a_keeper_looks_again_when_it_is_told_or_after_its_time_and_not_before(
+    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 1_000.0)
+    looks = 0
+    settle = ControllerKeeper._settle
+
+    def counted(keeper: ControllerKeeper, term: int, led: int) -> None:
+        nonlocal looks
+        settle(keeper, term, led)
+        looks += 1
+
+    monkeypatch.setattr(ControllerKeeper, "_settle", counted)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: controllers == {"controller-3"})
+    leads.leadership(4)
+    await eventually(lambda: controllers == {"controller-4"})
+    await end(leads)
+    assert (controllers, looks) == (set(), 3)
+
+
+@in_loop
+async def test_a_controller_that_could_not_be_made_is_made_soon(
+    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 1_000.0)
+    monkeypatch.setattr(remote, "RETRY_SECONDS", 0.01)
+    create, faults = remote.create_controller, [OSError("no answer")]
+
+    def once(term: int, spec: SeatSpec) -> None:
+        if faults:
+            raise faults.pop()
+        create(term, spec)
+
+    monkeypatch.setattr(remote, "create_controller", once)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: controllers == {"controller-3"})
+    await end(leads)
+
+
+@in_loop
 async def test_only_voters_of_the_first_group_keep_a_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -174,6 +174,36 @@ def test_a_lost_voter_that_has_been_replaced_already_goes() -> None:
     ]
 
 
+def test_nobody_is_promoted_while_a_voters_seat_is_silent() -> None:
+    """Nobody could go in exchange, and of four voters two may be gone."""
+    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    assert plan_repair(near, {**HEALTHY, "g/1": None, "g/2": at("active", 9)}) == []
+
+
+def test_a_learner_that_has_stopped_is_not_promoted() -> None:
+    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    assert plan_repair(near, {**HEALTHY, "g/2": at("stopped", 9)}) == []
+
+
+def test_of_two_lost_voters_one_goes_for_each_that_joins() -> None:
+    led = leader(voters=[1, 2, 3, 4, 5], learners=[9], progress={9: {"match": 10_000}})
+    seats = {**HEALTHY, "g/3": at("active", 9), "g/4": at("stopped", 10)}
+    assert plan_repair(led, seats) == [
+        ChangeMembership(Change(add_voters=(9,), remove=(4,))),
+    ]
+
+
+def test_a_learners_seat_counts_for_no_voter() -> None:
+    led = leader(voters=[1, 2, 3, 9], learners=[11])
+    seats = {**HEALTHY, "g/2": at("active", 9), "g/learner-0": at("active", 11)}
+    assert plan_repair(led, seats) == [ChangeMembership(Change(remove=(3,)))]
+
+
+def test_a_vacant_seat_is_filled_while_another_is_silent_if_a_voter_is_short() -> None:
+    seats = {**HEALTHY, "g/1": None, "g/2": at("vacant")}
+    assert plan_repair(leader(voters=[1, 2]), seats) == [Reserve("g/2")]
+
+
 # -- learners -----------------------------------------------------------------------------------
 
 

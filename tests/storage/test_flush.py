@@ -343,3 +343,18 @@ def test_a_view_of_what_is_durable_is_of_its_point(disk: Disk) -> None:
     state.finish(flush)
     with state.durable() as view:
         assert (view.applied, view.get("t", ("a",))) == (point(1), b"a1")
+
+
+def test_a_flush_that_was_overtaken_writes_nothing_any_more(disk: Disk) -> None:
+    """It waits for its thread, while who could not wait has written all of it and more."""
+    shelf = disk.shelf()
+    state = State(shelf)
+    put(state, 1, a="a1")
+    late = sealed(state)
+    put(state, 2, a="a2", b="b2")
+    state.flush()
+    beside(late.write)
+    state.close()
+    again = State(disk.shelf())
+    assert (again.flushed, rows(again)) == (point(2), {"a": "a2", "b": "b2"})
+    again.close()

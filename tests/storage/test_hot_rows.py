@@ -245,3 +245,26 @@ def test_reads_of_what_is_on_disk_are_counted(disk: Disk) -> None:
     assert state.get_many("none", (("a",), ("b",))) == [None, None]
     assert (state.hot.hits, state.hot.misses) == (4, 6)
     state.close()
+
+
+def test_a_row_that_is_deleted_does_not_come_back_once_its_tombstone_has_left_memory() -> None:
+    state = State(MemoryShelf())
+    at = iter(range(1, 100))
+
+    def flushed(table: str) -> None:
+        """What was written so far leaves the layers with the next one of these."""
+        state.put(table, ("another",), b"")
+        state.set_applied(point(next(at)))
+        state.flush()
+
+    state.put("t", ("k",), b"v")
+    for table in ("t", "u", "v"):
+        flushed(table)
+    for _ in range(2 * KEPT_ONE_IN):
+        assert state.get("t", ("k",)) == b"v"
+    state.delete("t", ("k",))
+    for table in ("u", "v", "w"):
+        assert state.get("t", ("k",)) is None
+        flushed(table)
+    assert state.get("t", ("k",)) is None
+    assert state.get_many("t", (("k",),)) == [None]

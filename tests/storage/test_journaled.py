@@ -305,3 +305,14 @@ def test_a_file_is_closed_once(tmp_path: Path) -> None:
     file = DiskFile(tmp_path / "0")
     file.close()
     file.close()
+
+
+def test_a_file_keeps_its_room_so_that_a_write_in_it_is_one_flush() -> None:
+    files = (MemoryFile(), MemoryFile())
+    log = JournaledEngine(MemoryEngine(), Journal("j", files), journal_bytes=BYTES)
+    for _ in range(2):
+        log.finish(full(log))
+    sizes = [len(each.content) for each in files]
+    assert min(sizes) >= BYTES
+    log.write(FEW)
+    assert [len(each.content) for each in files] == sizes

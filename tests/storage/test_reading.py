@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
 
@@ -110,6 +110,25 @@ def test_a_reading_sees_every_layer(state: State) -> None:
     assert reading.get("t", ("a", 2)) == b"fresh"
     assert [value for _, value in state.scan("t")] == [b"frozen", b"later"]
     reading.close()
+    reading.close()
+
+
+WRITES: dict[str, Callable[[State], None]] = {
+    "put": lambda state: state.put("t", ("a", 2), b"later"),
+    "put_many": lambda state: state.put_many("t", (("a", 2),), (b"later",)),
+    "delete": lambda state: state.delete("t", ("a", 2)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_the_first_write_after_a_reading_is_not_in_it(
+    state: State, write: Callable[[State], None]
+) -> None:
+    reading = state.reading()
+    write(state)
+    assert reading.get("t", ("a", 2)) == b"fresh"
+    assert [value for _, value in reading.scan("t")] == [b"flushed", b"frozen", b"fresh"]
+    assert state.get("t", ("a", 2)) != b"fresh"
     reading.close()
 
 

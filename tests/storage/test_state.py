@@ -218,8 +218,10 @@ def test_a_full_disk_keeps_the_layer_and_the_old_state() -> None:
     state.flush()
     state.put("t", ("b",), bytes(5000))
     state.set_applied(point(2))
+    held = state.dirty_bytes
     with pytest.raises(MapFull):
         state.flush()
+    assert state.dirty_bytes == held > 5000
     assert (state.flushed, state.applied) == (point(1), point(2))
     assert row(state, "b") == bytes(5000)
     state.put("t", ("b",), b"small")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from state_machines.machine import Machine
 from state_machines.metadata.node import RegisterNode
@@ -10,7 +13,8 @@ from state_machines.raft.messages import Entry, SnapshotMeta
 from state_machines.wire import api_pb2 as api
 from state_machines.wire import raft_pb2
 from storage import records
-from storage.shelf import MemoryShelf
+from storage.errors import BadSnapshot, SnapshotRefused
+from storage.shelf import DiskShelf, MemoryShelf
 from storage.snapshot import Chunk, write_stream
 from storage.state import State
 from tests.machine.alone import EMPTY, NOW_MS, wire
@@ -74,3 +78,58 @@ def test_a_chunk_fits_into_a_message() -> None:
             digest=chunk.digest,
         )
         assert message.ByteSize() <= MESSAGE_BYTES_MAX
+
+
+def test_what_was_read_before_an_install_is_forgotten_with_it() -> None:
+    """Rows that are kept in memory, and keys at which there was nothing."""
+    ahead = State(MemoryShelf(), founding=MEMBERS)
+    ahead.put("t", ("changed",), b"new")
+    ahead.put("t", ("made",), b"there")
+    ahead.set_applied(point(9))
+    behind = State(MemoryShelf(), founding=MEMBERS)
+    for name in ("changed", "gone"):
+        behind.put("t", (name,), b"old")
+    behind.set_applied(point(1))
+    behind.flush()
+    behind.put("u", ("other",), b"")
+    behind.set_applied(point(2))
+    behind.flush()  # the rows of `t` have left the layers
+    for _ in range(40):
+        assert behind.get("t", ("changed",)) == behind.get("t", ("gone",)) == b"old"
+        assert behind.get("t", ("made",)) is None
+    staging = behind.stage()
+    for chunk in chunks_of(ahead):
+        staging.add(chunk)
+    behind.install(staging, staging.finish())
+    assert [behind.get("t", (name,)) for name in ("changed", "gone", "made")] == [
+        *(b"new", None, b"there")
+    ]
+    assert behind.get_many("t", (("changed",), ("gone",), ("made",))) == [b"new", None, b"there"]
+
+
+@pytest.mark.parametrize("how", ["behind", "of another point", "installed"])
+def test_nothing_of_a_snapshot_or_of_what_it_replaced_stays_on_the_disk(
+    how: str, tmp_path: Path
+) -> None:
+    ahead = State(MemoryShelf(), founding=MEMBERS)
+    ahead.put("t", ("k",), b"v")
+    ahead.set_applied(point(9))
+    state = State(DiskShelf(tmp_path / "state", tmp_path / "staging"), founding=MEMBERS)
+    if how == "behind":
+        state.set_applied(point(12))
+    staging = state.stage()
+    for chunk in chunks_of(ahead):
+        staging.add(chunk)
+    meta = staging.finish()
+    match how:
+        case "behind":
+            with pytest.raises(SnapshotRefused):
+                state.install(staging, meta)
+        case "of another point":
+            with pytest.raises(BadSnapshot):
+                state.install(staging, point(8))
+        case _:
+            state.install(staging, meta)
+    assert sum(each.is_dir() for each in (tmp_path / "state").iterdir()) == 1
+    assert list((tmp_path / "staging").iterdir()) == []
+    state.close()
