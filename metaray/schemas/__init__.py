@@ -68,7 +68,8 @@ def check_compatible(type: str, mode: str, new: str, old: str) -> list[str]:
             stored = avro_rules.parse_stored
             return _checked(avro_rules.parse, avro_rules.problems, mode, new, old, stored)
         case "json":
-            return _checked(json_rules.parse, json_rules.problems, mode, new, old)
+            stored_json = json_rules.parse_stored
+            return _checked(json_rules.parse, json_rules.problems, mode, new, old, stored_json)
         case _:
             return _checked(protobuf_rules.parse, protobuf_rules.problems, mode, new, old)
 

@@ -17,6 +17,9 @@ Titles, descriptions, defaults and examples do not matter. A property that only 
 be added when the writer's objects are closed (`additionalProperties: false`), because elsewhere a
 writer may have put anything under that name. Draft 3 has other keywords under the same names and
 is not compared.
+
+A new version whose references point to what is no schema is refused. In one that is stored already
+such a reference counts as one that points nowhere.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import jsonschema
@@ -54,6 +58,21 @@ SAME: Final = frozenset(
 )
 """Keywords that mean the same wherever they stand: the same value proves them."""
 
+NAMED: Final = frozenset(
+    {
+        *("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties"),
+        "properties",
+    }
+)
+"""Keywords that hold schemas by name."""
+
+HOLDING: Final = NAMED | {
+    *("additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema"),
+    *("else", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+}
+"""Keywords that hold schemas, each of them in some dialect."""
+
 LEAST: Final = {"minItems": "array", "minLength": "string", "minProperties": "object"}
 MOST: Final = {"maxItems": "array", "maxLength": "string", "maxProperties": "object"}
 NUMBERS: Final = frozenset({"integer", "number"})
@@ -65,10 +84,20 @@ class Document:
     """A schema and what its references point into."""
 
     root: Schema
+    broken: dict[str, str] = field(default_factory=dict)
+    """References that point to what is no schema, and why it is none."""
 
 
 def parse(text: str) -> Document:
-    """Raises NotASchema."""
+    """Raises NotASchema, also for a reference to what is no schema."""
+    document = parse_stored(text)
+    for reference, why in document.broken.items():
+        raise NotASchema(shortened(f"$ref {reference!r}: {why}"))
+    return document
+
+
+def parse_stored(text: str) -> Document:
+    """A schema whose references were not looked at when it was put. Raises NotASchema."""
     try:
         root = json.loads(text)
         if type(root) not in (dict, bool):
@@ -76,28 +105,44 @@ def parse(text: str) -> Document:
         if type(_dialect(root) or "") is not str:
             raise NotASchema("$schema is not a text")
         _validator(root).check_schema(root)
-        _check_targets(root)
+        return Document(root, _broken(root))
     except jsonschema.exceptions.SchemaError as error:
         raise NotASchema(shortened(f"{error.json_path}: {error.message}")) from None
     except json.JSONDecodeError as error:
         raise NotASchema(shortened(error)) from None
     except (RecursionError, ValueError) as error:
         raise NotASchema(type(error).__name__) from None
-    return Document(root)
 
 
-def _check_targets(root: Schema) -> None:
-    """That references point to schemas: under a keyword that nobody knows may be anything."""
+def _broken(root: Schema) -> dict[str, str]:
+    """References to what is no schema: under a keyword that nobody knows may be anything."""
     if _embeds(root):
-        return  # a reference may start from elsewhere; such schemas are not compared
-    references = {each["$ref"] for each in _objects(root) if type(each.get("$ref")) is str}
-    targets = {each: _pointed(root, each) for each in sorted(references)}
-    schemas = {each: target for each, target in targets.items() if target is not None}
-    try:
-        _validator(root).check_schema({"properties": schemas})
-    except jsonschema.exceptions.SchemaError as error:
-        said = f"$ref {error.absolute_path[1]!r}: {error.message}"
-        raise NotASchema(shortened(said)) from None
+        return {}  # a reference may start from elsewhere; such schemas are not compared
+    validator = _validator(root)
+    broken: dict[str, str] = {}
+    others: dict[str, Schema] = {}  # where the root's own check has not looked
+    sound: set[int] = set()
+    waiting = _schemas(root, validator, sound)
+    seen = set(sound)
+    while waiting:
+        reference: Any = waiting.pop().get("$ref")
+        target = _pointed(root, reference)
+        if type(target) is dict and id(target) not in sound:
+            others[reference] = target
+            waiting += _schemas(target, validator, seen)
+        elif target is not None and type(target) not in (dict, bool):
+            broken[reference] = "an object, true or false is wanted"
+    for reference in sorted(others, key=len):  # what lies around another comes before it
+        if id(others[reference]) in sound:
+            continue
+        try:
+            validator.check_schema(others[reference])
+            _schemas(others[reference], validator, sound)
+        except jsonschema.exceptions.SchemaError as error:
+            broken[reference] = error.message
+        except RecursionError as error:
+            broken[reference] = type(error).__name__
+    return broken
 
 
 def problems(mode: str, new: Document, old: Document) -> list[str]:
@@ -114,7 +159,7 @@ def _unreadable(reader: Document, writer: Document) -> list[str]:
         return ["$schema: schemas of draft 3 cannot be compared"]
     if any(_embeds(each.root) for each in (reader, writer)):
         return ["$id: schemas with others embedded cannot be compared"]
-    return list(_Comparison(reader.root, writer.root).fits(reader.root, writer.root, "$"))
+    return list(_Comparison(reader, writer).fits(reader.root, writer.root, "$"))
 
 
 def _dialect(root: Schema) -> Any:
@@ -125,6 +170,34 @@ def _validator(root: Schema) -> Any:
     """The class that knows its dialect."""
     newest = jsonschema.validators.Draft202012Validator
     return jsonschema.validators.validator_for(root, default=newest)
+
+
+@cache
+def _holding(validator: Any) -> frozenset[str]:
+    """The keywords that hold schemas in a dialect: those that refuse a number there."""
+    dialect = validator(validator.META_SCHEMA)
+    return frozenset(each for each in HOLDING if not dialect.is_valid({each: 5}))
+
+
+def _schemas(root: Schema, validator: Any, seen: set[int]) -> list[dict[str, Any]]:
+    """The schemas within one, itself among them, that were not seen yet.
+
+    They are found by their places: a const, an example or an unknown keyword holds data.
+    """
+    found, waiting = [], [root]
+    while waiting:
+        schema = waiting.pop()
+        if type(schema) is not dict or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        found.append(schema)
+        for keyword in _holding(validator) & schema.keys():
+            held = schema[keyword]
+            if keyword in NAMED:
+                waiting += held.values() if type(held) is dict else ()
+            else:
+                waiting += held if type(held) is list else (held,)
+    return found
 
 
 def _embeds(root: Schema) -> bool:
@@ -171,8 +244,8 @@ class _Comparison:
     and would show at a smaller part of it. Later on, what it lacks was said already.
     """
 
-    reader: Schema
-    writer: Schema
+    reader: Document
+    writer: Document
     seen: set[tuple[str, str]] = field(default_factory=set)
     depth: int = 0
 
@@ -310,10 +383,10 @@ _RULES: Final[dict[str, Rule]] = {
 }
 
 
-def _target(root: Schema, reference: Any) -> Schema | None:
+def _target(document: Document, reference: Any) -> Schema | None:
     """The schema that a reference within the document points to; None for any other."""
-    found = _pointed(root, reference)
-    return found if type(found) in (dict, bool) else None
+    found = _pointed(document.root, reference)
+    return None if found is None or reference in document.broken else found
 
 
 def _pointed(root: Schema, reference: Any) -> Any:

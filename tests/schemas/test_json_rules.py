@@ -14,6 +14,7 @@ from metaray.schemas import check_compatible, check_schema
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OBJECT, "additionalProperties": False}
+DRAFT7: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#"}
 DRAFT3: dict[str, Any] = {"$schema": "http://json-schema.org/draft-03/schema#"}
 TREE: dict[str, Any] = {
     "$defs": {
@@ -181,8 +182,58 @@ def test_a_reference_points_to_a_schema(target: Any) -> None:
     within = {"x": target, "properties": {"a": {"$ref": "#/x"}}}
     (said,) = check_schema("json", json.dumps(within))
     assert said.startswith("not a schema: $ref '#/x': ")
-    (old,) = check_compatible("json", "full", json.dumps(OBJECT), json.dumps(within))
-    assert old.startswith("the old version is not a schema: $ref '#/x': ")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"x": 5, "properties": {"a": {"$ref": "#/x"}}},
+        {"x": {"type": 5}, "properties": {"a": {"$ref": "#/x"}}},
+        {
+            "x": {"items": {"type": 5}},
+            "properties": {"a": {"$ref": "#/x"}, "b": {"$ref": "#/x/items"}},
+        },
+        {**DRAFT7, "$defs": {"x": {"type": 5}}, "properties": {"a": {"$ref": "#/$defs/x"}}},
+    ],
+)
+def test_a_stored_reference_to_no_schema_points_nowhere(stored: dict[str, Any]) -> None:
+    """So a version that is right may follow it."""
+    dialect = {name: stored[name] for name in ("$schema",) if name in stored}
+    free, narrow = {**dialect, "title": "right"}, {**dialect, "properties": {"b": {"type": "null"}}}
+    assert backward(free, stored) == []
+    assert len(backward(narrow, stored)) == 1
+    said = check_compatible("json", "forward", json.dumps(free), json.dumps(stored))
+    assert any("is not within the document" in each for each in said)
+
+
+@pytest.mark.parametrize("keyword", ["const", "default", "examples", "enum", "x-meta"])
+def test_what_looks_like_a_reference_in_data_is_none(keyword: str) -> None:
+    data = [{"$ref": "#/title"}]
+    assert check_schema("json", json.dumps({"title": "x", keyword: data})) == []
+    assert check_schema("json", json.dumps({"title": "x", "items": {keyword: data}})) == []
+    (said,) = check_schema("json", json.dumps({"title": "x", "anyOf": data}))
+    assert said.startswith("not a schema: $ref '#/title': ")
+
+
+@pytest.mark.parametrize("keyword", ["properties", "x-meta"])
+def test_no_part_of_a_schema_is_checked_for_each_reference(
+    keyword: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(20):
+        schema = {"properties": {"a": schema}}
+    within = [f"#/{keyword}/a" + "/properties/a" * each for each in range(20)]
+    top = {keyword: {"a": schema}, "anyOf": [{"$ref": each} for each in within]}
+    checked: list[Any] = []
+    check = jsonschema.Draft202012Validator.check_schema
+
+    def counted(given: Any) -> None:
+        checked.append(given)
+        check(given)
+
+    monkeypatch.setattr(jsonschema.Draft202012Validator, "check_schema", counted)
+    assert check_schema("json", json.dumps(top)) == []
+    assert checked == ([top] if keyword == "properties" else [top, schema])
 
 
 # -- whatever is said to fit, fits --------------------------------------------------------------
