@@ -4,9 +4,10 @@ A field that only the reader has needs a default; one that only the writer has i
 may be promoted (int to long); a reader's enum has the writer's symbols or a default; a decimal
 keeps its precision and scale.
 
-The library looks at no default, so that is done here: one that is not of the field's type (of a
-union the first, which is the one that readers take) is refused with a new version. One that is
-stored already counts as none.
+The library looks at no default, so that is done here: one that is not of the field's type is
+refused with a new version. One that is stored already counts as none. A union's default may be of
+any of its types, as Avro 1.12 has it, though some readers, Python's among them, take it for one of
+the first.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _is_of(schema: Schema, value: Any) -> bool:
                 _is_of(schema.values, each) for each in value.values()
             )
         case "union" | "error_union":
-            return any(_is_of(each, value) for each in schema.schemas[:1])
+            return any(_is_of(each, value) for each in schema.schemas)
         case _:
             return type(value) is dict and all(
                 _is_of(field.type, value[field.name]) if field.name in value else field.has_default
