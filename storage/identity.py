@@ -23,7 +23,7 @@ import os
 import secrets
 import shutil
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -99,10 +99,12 @@ class Directory:
         # failpoint: identity.before_directory
         path.mkdir(mode=0o700)
         # failpoint: identity.after_directory
-        with ExitStack() as undo:
-            undo.callback(shutil.rmtree, path, ignore_errors=True)
+        try:
             lock = _lock(path)
-            undo.callback(os.close, lock)
+        except BaseException:
+            _unmake(path)
+            raise
+        try:
             # Until the identity is written the directory is nobody's, and `find` passes it over.
             members = founding or Configuration()
             identity = Identity(cluster, group, replica, status, members, boot=1)
@@ -110,7 +112,10 @@ class Directory:
             _write(path, identity)
             _keep_name(path)
             # failpoint: identity.after_first
-            undo.pop_all()
+        except BaseException:
+            _unmake(path)  # still locked: another process could take it else
+            os.close(lock)
+            raise
         return cls(path, identity, lock)
 
     @classmethod
@@ -253,6 +258,14 @@ def _write(path: Path, identity: Identity) -> None:
     body = asdict(identity)
     text = json.dumps({"identity": body, "crc": crc32(_canonical(body))}, indent=2)
     filesystem.replace(path / IDENTITY, text.encode() + b"\n")
+
+
+def _unmake(path: Path) -> None:
+    """Remove a directory that could not be made, its identity first: without its lock, which may
+    be the next to go, it would be there for anybody."""
+    with suppress(OSError):
+        (path / IDENTITY).unlink(missing_ok=True)
+        shutil.rmtree(path)
 
 
 def _keep_name(path: Path) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import resource
+import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 from state_machines.raft.messages import Configuration
 from storage import identity
 from storage.errors import BadIdentity, DirectoryInUse, ForeignData, UnsafeFileSystem
-from storage.identity import Directory, Identity, find, read
+from storage.identity import Directory, Identity, find, lying, read
 from tests.storage import child
 from tests.storage.faults import flip
 
@@ -290,6 +292,32 @@ def test_a_groups_name_leads_nowhere_else(root: Path, group: str) -> None:
         with pytest.raises(ValueError, match="group's name"):
             use()
     assert not root.exists()
+
+
+def test_a_directory_that_is_being_unmade_can_be_taken_by_nobody(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+    removed = shutil.rmtree
+
+    def full(path: Path) -> None:
+        assert [each.path for each in lying(root, GROUP)] == [path]
+        raise OSError(errno.ENOSPC, "full")
+
+    def watched(path: Path) -> None:
+        seen.append(path)
+        with pytest.raises(DirectoryInUse):
+            opened(path, wait_s=0)
+        (path / "LOCK").unlink()  # whichever the first to go is
+        assert find(root, "c", GROUP) == []
+        removed(path)
+
+    monkeypatch.setattr(identity, "_keep_name", full)
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    with pytest.raises(OSError, match="full"):
+        Directory.create(root, "c", GROUP)
+    assert len(seen) == 1
+    assert not seen[0].exists()
 
 
 def test_an_identity_is_replaced_whole_or_not_at_all(
