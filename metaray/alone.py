@@ -23,7 +23,7 @@ def alone(directory: Path, lock: str = LOCK) -> Iterator[None]:
     it too. With an empty name it is the directory itself, which leaves nothing in it. Raises
     Conflict while somebody else has it, and OSError.
     """
-    filesystem.make(directory, 0o777)
+    filesystem.make(directory, 0o777, durable=False)
     flags = os.O_RDWR | os.O_CREAT if lock else os.O_RDONLY | os.O_DIRECTORY
     handle = os.open(directory / lock, flags, 0o644)
     try:

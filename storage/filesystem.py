@@ -8,6 +8,7 @@ on remote filesystems", says lmdb.h), so those are refused before anything is cr
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -59,14 +60,22 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str:
     return kind
 
 
-def make(path: Path, mode: int = 0o700) -> None:
-    """Make a directory, and those above it, readable by its owner only, and its name durable."""
+def make(path: Path, mode: int = 0o700, *, durable: bool = True) -> None:
+    """Make a directory, and those above it, readable by its owner only, and its name durable.
+
+    Without `durable` it is made too where the name cannot be synced: in a directory that may be
+    written and not read, or on a file system that syncs none.
+    """
     if path.is_dir():
         return
     if not path.parent.exists():
-        make(path.parent, mode)
+        make(path.parent, mode, durable=durable)
     path.mkdir(mode, exist_ok=True)
-    sync(path.parent)
+    try:
+        sync(path.parent)
+    except OSError as error:
+        if durable or error.errno not in (errno.EACCES, errno.EINVAL):
+            raise
 
 
 def sync(directory: Path) -> None:

@@ -87,7 +87,7 @@ class Store:
         cluster.
         """
         try:
-            filesystem.make(directory, 0o777)
+            filesystem.make(directory, 0o777, durable=False)
             lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadHistory(f"{directory}: {error.strerror}") from None

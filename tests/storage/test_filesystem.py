@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import errno
 import logging
+import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from metaray.alone import alone
 from storage import filesystem
 from storage.errors import UnsafeFileSystem
 
@@ -81,6 +85,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         filesystem.replace(path, content)
         assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EIO])
+def test_a_history_or_a_backup_may_lie_where_its_name_cannot_be_synced(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(directory: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(filesystem, "sync", fails)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        filesystem.make(tmp_path / "replica")
+    with ExitStack() as stack:
+        if number == errno.EIO:
+            stack.enter_context(pytest.raises(OSError, match=os.strerror(number)))
+        with alone(tmp_path / "backups" / "monday"):
+            assert (tmp_path / "backups" / "monday" / "LOCK").exists()
 
 
 def test_making_and_removing_twice_is_fine(tmp_path: Path) -> None:
