@@ -137,12 +137,12 @@ class DiskEngine:
             self._check_numbers()
             for name in self._env.dbs():
                 self._handles[name.decode()] = self._env.open_db(name, create=False)
-        except CorruptRecord:
-            self._env.close()
-            raise
         except (lmdb.Error, UnicodeDecodeError) as error:
             self._env.close()
             raise CorruptRecord(self.path, "(tables)", "(names)", str(error)) from error
+        except BaseException:
+            self._env.close()
+            raise
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """See `engine.Reader`."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -75,6 +76,20 @@ def test_no_environment_is_refused_readably(tmp_path: Path) -> None:
     (tmp_path / "e" / "data.mdb").write_bytes(b"not an environment" * 1000)
     with pytest.raises(StorageFailed, match="cannot open"):
         DiskEngine(tmp_path / "e")
+
+
+def test_an_opening_that_fails_lets_the_environment_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(engine: DiskEngine) -> None:
+        raise OSError(errno.EIO, "its size cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskEngine, "_check_size", fails)
+        with pytest.raises(OSError, match="its size") as raised:
+            DiskEngine(tmp_path / "e")
+    assert raised.value.errno == errno.EIO  # and its traceback keeps the engine from being freed
+    DiskEngine(tmp_path / "e").close()
 
 
 def test_a_closed_engine_says_so_and_not_that_it_is_corrupt(tmp_path: Path) -> None:
