@@ -10,13 +10,14 @@ like rows that are missing. `metaray repair` executes the findings that have a c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
+from jobs.errors import MissingInput
 from jobs.head import WATERMARKS
 from jobs.integrity import common, connectors, engine, offsets, sessions, shares, slots
 from jobs.integrity.rule import (
@@ -45,6 +46,9 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
     table: schema for area in AREAS for table, schema in area.NEEDS.items()
 }
 """The tables of a cut that are read, and of each the columns that are needed."""
+
+LATER: Final = ("mqtt.outbox_of_tenant",)
+"""Tables that cuts of earlier releases do not have: the rules that read one are left out then."""
 
 
 def _not_null(name: str, kind: pa.DataType) -> pa.Field:
@@ -93,14 +97,21 @@ WORDS: Final = {
 
 
 def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataFrame]:
-    """The tables of a cut to `findings` and `rules`. Raises Invalid for an unknown word."""
+    """The tables of a cut to `findings` and `rules`.
+
+    Raises Invalid for an unknown word, and MissingInput for a named rule without its tables.
+    """
     for name, words in WORDS.items():
         if (said := context.options[name]) not in words:
             raise Invalid(f"{name}: {said!r}, one of {', '.join(words)} is wanted")
-    checked = {table: require(frames[table], schema, table) for table, schema in TABLES.items()}
+    checked = {
+        table: require(frames[table], schema, table)
+        for table, schema in TABLES.items()
+        if table in frames or table not in LATER
+    }
     checked["watermarks"] = require(frames["watermarks"], WATERMARKS, "watermarks")
     cut = Cut(checked, context)
-    rules = _chosen(context.options["rules"])
+    rules = chosen(context.options["rules"], checked)
     ways: dict[Way, Callable[[DataFrame], DataFrame]] = {
         "rows": lambda all_of: all_of.select("rule", *KEPT),
         "follows": followed,
@@ -121,14 +132,24 @@ def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     return {"findings": found, "rules": require(_by_rule(found, rules), BY_RULE, "rules")}
 
 
-def _chosen(said: str) -> list[Rule]:
+def chosen(said: str, there: Container[str]) -> list[Rule]:
+    """The rules of these names, or ALL that can be told of the tables that are `there`.
+
+    Raises Invalid for a name that is none, and MissingInput for a rule whose table is not there.
+    """
     if said == ALL:
-        return list(RULES.values())
+        return [rule for rule in RULES.values() if not _unread(rule, there)]
     names = [each.strip() for each in said.split(",")]
     for name in names:
         if name not in RULES:
             raise Invalid(f"rules: {name[:80]!r} is none of the {len(RULES)}: {', '.join(RULES)}")
+        for table in _unread(RULES[name], there):
+            raise MissingInput(f"rules: {name} needs {table}, which the cut does not have", table)
     return [rule for rule in RULES.values() if rule.name in names]
+
+
+def _unread(rule: Rule, there: Container[str]) -> list[str]:
+    return [table for table in rule.tables if table not in there]
 
 
 def _all(cut: Cut, rules: Sequence[Rule]) -> DataFrame:
@@ -248,7 +269,12 @@ JOB: Final = Job(
     title="Integrity",
     about="Which rows of a cut contradict others, and which command repairs them.",
     inputs={
-        **{table: Input(schema=schema, table=table) for table, schema in TABLES.items()},
+        **{
+            table: Input(
+                schema=schema, table=table, required=table not in LATER, told=table in LATER
+            )
+            for table, schema in TABLES.items()
+        },
         "watermarks": Input(
             schema=WATERMARKS,
             of="file",

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs import fsck
+from jobs.errors import MissingInput
 from jobs.integrity import slots
 from jobs.integrity.rule import COUNT, FINDINGS
 from jobs.session import Session
@@ -173,6 +174,23 @@ def test_options_that_are_words(plain_spark: Session) -> None:
         world.findings(plain_spark, topics="some")
     with pytest.raises(Invalid, match=r"^rules: 'some' is none of the \d+: "):
         world.findings(plain_spark, rules="some")
+
+
+@pytest.mark.spark
+def test_a_cut_of_an_earlier_release_is_looked_at_by_the_rules_whose_tables_it_has(
+    plain_spark: Session,
+) -> None:
+    index = "mqtt.outbox_of_tenant"
+    required = {name for name, each in fsck.JOB.inputs.items() if each.required}
+    assert required == {*fsck.TABLES} - {index}
+    left_out = {*fsck.RULES} - {
+        rule.name for rule in fsck.chosen(fsck.ALL, required | {"watermarks"})
+    }
+    assert left_out == {"outbox_of_tenant"}
+    world = World({kind: Group(kind) for kind in KINDS})
+    assert world.findings(plain_spark, without=index, rules="outbox_expired") == []
+    with pytest.raises(MissingInput, match=r"rules: outbox_of_tenant needs mqtt\.outbox_of_tenant"):
+        world.findings(plain_spark, without=index, rules="outbox_of_tenant")
 
 
 @pytest.mark.spark
