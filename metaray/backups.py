@@ -50,7 +50,8 @@ class Verdict:
     manifest: Manifest
     tables: tuple[TableVerdict, ...]
     missing: tuple[str, ...]
-    """Groups that its cluster had and it does not have: it is partial."""
+    """Groups that it is known to lack, by the slot map that it has: it is partial. Without one (a
+    cut of some tables) that is `metadata-0` or nothing: which others there were is not known."""
 
 
 def why_left_out(table: str) -> str:
@@ -114,7 +115,7 @@ def slot_map(directory: Path, manifest: Manifest) -> SlotMap | None:
 def _missing(directory: Path, manifest: Manifest) -> tuple[str, ...]:
     known = slot_map(directory, manifest)
     if known is None:
-        return (SLOT_MAP_GROUP,)
+        return () if SLOT_MAP_GROUP in manifest.cut else (SLOT_MAP_GROUP,)
     kinds = {table.kind for table in TABLES.values() if table.kind}
     return tuple(sorted({each for kind in kinds for each in known.groups(kind)} - {*manifest.cut}))
 

@@ -81,6 +81,13 @@ def test_a_cut_of_some_groups_removes_nothing_of_the_others(kept: str, tmp_path:
     assert done.ok
 
 
+def test_a_cut_of_some_tables_lacks_no_group(cut: Path) -> None:
+    manifest = read_manifest(cut)
+    files = [each for each in manifest.files if each.table == "offset.offset"]
+    dataclasses.replace(manifest, files=files).write(cut)
+    assert backups.verify(cut).missing == ()
+
+
 @pytest.mark.parametrize("place", [4, 100, -9])
 def test_a_flipped_byte(cut: Path, place: int) -> None:
     path = cut / "offset.offset" / "offset-0-00000.parquet"
