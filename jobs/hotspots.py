@@ -35,7 +35,7 @@ from jobs.advice import (
 )
 from jobs.advice_sql import CHURN, COMMIT_STORM, FLAPPING
 from jobs.job import Context, Input, Job, Option, Output
-from jobs.loads import FORECAST, LOADS, SERIES, forecast, loads, series, sql
+from jobs.loads import FORECAST, LOADS, SERIES, end_of, forecast, loads, series, sql
 from jobs.operations import OPERATIONS
 from jobs.schemas import require
 
@@ -187,14 +187,22 @@ def storms(
     return require(result, STORMS, "storms")
 
 
+def known_ms(now_ms: int, last_ms: int | None, window_ms: int, rotate_ms: int) -> int:
+    """Up to when the history is known. What the exporter has not brought yet is no load of nothing:
+    that is the last operation, or the end of its window once that is over for `rotate_ms`."""
+    if last_ms is None:
+        return now_ms
+    end_ms = end_of(last_ms, window_ms) + window_ms
+    return end_ms if now_ms >= end_ms + rotate_ms else min(now_ms, last_ms)
+
+
 def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFrame]:
     """The job."""
-    # What the exporter has not brought yet is not known: it is no load of nothing.
-    ((last_ms,),) = inputs["operations"].agg(fn.max("at_ms")).collect()
-    now_ms = min(context.now_ms, last_ms if last_ms is not None else context.now_ms)
-    context = replace(context, now_ms=now_ms)
     options = context.options
     window_ms: int = options["window_ms"]
+    ((last_ms,),) = inputs["operations"].agg(fn.max("at_ms")).collect()
+    now_ms = known_ms(context.now_ms, last_ms, window_ms, options["rotate_ms"])
+    context = replace(context, now_ms=now_ms)
     cut = Cut(
         **{name: inputs[name] for name in ("tenants", "sessions", "nodes", "slots", "leaders")}
     )
@@ -288,6 +296,11 @@ JOB: Final = Job(
     options={
         "window_ms": Option(default=60_000, about="How long a window is.", low=1_000),
         "windows": Option(default=60, about="How many windows are looked at.", low=2, high=10_000),
+        "rotate_ms": Option(
+            default=30_000,
+            about="What is younger may not be exported yet: the exporter's `rotate`.",
+            high=86_400_000,
+        ),
         "hot_operations": Option(
             default=1_000, about="What is hot has so many in a window.", low=1
         ),

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.advice import ADVICE, LEADERS, NODES, SESSIONS, SLOTS, TENANTS, Cut, advice
-from jobs.hotspots import BESIDE, HOT, JOB, STORMS, hot, hot_windows, storms
+from jobs.hotspots import BESIDE, HOT, JOB, STORMS, hot, hot_windows, known_ms, storms
 from jobs.job import Context
 from jobs.loads import FORECAST, LOADS, SERIES, forecast, loads, series
 from jobs.operations import OPERATIONS
@@ -284,7 +284,25 @@ def test_what_is_not_exported_yet_is_no_load_of_nothing(rows: Rows) -> None:
     made = JOB.run(inputs, context())["forecast"].where("`of` = 'group' and ahead = 1")
     (next_,) = made.collect()
     inputs["operations"].sparkSession.catalog.clearCache()
-    assert (next_["last_per_s"], next_["start_ms"]) == (1.0, END - 2 * MINUTE), "-2 is not whole"
+    assert (next_["last_per_s"], next_["start_ms"]) == (1.0, END - MINUTE), "-1 is not known"
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "last_ms", "known"),
+    [
+        (NOW, None, NOW),
+        (NOW, NOW - 5, NOW - 5),
+        (NOW, NOW + 5, NOW),
+        (END + 29_999, END - 7, END - 7),
+        (END + 30_000, END - 7, END),
+        (END + 30_000, END, END),
+        (END + 90 * MINUTE, END - MINUTE, END),
+    ],
+)
+def test_the_last_window_is_whole_when_it_is_over_and_the_exporter_had_time_for_it(
+    now_ms: int, last_ms: int | None, known: int
+) -> None:
+    assert known_ms(now_ms, last_ms, MINUTE, 30_000) == known
 
 
 @pytest.mark.spark
