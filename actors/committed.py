@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PAGE_BYTES_MAX: Final = 4 << 20  #: of entries in one page, but for a single one that has more
 WAIT_MS_MAX: Final = 10_000  #: the longest a page is waited for
 EXPORTERS_MAX: Final = 8  #: registered at one replica
+QUIET_SECONDS: Final = 30.0  #: who was not heard for so long makes room for one more
 NAME_MAX: Final = 64  #: characters of an exporter's name
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Holds:
             raise Invalid(f"exported: {exported!r:.40}, the range is 0 to {INT_MAX}")
         self._forget()
         if exporter not in self._told and len(self._told) >= EXPORTERS_MAX:
-            raise Overloaded(f"{EXPORTERS_MAX} exporters are registered here already", 1_000)
+            self._make_room()
         self._told[exporter] = (exported, self._clock.monotonic())
 
     def limit(self, flushed: int) -> int | None:
@@ -86,6 +87,13 @@ class Holds:
         for name in [name for name, (_, heard) in self._told.items() if heard < since]:
             log.warning("exporter %s was not heard for long: nothing is kept for it", name)
             del self._told[name]
+
+    def _make_room(self) -> None:
+        quietest, (_, heard) = min(self._told.items(), key=lambda each: each[1][1])
+        if heard > self._clock.monotonic() - QUIET_SECONDS:
+            raise Overloaded(f"{EXPORTERS_MAX} exporters are at work here already", 1_000)
+        log.warning("exporter %s makes room for another: nothing is kept for it", quietest)
+        del self._told[quietest]
 
     def _within_bound(self, wanted: int, flushed: int) -> int:
         """The entry after which all that is held takes `hold_bytes` at most."""

@@ -183,10 +183,16 @@ def test_bad_input_is_refused_by_name(
     check()
 
 
-def test_only_so_many_exporters_are_registered() -> None:
-    holds = Holds(cast(Any, SimpleNamespace()), RaftSettings(), STOPPED_CLOCK)
+def test_only_so_many_exporters_are_registered_and_who_was_heard_least_lately_makes_room() -> None:
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    holds = Holds(cast(Any, SimpleNamespace()), RaftSettings(), cast(Any, clock))
     for number in range(EXPORTERS_MAX):
         holds.tell(f"e{number}", 1)
+    now = 29.0
     holds.tell("e0", 2)
     with pytest.raises(Overloaded):
         holds.tell("one more", 1)
+    now = 30.0
+    holds.tell("one more", 1)
+    assert {*holds.shown()} == {"one more", *(f"e{n}" for n in range(EXPORTERS_MAX) if n != 1)}
