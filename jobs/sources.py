@@ -31,9 +31,10 @@ from jobs.schemas import project
 from jobs.session import Session, running
 from state_machines.errors import Invalid
 
-NOT_A_NAME = re.compile(r"[\\*?{}\[\]]|/[._][^/]*$|\._COPYING_$")
+NOT_A_NAME = re.compile(r"[\\*?{}\[\]\ud800-\udfff]|/[._][^/]*$|\._COPYING_$")
 """A path that Spark takes for a pattern (an escaped one breaks where there is a colon too), or for
-that of a hidden file, which it passes over."""
+that of a hidden file, which it passes over; or that is not UTF-8, which Arrow does not open by name
+either."""
 
 MOMENT = "at_ms"  #: the column of the history that says when
 
@@ -134,7 +135,9 @@ def _read(session: Session, job: Job, given: Sources, checked: set[Path]) -> Inp
             frames[name] = read_files(session, paths, wanted.schema, name)
         elif wanted.required:
             raise MissingInput(f"{job.name} needs {name}: {_remedy(name, wanted)}", name)
-        rows += [pq.read_metadata(path).num_rows for path in paths or ()]
+        for path in paths or ():
+            with path.open("rb") as data:
+                rows.append(pq.read_metadata(data).num_rows)
     session.fit(sum(rows))
     manifest = manifests.get("cut")
     if manifest is not None:
@@ -152,7 +155,8 @@ def read_files(
     certain = True
     for path in paths:
         try:
-            found = pq.read_schema(path)
+            with path.open("rb") as data:
+                found = pq.read_schema(data)
         except (OSError, pa.ArrowException) as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
         project(_filled(empty(found), schema), schema, dataset)
@@ -185,7 +189,7 @@ def _of_groups(
 def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[pa.RecordBatch]:
     for path in paths:
         try:
-            with pq.ParquetFile(path) as file:
+            with path.open("rb") as data, pq.ParquetFile(data) as file:
                 there = [name for name in schema.names if name in file.schema_arrow.names]
                 for page in pages(file, there):
                     yield _filled(page, schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,10 @@ def test_a_cut_is_read_as_it_is_and_its_moment_is_the_jobs(
 
 @pytest.mark.spark
 def test_a_path_is_a_name_whatever_letters_it_has(session: Session, tmp_path: Path) -> None:
-    for name in ("dt=1 T10:00 größe a#b 50%25 @+", "T10:00 br[1]{x}*? back\\slash"):
-        write_cut(tmp_path / name)
+    latin_1 = os.fsdecode("größe".encode("latin-1"))
+    for name in ("dt=1 T10:00 größe a#b 50%25 @+", "T10:00 br[1]{x}*? back\\slash", latin_1):
+        write_cut(tmp_path / "cut")
+        (tmp_path / "cut").rename(tmp_path / name)
         found = sources.read(session, job(rows=OF_CUT), Sources(cut=tmp_path / name))
         assert found.frames["rows"].count() == len(sessions())
 
