@@ -232,8 +232,9 @@ class Caller:
                 await self._ask_map(now + soon, stale=True)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:
-        """That of a group that knows this version. What is being fetched may be older."""
-        for _ in range(2):
+        """That of a group that knows this version. What is being fetched may be older; 0 stands for
+        one that has told none."""
+        for _ in range(2 if version else 1):
             if self._map.version >= version > 0:
                 return
             await self._ask_map(deadline, stale=False)

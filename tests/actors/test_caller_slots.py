@@ -44,16 +44,17 @@ def two_groups(**settings: Any) -> Script:
     )
 
 
-def wrong_shard(items: int = 1) -> api.Reply:
-    reply = api.Reply(slot_version=7)
+def wrong_shard(items: int = 1, version: int = 7) -> api.Reply:
+    reply = api.Reply(slot_version=version)
     for _ in range(items):
         reply.results.add(code=api.WRONG_SHARD, detail="elsewhere")
     return reply
 
 
+@pytest.mark.parametrize("version", [7, 0])
 @in_virtual_time
-async def test_a_moved_slot_is_followed_and_the_operation_split() -> None:
-    script = two_groups(faults=[once(wrong_shard())])
+async def test_a_moved_slot_is_followed_and_the_operation_split(version: int) -> None:
+    script = two_groups(faults=[once(wrong_shard(version=version))])
     async with calling(script) as caller:
         reply = await caller.call(commits())
         assert reply == CommitReply(len(GROUPS), 5)
