@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from random import SystemRandom
 from typing import Any
 
@@ -249,7 +249,14 @@ def each_call(names: Sequence[str], method: str, *args: Any, seconds: float) -> 
             refs[name] = getattr(ray.get_actor(name, namespace=NAMESPACE), method).remote(*args)
         except ValueError as error:
             answers[name] = error
-    ray.wait(list(refs.values()), num_returns=len(refs), timeout=seconds) if refs else None
+    return answers | outcomes(refs, seconds)
+
+
+def outcomes(refs: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """What each of these came to within `seconds`, or why it did not."""
+    if refs:
+        ray.wait(list(refs.values()), num_returns=len(refs), timeout=seconds)
+    answers: dict[str, Any] = {}
     for name, ref in refs.items():
         try:
             answers[name] = ray.get(ref, timeout=0.1)

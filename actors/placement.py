@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -279,7 +279,8 @@ def alarms(observed: Observed) -> tuple[str, ...]:
 def observe() -> Observed:
     """Ask Ray. Needs a connected process."""
     free = ray.state.available_resources_per_node()
-    taken = _taken()
+    table = placement_group_table()
+    taken = _taken(table)
     nodes = tuple(
         Node(
             id=node["NodeID"],
@@ -295,12 +296,12 @@ def observe() -> Observed:
     )
     named = ray.util.list_named_actors(all_namespaces=True)
     actors = tuple(sorted(each["name"] for each in named if each["namespace"] == NAMESPACE))
-    return Observed(nodes=nodes, reservations=_reservations(), actors=actors)
+    return Observed(nodes=nodes, reservations=_reservations(table), actors=actors)
 
 
 def states() -> dict[str, str]:
     """Ray's word for the placement of each group that has one."""
-    return {each.group: each.state for each in _reservations()}
+    return {each.group: each.state for each in _reservations(placement_group_table())}
 
 
 def ensure_group(
@@ -333,7 +334,7 @@ def _placed(group: str, actions: Sequence[Action], bundles: int, seconds: float)
     with _held(holds, deadline) as held:
         act(actions if held else [])
         while held:
-            found = {each.group: each for each in _reservations()}.get(group)
+            found = {each.group: each for each in _reservations(placement_group_table())}.get(group)
             if found is not None and (found.state == READY or (not actions and any(found.nodes))):
                 return get_placement_group(group)
             if time.monotonic() > deadline:
@@ -421,10 +422,10 @@ def _release(group: str) -> None:
     remove_placement_group(found)
 
 
-def _taken() -> dict[str, float]:
+def _taken(table: Mapping[str, dict[str, Any]]) -> dict[str, float]:
     """How much of the resource `meta` of each node placement groups have."""
     taken: dict[str, float] = {}
-    for each in placement_group_table().values():
+    for each in table.values():
         for number, node in each["bundles_to_node_id"].items():
             if each["state"] != GONE and node:
                 meta = float(each["bundles"][number].get(META, 0))
@@ -432,8 +433,7 @@ def _taken() -> dict[str, float]:
     return taken
 
 
-def _reservations() -> tuple[Reservation, ...]:
-    table: dict[str, dict[str, Any]] = placement_group_table()
+def _reservations(table: Mapping[str, dict[str, Any]]) -> tuple[Reservation, ...]:
     found = []
     for each in table.values():
         learner = is_learner(each["name"])

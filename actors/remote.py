@@ -32,7 +32,7 @@ from ray.util.scheduling_strategies import (
 
 from actors import autogroup, slices
 from actors.caller import Caller
-from actors.calls import LinkedCalls, LinkedGroups, named_actors, said_by_actor, service
+from actors.calls import LinkedCalls, LinkedGroups, named_actors, outcomes, service
 from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.cpu_latency import CpuLatency
@@ -346,15 +346,7 @@ def ask_nodes(nodes: Sequence[str], question: Callable[..., Any], *args: Any) ->
         .remote(*args)
         for node in nodes
     }
-    if asked:
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=ASK_SECONDS)
-    answers: dict[str, Any] = {}
-    for node, ref in asked.items():
-        try:
-            answers[node] = ray.get(ref, timeout=0.1)
-        except ray.exceptions.RayError as error:
-            answers[node] = said_by_actor(error)
-    return answers
+    return outcomes(asked, ASK_SECONDS)
 
 
 def create_exporter(node: str) -> Any:

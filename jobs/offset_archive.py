@@ -86,7 +86,7 @@ def _check(found: Archive) -> None:
 
 def past_files(directory: Path) -> list[Path]:
     """The files of all days, sorted."""
-    return sorted(directory.glob("day=*/*.parquet"))
+    return sorted(directory.glob(f"{DAY}=*/*.parquet"))
 
 
 def add(
@@ -106,10 +106,17 @@ def add(
     """
     _sweep(directory)
     try:
-        return _add(directory, cluster, seen_ms, past, current, groups)
-    except BaseException:
-        _sweep(directory)
-        raise
+        rows = _add_past(directory, seen_ms, past)
+        name = f"current-{seen_ms}.parquet"
+        directory.mkdir(parents=True, exist_ok=True)
+        _copy(current, directory / name)
+        _name(directory, Archive(cluster=cluster, seen_ms=seen_ms, current=name, groups=groups))
+    finally:
+        _sweep(directory)  # of what a full disk has cut short
+    for old in directory.glob("current-*.parquet"):
+        if old.name != name:
+            old.unlink()
+    return rows
 
 
 def _sweep(directory: Path) -> None:
@@ -119,14 +126,7 @@ def _sweep(directory: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def _add(
-    directory: Path,
-    cluster: str,
-    seen_ms: int,
-    past: Iterable[pa.RecordBatch],
-    current: Path,
-    groups: Sequence[str],
-) -> int:
+def _add_past(directory: Path, seen_ms: int, past: Iterable[pa.RecordBatch]) -> int:
     rows = 0
     parts: list[Path] = []
     for day, some in itertools.groupby(_by_day(past), key=itemgetter(0)):
@@ -141,13 +141,6 @@ def _add(
         sync_file(part)
         os.replace(part, _free(part.parent, seen_ms))
         sync_directory(part.parent)
-    directory.mkdir(parents=True, exist_ok=True)
-    name = f"current-{seen_ms}.parquet"
-    _copy(current, directory / name)
-    _name(directory, Archive(cluster=cluster, seen_ms=seen_ms, current=name, groups=groups))
-    for old in directory.glob("current-*.parquet"):
-        if old.name != name:
-            old.unlink()
     return rows
 
 

@@ -36,7 +36,7 @@ from jobs.job import Context, Job
 from jobs.pages import pages
 from jobs.results import Results
 from jobs.schemas import given, project, require, with_nulls
-from jobs.session import Session, running
+from jobs.session import Session, job_failures
 from jobs.view import View
 
 CHUNK_ROWS: Final = 10_000
@@ -99,7 +99,7 @@ def run(
     directory cannot be written, and JobFailed when Spark broke.
     """
     try:
-        with running(session, job.name):
+        with job_failures(session, job.name):
             results = _planned(job, _inputs(job, frames), context)
             try:
                 directory.mkdir(parents=True, exist_ok=True)

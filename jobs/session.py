@@ -443,7 +443,7 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def running(session: Session, job: str) -> Iterator[None]:
+def job_failures(session: Session, job: str) -> Iterator[None]:
     """JobFailed for whatever Spark, or the way to it, raises in here."""
     try:
         yield

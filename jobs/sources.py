@@ -28,7 +28,7 @@ from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
 from jobs.pages import pages
 from jobs.schemas import project
-from jobs.session import Session, running
+from jobs.session import Session, job_failures
 from state_machines.errors import Invalid
 
 NOT_A_NAME = re.compile(r"[\\*?{}\[\]\ud800-\udfff]|/[._][^/]*$|\._COPYING_$")
@@ -106,7 +106,7 @@ def read(session: Session, job: Job, given: Sources, checked: set[Path] | None =
     Raises BadCut and BadHistory for a directory that is no cut or no history, SchemaMismatch for
     rows of another shape, MissingInput for what is not there at all and JobFailed when Spark broke.
     """
-    with running(session, job.name):
+    with job_failures(session, job.name):
         return _read(session, job, given, checked if checked is not None else set())
 
 

@@ -181,7 +181,7 @@ def _end(db: Tables, at: Stamp, lease: Lease, rows_max: int) -> int:
     for row in attached:
         _end_row(db, at, row)
     left = 0  # what is attached says so: the count may be off
-    if len(attached) == rows_max and next(db.scan(ATTACHED, lease.lease_id), None) is not None:
+    if len(attached) == rows_max and db.has_any(ATTACHED, lease.lease_id):
         left = max(1, lease.rows - len(attached))
     if left:
         _look_at(db, replace(lease, rows=left, ending=True), min(lease.due_ms, at.now_ms))

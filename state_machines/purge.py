@@ -12,7 +12,7 @@ commands, so nothing comes back.
 
 The kinds' commands (`metadata.tenant.purge`, `mqtt.tenant.purge`, `offset.tenant.purge`) differ in
 nothing but their tag. Wills that had fired before go with the rest: a closed tenant's brokers get
-no claim on them.
+no claim on them. (Those that fired before the outbox had an index by tenant are not found.)
 """
 
 from __future__ import annotations

@@ -177,6 +177,10 @@ class Tables:
             row, revision = table.decode(value)
             yield token, row, revision
 
+    def has_any(self, table: Table[Any], *prefix: Part) -> bool:
+        """Whether there is a row under a prefix."""
+        return next(iter(self.store.scan(table.name, prefix)), None) is not None
+
     def page(
         self, table: Table[R], *prefix: Part, starts: str = "", after: bytes = b"", limit: int
     ) -> tuple[list[tuple[R, int]], bytes]:

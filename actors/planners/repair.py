@@ -136,7 +136,7 @@ def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
         return [ChangeMembership(Change(remove=tuple(sorted(learners - holds))))]
     wanted = sum(not is_learner(seat) for seat in seats)
     short = bool(lost) or len(voters) < wanted
-    settled = leader.get("configuration_index", 0) <= leader.get("commit", 0)
+    settled = leader["configuration_index"] <= leader["commit"]
     for seat in sorted(answered):
         if is_learner(seat):
             continue

@@ -18,8 +18,6 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
@@ -27,11 +25,11 @@ from actors import calls
 from jobs import cut as cuts
 from jobs import offset_archive, sources
 from jobs.datasets import frame
-from jobs.errors import BadHistory, JobFailed, OutputFailed
+from jobs.errors import BadHistory, OutputFailed
 from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
 from jobs.offset_archive import ARCHIVE, DAY, opened, past_files
 from jobs.schemas import require
-from jobs.session import Session, last_line, spark
+from jobs.session import Session, job_failures, spark
 from jobs.sources import Sources
 from metaray import exporting, spark_options
 from metaray.alone import alone
@@ -121,17 +119,16 @@ def add_cut(
     progress("Spark compares")
     made = JOB.run(frames, JOB.context(read.now_ms, read.cut, {}))
     try:
-        current = session.directory / "current.parquet"
-        with pq.ParquetWriter(current, CURRENT) as writer:
-            in_force = 0
-            for batch in _rows(made["current"], "current"):
-                writer.write_batch(batch)
-                in_force += batch.num_rows
-                progress(f"{in_force:,} offsets in force")
-        past = _rows(made["past"], "past")
-        rows = offset_archive.add(directory, cluster, seen_ms, past, current, groups=groups)
-    except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        raise JobFailed(f"{JOB.name}: Spark failed: {last_line(error)}") from error
+        with job_failures(session, JOB.name):
+            current = session.directory / "current.parquet"
+            with pq.ParquetWriter(current, CURRENT) as writer:
+                in_force = 0
+                for batch in _rows(made["current"], "current"):
+                    writer.write_batch(batch)
+                    in_force += batch.num_rows
+                    progress(f"{in_force:,} offsets in force")
+            past = _rows(made["past"], "past")
+            rows = offset_archive.add(directory, cluster, seen_ms, past, current, groups=groups)
     except OSError as error:
         raise OutputFailed(f"{directory}: {error}") from error
     finally:

@@ -65,22 +65,26 @@ def check_compatible(type: str, mode: str, new: str, old: str) -> list[str]:
         raise Invalid(f"mode: {mode[:80]!r}, one of {', '.join(COMPATIBILITIES)} is wanted")
     match type:
         case "avro":
-            stored = avro_rules.parse_stored
-            return _checked(avro_rules.parse, avro_rules.problems, mode, new, old, stored)
+            return _checked(
+                avro_rules.parse, avro_rules.parse_stored, avro_rules.problems, mode, new, old
+            )
         case "json":
-            stored_json = json_rules.parse_stored
-            return _checked(json_rules.parse, json_rules.problems, mode, new, old, stored_json)
+            return _checked(
+                json_rules.parse, json_rules.parse_stored, json_rules.problems, mode, new, old
+            )
         case _:
-            return _checked(protobuf_rules.parse, protobuf_rules.problems, mode, new, old)
+            return _checked(
+                protobuf_rules.parse, protobuf_rules.parse, protobuf_rules.problems, mode, new, old
+            )
 
 
 def _checked(
     parse: Callable[[str], Parsed],
+    parse_stored: Callable[[str], Parsed],
     problems: Callable[[str, Parsed, Parsed], list[str]],
     mode: str,
     new: str,
     old: str,
-    parse_stored: Callable[[str], Parsed] | None = None,
 ) -> list[str]:
     try:
         new_schema = parse(new)
@@ -89,7 +93,7 @@ def _checked(
     if mode == NONE:
         return []
     try:
-        old_schema = (parse_stored or parse)(old)
+        old_schema = parse_stored(old)
     except NotASchema as error:
         return [f"the old version is not a schema: {error}"]
     return problems(mode, new_schema, old_schema)

@@ -114,8 +114,8 @@ class SetConfigs(Batch):
             tenant = db.get(TENANTS, item.scope[len(TENANT) :])
             if tenant is not None and tenant.state == DELETING:
                 raise NotFound(f"scope: tenant {tenant.name!r} is being deleted")
-        before = _expect(db, item.scope, item.key, item.expected_revision)
-        revision = next_revision(db, before)
+        before = _expected(db, item.scope, item.key, item.expected_revision)
+        revision = next_revision(db, before.revision if before is not None else 0)
         db.put(
             CONFIGS,
             Config(item.scope, item.key, item.number, item.text, int(revision), at.now_ms),
@@ -123,13 +123,13 @@ class SetConfigs(Batch):
         return revision
 
 
-def _expect(db: Tables, scope: str, key: str, expected: int | None) -> int:
-    """The revision of a row, 0 for none. Raises Conflict unless it is the expected one."""
+def _expected(db: Tables, scope: str, key: str, expected: int | None) -> Config | None:
+    """A row, None without one. Raises Conflict unless its revision (0: none) is as expected."""
     row = db.get(CONFIGS, scope, key)
     revision = row.revision if row is not None else 0
     if expected is not None and expected != revision:
         raise Conflict(f"expected_revision: {expected}, {key} of {scope} is at {revision}")
-    return revision
+    return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +161,7 @@ class DeleteConfigs(Batch):
 
     @staticmethod
     def _delete(db: Tables, item: ConfigName) -> None:
-        _expect(db, item.scope, item.key, item.expected_revision)
-        row = db.get(CONFIGS, item.scope, item.key)
+        row = _expected(db, item.scope, item.key, item.expected_revision)
         if row is None:
             raise NotFound(f"key: {item.key!r} is not set in {item.scope!r}")
         remove_revised(db, CONFIGS, row)

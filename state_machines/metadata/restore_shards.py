@@ -60,7 +60,7 @@ def _wanted(status: str) -> str:
 
 
 def _remove_shard(db: Tables, at: Stamp, row: Shard) -> None:
-    if next(db.scan(SEGMENTS, row.tenant, row.name), None) is not None:
+    if db.has_any(SEGMENTS, row.tenant, row.name):
         raise Conflict(f"name: {row.name!r} has segments")
     db.delete(MARKS, row.tenant, row.name)
     db.delete(SHARDS, row.tenant, row.name)

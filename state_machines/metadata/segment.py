@@ -269,6 +269,6 @@ def _finish(db: Tables, item: SegmentName) -> bool:
     remove_segment(db, segment)
     shard = db.get(SHARDS, item.tenant, item.shard)
     deleting = shard is not None and shard.status == DELETING
-    if deleting and next(db.scan(SEGMENTS, item.tenant, item.shard), None) is None:
+    if deleting and not db.has_any(SEGMENTS, item.tenant, item.shard):
         db.delete(SHARDS, item.tenant, item.shard)
     return True

@@ -187,7 +187,7 @@ class SweepShards:
             shard = db.get(SHARDS, mark.tenant, mark.name)
             assert shard is not None, f"{mark} has no shard"
             left -= _sweep(db, shard, left)
-        more = next(db.scan(MARKS), None) is not None
+        more = db.has_any(MARKS)
         return SweepReply(self.limit - left, more)
 
 
@@ -252,4 +252,4 @@ class MarkedShards:
 
     def read(self, db: Tables, at: Stamp) -> bool:
         """Whether a shard waits for the sweep."""
-        return next(db.scan(MARKS), None) is not None
+        return db.has_any(MARKS)

@@ -18,6 +18,7 @@ from state_machines.mqtt.sessions import (
     delete_session,
     put_session,
 )
+from state_machines.mqtt.share_rows import OF_CLIENT
 from state_machines.op import Stamp
 from state_machines.removal import remover
 from state_machines.tables import Tables
@@ -25,6 +26,7 @@ from state_machines.tables import Tables
 _PLACES: Final = packing.field_names(Session)
 _EXPIRY_S: Final = _PLACES.index("expiry_s")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
+_SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
 _KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
 """What a session that is opened again keeps, or has to be asked for."""
 _NONE: Final = [0] * len(_PLACES)
@@ -60,8 +62,8 @@ def open_all(
     there = [_NONE if old is None else unpack(old)[1] for old in before]
     present = [old is not None for old in before]
     member, subscribed = (
-        functools.cache(functools.partial(each, db))
-        for each in (share_group.has_member, subscription.has_any)
+        functools.cache(functools.partial(db.has_any, each))
+        for each in (OF_CLIENT, subscription.SUBSCRIPTIONS)
     )
     epochs: list[int] = []
     usual = [True] * len(keys)
@@ -73,8 +75,8 @@ def open_all(
         expires_ms = old[_EXPIRES_MS]
         ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
         shares = ends and member(key[0]) and member(*key)
-        # Not as its row says: a count may have been made wrong.
-        subscribes = ends and subscribed(key[0]) and subscribed(*key)
+        # A count of none may have been made wrong.
+        subscribes = ends and (old[_SUBSCRIPTIONS] or (subscribed(key[0]) and subscribed(*key)))
         if last_will is not None or subscribes or shares:
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))

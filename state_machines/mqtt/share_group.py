@@ -108,11 +108,6 @@ class ShareBrokerPage:
     next: bytes
 
 
-def has_member(db: Tables, tenant: str, *client_id: str) -> bool:
-    """Whether anyone of the tenant, or this client of it, shares in a group that is here."""
-    return next(iter(db.store.scan(OF_CLIENT.name, (tenant, *client_id))), None) is not None
-
-
 def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> None:
     """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`."""
     found = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)

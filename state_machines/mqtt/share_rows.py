@@ -147,7 +147,7 @@ class Ledger:
         if group is None:
             return
         left = group.members - 1
-        if not left and next(self._db.scan(MEMBERS, tenant, name), None) is not None:
+        if not left and self._db.has_any(MEMBERS, tenant, name):
             left = 1  # the count was too low
         if not left:
             self._resign(group)

@@ -78,11 +78,6 @@ def _fewer(db: Tables, session: Session, gone: int) -> None:
     db.put(SESSIONS, replace(session, subscriptions=count))
 
 
-def has_any(db: Tables, tenant: str, *client_id: str) -> bool:
-    """Whether any session of the tenant, or this client's, has a subscription that is here."""
-    return next(iter(db.store.scan(SUBSCRIPTIONS.name, (tenant, *client_id))), None) is not None
-
-
 def remove_all(db: Tables, tenant: str, client_id: str) -> None:
     """The session ends."""
     for row in [row for _, row, _ in db.scan(SUBSCRIPTIONS, tenant, client_id)]:

@@ -75,7 +75,7 @@ def _plain_group(row: Group) -> Group:
 
 
 def _remove_group(db: Tables, at: Stamp, row: Group) -> None:
-    if next(db.scan(OFFSETS, row.tenant, row.group), None) is not None:
+    if db.has_any(OFFSETS, row.tenant, row.group):
         raise Conflict(f"group: {row.group!r} has offsets")
     remove_group(db, at, row)
 

@@ -373,6 +373,8 @@ def leading(**more: Any) -> dict[str, Any]:
             "learners": [],
             "progress": {},
             "last_index": 10,
+            "commit": 10,
+            "configuration_index": 1,
             **more,
         },
     )

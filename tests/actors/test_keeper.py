@@ -14,6 +14,20 @@ from tests.actors.wires import eventually, in_loop
 
 
 @pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The term of each look of a keeper that is over."""
+    terms: list[int] = []
+    settle = ControllerKeeper._settle
+
+    def counted(keeper: ControllerKeeper, term: int, led: int) -> None:
+        settle(keeper, term, led)
+        terms.append(term)
+
+    monkeypatch.setattr(ControllerKeeper, "_settle", counted)
+    return terms
+
+
+@pytest.fixture
 def controllers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of those that there are, all on one node. Ray's part is played by a set."""
     names: set[str] = set()
@@ -68,7 +82,7 @@ async def test_a_controller_that_is_gone_is_made_again_while_the_lead_lasts(
 
 @in_loop
 async def test_a_controller_of_the_term_in_force_is_left_alone(
-    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+    controllers: set[str], looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often its keeper looks."""
     monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
@@ -80,18 +94,9 @@ async def test_a_controller_of_the_term_in_force_is_left_alone(
         end_it(name)
 
     monkeypatch.setattr(remote, "kill", kill)
-    looks = 0
-    settle = ControllerKeeper._settle
-
-    def counted(keeper: ControllerKeeper, term: int, led: int) -> None:
-        nonlocal looks
-        settle(keeper, term, led)
-        looks += 1
-
-    monkeypatch.setattr(ControllerKeeper, "_settle", counted)
     leads = keeper(0)
     leads.leadership(3)
-    await eventually(lambda: looks > 5)
+    await eventually(lambda: len(looks) > 5)
     assert (killed, controllers) == ([], {"controller-3"})
     await end(leads)
     assert killed == ["controller-3"]
@@ -99,25 +104,16 @@ async def test_a_controller_of_the_term_in_force_is_left_alone(
 
 @in_loop
 async def test_a_keeper_looks_again_when_it_is_told_or_after_its_time_and_not_before(
-    controllers: set[str], monkeypatch: pytest.MonkeyPatch
+    controllers: set[str], looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "KEEPER_SECONDS", 1_000.0)
-    looks = 0
-    settle = ControllerKeeper._settle
-
-    def counted(keeper: ControllerKeeper, term: int, led: int) -> None:
-        nonlocal looks
-        settle(keeper, term, led)
-        looks += 1
-
-    monkeypatch.setattr(ControllerKeeper, "_settle", counted)
     leads = keeper(0)
     leads.leadership(3)
     await eventually(lambda: controllers == {"controller-3"})
     leads.leadership(4)
     await eventually(lambda: controllers == {"controller-4"})
     await end(leads)
-    assert (controllers, looks) == (set(), 3)
+    assert (controllers, looks) == (set(), [3, 4, 0])
 
 
 @in_loop

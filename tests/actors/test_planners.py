@@ -69,6 +69,8 @@ def leader(**changes: Any) -> dict[str, Any]:
         "learners": [],
         "progress": {},
         "last_index": 10_000,
+        "commit": 10_000,
+        "configuration_index": 1,
         **changes,
     }
 
@@ -334,6 +336,8 @@ class Model:
             "learners": list(self.configuration.learners),
             "progress": {each: {"match": match} for each, match in self.match.items()},
             "last_index": self.entries,
+            "commit": self.entries,
+            "configuration_index": self.entries,
         }
         seen = {seat: None if seat in self.silent else each for seat, each in self.seats.items()}
         actions = plan_repair(led, seen)
