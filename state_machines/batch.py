@@ -64,11 +64,16 @@ def each(db: Tables, items: Iterable[T], act: Callable[[T], object]) -> tuple[Ou
             with db.part():
                 made = act(item)
         except Rejected as error:
-            outcomes.append(Outcome(error.code, error.detail, 0))
-        else:
-            revision = int(made) if type(made) is Revision else db.revision
-            outcomes.append(Outcome(OK, "", revision))
+            made = error
+        outcomes.append(outcome(db, made))
     return tuple(outcomes)
+
+
+def outcome(db: Tables, made: object) -> Outcome:
+    """What is said of an item: a `Rejected`, or what else its doing came to."""
+    if isinstance(made, Rejected):
+        return Outcome(made.code, made.detail, 0)
+    return Outcome(OK, "", int(made) if type(made) is Revision else db.revision)
 
 
 class Batch:

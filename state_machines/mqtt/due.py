@@ -7,7 +7,7 @@ replica, and fires once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,13 @@ DUE: Final = Table("mqtt.due", Due, key=("due_ms", "kind", "tenant", "name"))
 def arm(db: Tables, due_ms: int, kind: str, tenant: str, name: str) -> None:
     """Set a timer."""
     db.put(DUE, Due(due_ms, kind, tenant, name))
+
+
+def arm_all(db: Tables, timers: Sequence[tuple[int, str, str, str]]) -> None:
+    """Set timers, each said as `arm` has it, by who cannot be refused any more."""
+    if timers:
+        rows = [db.pack((db.revision, each)) for each in timers]
+        db.settle_many(DUE.name, tuple(timers), rows)
 
 
 def disarm(db: Tables, due_ms: int, kind: str, tenant: str, name: str) -> None:

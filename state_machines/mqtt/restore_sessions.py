@@ -15,7 +15,7 @@ from typing import Final
 from state_machines import names, quota
 from state_machines.errors import NotFound, QuotaExceeded
 from state_machines.mqtt import due, session, share_rows, will
-from state_machines.mqtt.session import MS
+from state_machines.mqtt.session_life import MS
 from state_machines.mqtt.sessions import NEVER_S, SESSIONS, TALLIES, Session, put_session
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.mqtt.share_rows import MEMBERS, Ledger, ShareMember

@@ -10,29 +10,23 @@ then everything that hangs on it goes, and a will that is still due fires (MQTT 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from state_machines import names, op, quota
-from state_machines.errors import Invalid, QuotaExceeded
+from state_machines.errors import QuotaExceeded, Rejected
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.mqtt import due, will
-from state_machines.mqtt.session_life import end, open_all
+from state_machines.mqtt.session_life import close_all, end, open_all
 from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
-    NEVER_S,
     SESSIONS,
     TALLIES,
     Session,
     SessionTally,
-    held,
-    put_session,
 )
 from state_machines.op import Stamp, command, query
 from state_machines.runs import Run
 from state_machines.tables import Tables
-
-MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +65,14 @@ def check_columns(
         names.name(broker, "broker")
     for each in dict.fromkeys(expiry_s):
         names.seconds(each, "expiry_s")
+
+
+def check_lost(client_ids: Sequence[str], expiry_s: Sequence[int | None]) -> None:
+    """The limits of what closes sessions. Raises Invalid."""
+    names.column(client_ids, "client_id", MQTT_STRING_BYTES_MAX)
+    for each in dict.fromkeys(expiry_s):
+        if each is not None:
+            names.seconds(each, "expiry_s")
 
 
 @command("mqtt.session.open")
@@ -197,9 +199,15 @@ class CloseSession:
     def validate(self) -> None:
         """Names and numbers within their limits."""
         names.tenant(self.tenant)
-        names.client_id(self.client_id)
-        if self.expiry_s is not None:
-            names.seconds(self.expiry_s, "expiry_s")
+        check_lost((self.client_id,), (self.expiry_s,))
+
+    @classmethod
+    def validate_run(cls, run: Run) -> None:
+        """The same of a run."""
+        columns = run.columns
+        for tenant in dict.fromkeys(columns["tenant"]):
+            names.tenant(tenant)
+        check_lost(columns["client_id"], columns["expiry_s"])
 
     def slot_key(self) -> tuple[str, ...]:
         """A session and what hangs on it stay together."""
@@ -207,36 +215,23 @@ class CloseSession:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
-        before = held(db, self.tenant, self.client_id, self.epoch)
-        if not before.connected:
-            return
-        expiry_s = before.expiry_s if self.expiry_s is None else self.expiry_s
-        if expiry_s and not before.expiry_s:
-            raise Invalid("expiry_s: a session that ends with its connection cannot outlive it")
-        pending = db.get(will.WILLS, self.tenant, self.client_id)
-        if pending is not None and self.graceful:
-            will.cancel(db, pending)
-            pending = None
-        expires_ms = 0 if expiry_s == NEVER_S else at.now_ms + expiry_s * MS
-        session = replace(
-            before,
-            connected=False,
-            expiry_s=expiry_s,
-            disconnected_ms=at.now_ms,
-            expires_ms=expires_ms,
+        (refused,) = close_all(
+            db,
+            at,
+            (self.tenant,),
+            (self.client_id,),
+            (self.epoch,),
+            (self.graceful,),
+            (self.expiry_s,),
         )
-        if expiry_s == 0:
-            end(db, at, before)
-            return
-        put_session(db, before, session)
-        if expires_ms:
-            due.arm(db, expires_ms, due.SESSION, self.tenant, self.client_id)
-        if pending is None:
-            return
-        if pending.delay_s == 0:
-            will.fire(db, at, pending, session.broker)
-        else:
-            will.arm(db, pending, at.now_ms + min(pending.delay_s, expiry_s) * MS)
+        if refused is not None:
+            raise refused
+
+    @classmethod
+    def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[Rejected | None]:
+        """The same of a run."""
+        names_of = ("tenant", "client_id", "epoch", "graceful", "expiry_s")
+        return close_all(db, at, *[run.columns[each] for each in names_of])
 
 
 @command("mqtt.session.delete")

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from state_machines import names
-from state_machines.batch import Batch, Outcome, each
-from state_machines.mqtt.session import CloseSession
+from state_machines.batch import Batch, Outcome, outcome
+from state_machines.mqtt.session import check_lost
+from state_machines.mqtt.session_life import close_all
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
 
@@ -36,8 +37,7 @@ class CloseSessions(Batch):
         """Names and numbers within their limits."""
         names.tenant(self.tenant)
         names.items(self.items, "items")
-        for item in self.items:
-            self._one(item).validate()
+        check_lost([each.client_id for each in self.items], [each.expiry_s for each in self.items])
 
     def slot_key_of(self, item: LostSession) -> tuple[str, ...]:
         """A session and what hangs on it stay together."""
@@ -45,13 +45,14 @@ class CloseSessions(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
-        return each(db, self.items, lambda item: CloseSession.apply(self._one(item), db, at))
-
-    def _one(self, item: LostSession) -> CloseSession:
-        return CloseSession(
-            tenant=self.tenant,
-            client_id=item.client_id,
-            epoch=item.epoch,
-            graceful=item.graceful,
-            expiry_s=item.expiry_s,
+        refusals = close_all(
+            db,
+            at,
+            (self.tenant,) * len(self.items),
+            [each.client_id for each in self.items],
+            [each.epoch for each in self.items],
+            [each.graceful for each in self.items],
+            [each.expiry_s for each in self.items],
         )
+        done = outcome(db, None)
+        return tuple([done if each is None else outcome(db, each) for each in refusals])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, compress, pairwise, repeat
 from operator import itemgetter, not_
 from typing import Any, Final
 
 from state_machines import packing
+from state_machines.errors import Invalid, Rejected
 from state_machines.mqtt import due, share_group, subscription, will
 from state_machines.mqtt.sessions import (
+    NEVER_S,
     SESSIONS,
     Session,
     count_sessions,
     delete_session,
+    held,
     put_session,
 )
 from state_machines.mqtt.share_rows import OF_CLIENT
@@ -23,8 +27,13 @@ from state_machines.op import Stamp
 from state_machines.removal import remover
 from state_machines.tables import Tables
 
+MS: Final = 1_000
+
 _PLACES: Final = packing.field_names(Session)
+_EPOCH: Final = _PLACES.index("epoch")
+_CONNECTED: Final = _PLACES.index("connected")
 _EXPIRY_S: Final = _PLACES.index("expiry_s")
+_DISCONNECTED_MS: Final = _PLACES.index("disconnected_ms")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
 _SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
 _KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
@@ -61,11 +70,7 @@ def open_all(
     unpack = packing.unpack_values
     there = [_NONE if old is None else unpack(old)[1] for old in before]
     present = [old is not None for old in before]
-    member, subscribed = (
-        functools.cache(functools.partial(db.has_any, each))
-        for each in (OF_CLIENT, subscription.SUBSCRIPTIONS)
-    )
-    epochs: list[int] = []
+    hangs, epochs = _hanging(db), list[int]()
     usual = [True] * len(keys)
     for place, (key, old, clean_start, last_will) in enumerate(
         zip(keys, there, clean_starts, wills, strict=True)
@@ -74,10 +79,7 @@ def open_all(
             continue
         expires_ms = old[_EXPIRES_MS]
         ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
-        shares = ends and member(key[0]) and member(*key)
-        # A count of none may have been made wrong.
-        subscribes = ends and (old[_SUBSCRIPTIONS] or (subscribed(key[0]) and subscribed(*key)))
-        if last_will is not None or subscribes or shares:
+        if last_will is not None or (ends and hangs(key, old)):
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
             epoch, present[place] = _open(
@@ -96,6 +98,22 @@ def open_all(
         columns = [tuple(compress(each, usual)) for each in columns]
     _settle_usual(db, at, *columns)
     return epochs, present
+
+
+def _hanging(db: Tables) -> Callable[[tuple[str, str], Sequence[Any]], bool]:
+    """Whether anything but a will ends with a session of this key and these values."""
+    member, subscribed = (
+        functools.cache(functools.partial(db.has_any, each))
+        for each in (OF_CLIENT, subscription.SUBSCRIPTIONS)
+    )
+
+    def hangs(key: tuple[str, str], values: Sequence[Any]) -> bool:
+        # A count of none may have been made wrong.
+        if values[_SUBSCRIPTIONS] or (subscribed(key[0]) and subscribed(*key)):
+            return True
+        return member(key[0]) and member(*key)
+
+    return hangs
 
 
 def _cuts(keys: Sequence[tuple[str, str]]) -> Iterator[int]:
@@ -201,6 +219,113 @@ def _settle_will(db: Tables, at: Stamp, old: Session) -> None:
         will.fire(db, at, pending, old.broker)
     else:
         will.cancel(db, pending)
+
+
+def close_all(
+    db: Tables,
+    at: Stamp,
+    tenants: Sequence[str],
+    client_ids: Sequence[str],
+    epochs: Sequence[int],
+    graceful: Sequence[bool],
+    expiry_s: Sequence[int | None],
+) -> list[Rejected | None]:
+    """Close sessions, said in columns: why each was refused, None where it was not.
+
+    In the usual case, one without a will that lasts or has nothing that ends with it, a session is
+    a few plain values and so is its timer, and the tally is settled once a tenant.
+    """
+    keys = tuple(zip(tenants, client_ids, strict=True))
+    if len(set(keys)) < len(keys):
+        columns: Any = (tenants, client_ids, epochs, graceful, expiry_s)
+        return [
+            refused
+            for start, end in pairwise(_cuts(keys))
+            for refused in close_all(db, at, *(column[start:end] for column in columns))
+        ]
+    before = db.store.get_many(SESSIONS.name, keys)
+    wills = db.store.get_many(will.WILLS.name, keys)
+    unpack, hangs, now_ms = packing.unpack_values, _hanging(db), at.now_ms
+    refusals: list[Rejected | None] = [None] * len(keys)
+    gone, ended = Counter[str](), Counter[str]()
+    closed: dict[tuple[str, str], bytes] = {}
+    timers: list[tuple[int, str, str, str]] = []
+    for place, (key, value, last_will, epoch, asked_s) in enumerate(
+        zip(keys, before, wills, epochs, expiry_s, strict=True)
+    ):
+        old = _NONE if value is None else unpack(value)[1]
+        lasts_s = old[_EXPIRY_S] if asked_s is None else asked_s
+        usual = old[_CONNECTED] and old[_EPOCH] == epoch and last_will is None
+        if not usual or (not old[_EXPIRY_S] if lasts_s else hangs(key, old)):
+            try:
+                with db.part():
+                    _close(db, at, *key, epoch, graceful[place], asked_s)
+            except Rejected as error:
+                refusals[place] = error
+            continue
+        gone[key[0]] += 1
+        if not lasts_s:
+            ended[key[0]] += 1
+            db.swap(SESSIONS.name, key, value, None)
+            continue
+        row = [*old]
+        row[_CONNECTED], row[_EXPIRY_S], row[_DISCONNECTED_MS] = False, lasts_s, now_ms
+        row[_EXPIRES_MS] = expires_ms = _expires_ms(at, lasts_s)
+        closed[key] = db.pack((db.revision, row))
+        if expires_ms:
+            timers.append((expires_ms, due.SESSION, *key))
+    if closed:
+        db.settle_many(SESSIONS.name, tuple(closed), [*closed.values()])
+    due.arm_all(db, timers)
+    for tenant, count in gone.items():
+        count_sessions(db, tenant, -ended[tenant], -count)
+    return refusals
+
+
+def _expires_ms(at: Stamp, expiry_s: int) -> int:
+    return 0 if expiry_s == NEVER_S else at.now_ms + expiry_s * MS
+
+
+def _close(
+    db: Tables,
+    at: Stamp,
+    tenant: str,
+    client_id: str,
+    epoch: int,
+    graceful: bool,
+    expiry_s: int | None,
+) -> None:
+    """The same of one session, whatever hangs on it. Raises what it is refused with."""
+    before = held(db, tenant, client_id, epoch)
+    if not before.connected:
+        return
+    lasts_s = before.expiry_s if expiry_s is None else expiry_s
+    if lasts_s and not before.expiry_s:
+        raise Invalid("expiry_s: a session that ends with its connection cannot outlive it")
+    pending = db.get(will.WILLS, tenant, client_id)
+    if pending is not None and graceful:
+        will.cancel(db, pending)
+        pending = None
+    if lasts_s == 0:
+        end(db, at, before)
+        return
+    expires_ms = _expires_ms(at, lasts_s)
+    session = replace(
+        before,
+        connected=False,
+        expiry_s=lasts_s,
+        disconnected_ms=at.now_ms,
+        expires_ms=expires_ms,
+    )
+    put_session(db, before, session)
+    if expires_ms:
+        due.arm(db, expires_ms, due.SESSION, tenant, client_id)
+    if pending is None:
+        return
+    if pending.delay_s == 0:
+        will.fire(db, at, pending, session.broker)
+    else:
+        will.arm(db, pending, at.now_ms + min(pending.delay_s, lasts_s) * MS)
 
 
 def end(db: Tables, at: Stamp, session: Session) -> None:

@@ -5,12 +5,10 @@ What one session and its will go through is in `test_session_life.py`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from state_machines import op, row_key
 from state_machines.errors import Fenced, Invalid, NotFound
@@ -42,7 +40,7 @@ from state_machines.mqtt.will import (
 from state_machines.names import SECONDS_MAX
 from state_machines.repair import RepairCount
 from state_machines.slots import SLOTS, Own, SlotMap, SlotRange
-from tests.entities.group import Group, rows_but_books
+from tests.entities.group import Group
 from tests.machine.alone import NOW_MS
 
 
@@ -114,41 +112,6 @@ def test_saving_a_batch_opens_each(group: Group) -> None:
     assert group.ask(CountSessions()).sessions == 3
 
 
-CLIENTS = st.sampled_from("abcd")
-OPENED = st.lists(
-    st.builds(
-        SessionItem,
-        client_id=CLIENTS,
-        broker=st.sampled_from(("b1", "b2")),
-        expiry_s=st.sampled_from((0, 5, 60)),
-        clean_start=st.booleans(),
-    ),
-    min_size=1,
-    max_size=6,
-)
-STEPS = st.one_of(
-    st.tuples(st.just("open"), OPENED),
-    st.tuples(st.just("will"), CLIENTS, st.sampled_from((0, 3))),
-    st.tuples(st.just("close"), CLIENTS),
-    st.tuples(st.just("subscribe"), CLIENTS),
-    st.tuples(st.just("join"), CLIENTS),
-    st.tuples(st.just("later"), st.integers(1, 9)),
-)
-
-
-def stands(group: Group) -> tuple[object, ...]:
-    """All there is, but for the numbers that are given out."""
-    sessions = group.ask(ListSessions()).sessions
-    counts = {name: len(rows) for name, rows in rows_but_books(group.store).items()}
-    wills = [group.ask(GetWill(client_id=each)) for each in "abcd"]
-    return (
-        [replace(each, epoch=0) for each in sessions],
-        group.ask(CountSessions()),
-        wills,
-        counts,
-    )
-
-
 def told(group: Group) -> dict[str, list[bool]]:
     """What watchers are told of each session: whether it is there, and then."""
     told: dict[str, list[bool]] = {}
@@ -171,30 +134,6 @@ def a_step(what: str, session: Session, delay_s: int = 0) -> Any:
         case _:
             share = ShareJoin(name="s", client_id=session.client_id, filter="a")
             return JoinShareGroups(broker=session.broker, items=(share,))
-
-
-@given(st.lists(STEPS, max_size=12))
-def test_a_batch_does_what_its_sessions_would_one_after_the_other(
-    steps: list[tuple[Any, ...]],
-) -> None:
-    whole, single = Group("mqtt"), Group("mqtt")
-    for what, *how in steps:
-        if what == "open":
-            (some,) = how
-            reply = whole.run(SaveSessions(sessions=tuple(some)))
-            each = [OpenSession(**asdict(one)) for one in some]
-            replies = [single.run(one) for one in each]
-            assert [one.present for one in reply] == [one.present for one in replies]
-        elif what == "later":
-            whole.later(*how)
-            single.later(*how)
-        else:
-            for group in (whole, single):
-                session = group.ask(GetSession(client_id=how[0]))
-                if session is not None and session.connected:
-                    group.run(a_step(what, session, *how[1:]))
-        assert stands(whole) == stands(single)
-        assert told(whole) == told(single)
 
 
 @pytest.mark.parametrize(("delay_s", "fired"), [(0, 1), (5, 0)])

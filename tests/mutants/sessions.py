@@ -1,0 +1,89 @@
+"""Bugs in how sessions begin and end, many at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+LIFE: Final = "state_machines.mqtt.session_life"
+
+SESSIONS: Final = (
+    Mutant(
+        "a-takeover-keeps-the-epoch",
+        "design 1",
+        LIFE,
+        "    epochs += db.unique_many(len(keys) - len(epochs))\n",
+        "    epochs += [old[3] or db.unique() for old in there[len(epochs) :]]\n",
+    ),
+    Mutant(
+        "epochs-of-a-batch-are-not-those-of-one-by-one",
+        "design 1",
+        LIFE,
+        "            epochs += db.unique_many(place - len(epochs))\n",
+        "",
+    ),
+    Mutant(
+        "a-batch-opens-over-a-will-and-leaves-it",
+        "MQTT 5, 3.1.3.2.2",
+        LIFE,
+        "last_will is not None or ",
+        "",
+    ),
+    Mutant(
+        "of-two-takeovers-in-a-batch-both-see-the-row-before",
+        "MQTT 5, 3.1.4",
+        LIFE,
+        "    if len(set(keys)) < len(keys):\n        columns: Any = (tenants, client_ids, brokers",
+        "    if False:\n        columns: Any = (tenants, client_ids, brokers",
+    ),
+    Mutant(
+        "a-batch-leaves-the-shares-of-a-session-that-ends",
+        "MQTT 5, 3.1.2.4",
+        LIFE,
+        "        return member(key[0]) and member(*key)\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "a-batch-leaves-the-timer-of-whom-it-resumes",
+        "MQTT 5, 3.1.2.11.2",
+        LIFE,
+        "        due.disarm(db, expires_ms, due.SESSION, *key)\n",
+        "",
+    ),
+    Mutant(
+        "a-batch-closes-at-an-old-epoch",
+        "law 20",
+        LIFE,
+        "old[_CONNECTED] and old[_EPOCH] == epoch and",
+        "old[_CONNECTED] and",
+    ),
+    Mutant(
+        "a-batch-closes-and-leaves-the-will",
+        "MQTT 5, 3.1.2.5",
+        LIFE,
+        " == epoch and last_will is None\n",
+        " == epoch\n",
+    ),
+    Mutant(
+        "a-batch-closes-and-sets-no-timer",
+        "design 5.8",
+        LIFE,
+        "    due.arm_all(db, timers)\n",
+        "",
+    ),
+    Mutant(
+        "a-batch-ends-sessions-and-leaves-what-hangs-on-them",
+        "MQTT 5, 3.1.2.11.2",
+        LIFE,
+        "if lasts_s else hangs(key, old)):",
+        "if lasts_s else False):",
+    ),
+    Mutant(
+        "of-two-closes-in-a-batch-both-see-the-row-before",
+        "MQTT 5, 3.14.4",
+        LIFE,
+        "    if len(set(keys)) < len(keys):\n        columns: Any = (tenants, client_ids, epochs",
+        "    if False:\n        columns: Any = (tenants, client_ids, epochs",
+    ),
+)
