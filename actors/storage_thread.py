@@ -17,8 +17,12 @@ takes for a small write. So a job may be handed over in *haste*, and while the d
     SPARE  what saves time later: as HERE, or not at all, and then nobody is called back
 
 What takes longer has shown that the disk is not quick, and for `SULK_SECONDS` its like goes the
-usual way; while a save is overdue, everything does. So a heartbeat is late by that patience at
-most, once in a while, whatever the disk does.
+usual way; while a save is overdue, everything does. So a save makes a heartbeat late by that
+patience at most, once in a while, whatever the disk does. A job that runs HERE is not cut short: a
+heartbeat is late by as long as it takes, a millisecond or two where its rows are in memory. One
+that is not, of a single-row read for instance, is looked for in LMDB's map, and if that page is not
+in the page cache either the loop waits for the disk. `HERE_SECONDS` bounds how often that happens,
+not how long it takes.
 """
 
 from __future__ import annotations
