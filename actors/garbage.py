@@ -5,7 +5,8 @@ middle of writes, and the more there is the longer it takes. A replica makes few
 that lives for a while (the changes that watches may ask for, a batch that is on its way), so its
 process looks at everything once a minute, sooner at what is new if so much of it has stayed that it
 may be garbage, and never at what was there when it began. Each look holds all threads for as long
-as it takes: 10 to 80 ms under load.
+as it takes: at everything, under load, 10 to 58 ms (2026-11-25; what was new took 20 to 80 ms each
+time while it was looked at every five seconds).
 """
 
 from __future__ import annotations
