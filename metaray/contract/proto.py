@@ -37,9 +37,10 @@ _HEAD: Final = f"""\
 // reserves what is gone. Nobody edits it.
 //
 // A body travels as a msgpack map of these field names to these values (`Command.body` in
-// api.proto, the tag in `Command.tag`), so a broker in any language can say all of it; a gateway
-// that speaks gRPC would serve the services below, which say what answers what. An `optional` field
-// that is not there has the default beside it, or is none. Integers have 64 bits; the limits are in
+// api.proto, the tag in `Command.tag`), so all of it can be said in any language. There is no
+// server for other languages here: a gateway that you write, over the Python client, would serve
+// the services below, by gRPC for instance, which say what answers what. An `optional` field that
+// is not there has the default beside it, or is none. Integers have 64 bits; the limits are in
 // docs/entities.md.
 syntax = "proto3";
 
