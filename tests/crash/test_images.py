@@ -4,11 +4,13 @@ synced; and a store that breaks one law is found out."""
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.crash import images_worker, recorder
 from tests.crash.images_broken import BROKEN
+from tests.crash.images_volume import Volume
 from tests.crash.images_worker import Life
 
 SEED = 1
@@ -61,6 +63,27 @@ def test_a_pointer_is_durable_before_what_it_no_longer_points_to_is_removed(
     synced = next(at for at, each in enumerate(after) if (each.kind, each.inode) == ("S", state))
     removed = next(at for at, e in enumerate(after) if e.kind == "U" and b"/state/" in e.data)
     assert synced < removed
+
+
+def test_a_pointer_leads_to_an_environment_whatever_is_lost_of_its_name(
+    shim: Path, tmp_path: Path
+) -> None:
+    """The power fails right after CURRENT was renamed. Its new name may be there, and what was
+    renamed before it not, unless that was synced."""
+    record = images_worker.record_life(shim, tmp_path / "life", Life(1))
+    volume, switched = Volume(), 0
+    for event in recorder.events(record):
+        volume.feed(event)
+        if event.kind != "R" or not event.data.endswith(b"/state/CURRENT"):
+            continue
+        path = event.data.decode().split("\n")[1]
+        for luck in range(40):
+            image = volume.image(Random(luck))
+            number = image.files.get(path, b"1").split()[0].decode()
+            if number != "1":  # which is made after CURRENT
+                switched += 1
+                assert path.replace("CURRENT", f"{number}/data.mdb") in image.files
+    assert switched
 
 
 @pytest.mark.parametrize("broken", SOME_BROKEN)

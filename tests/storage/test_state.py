@@ -84,6 +84,7 @@ def test_a_flush_in_the_middle_of_an_entry_is_a_bug(disk: Disk) -> None:
     state = State(disk.shelf())
     writes: list[Callable[[], object]] = [
         lambda: state.put("t", ("a",), b"1"),
+        lambda: state.put_many("t", (("a",), ("b",)), (b"1", b"2")),
         lambda: state.delete("t", ("a",)),
     ]
     uses: list[Callable[[], object]] = [state.flush, state.view]
