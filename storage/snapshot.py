@@ -35,7 +35,7 @@ from state_machines.raft.messages import SnapshotMeta
 from state_machines.wire.codec import WireError, decode_meta
 from storage import keys, records
 from storage.disk import TABLES
-from storage.engine import ENGINE_VALUE_BYTES, Change
+from storage.engine import CRC_BYTES, ENGINE_VALUE_BYTES, Change
 from storage.errors import BadSnapshot
 from storage.records import sealed
 from storage.shelf import Shelf
@@ -49,6 +49,9 @@ META_BYTES = 64 << 10
 STAGE_ROWS = 4000
 STAGE_BYTES = 2 << 20
 """A staging transaction holds about so much."""
+
+ROW_VALUE_BYTES = ENGINE_VALUE_BYTES - CRC_BYTES
+"""The longest value of a row: it is stored with its checksum."""
 
 STATE = "@state"
 """The table of the state's own records. Tables of rows may not begin with `@`."""
@@ -313,7 +316,7 @@ class _Parser:
         _, key_size, value_size = _ROW.unpack_from(self._rest, at)
         if not self._table:
             raise BadSnapshot("a row before the first table")
-        if not 0 < key_size <= keys.KEY_BYTES or value_size > ENGINE_VALUE_BYTES:
+        if not 0 < key_size <= keys.KEY_BYTES or value_size > ROW_VALUE_BYTES:
             raise BadSnapshot(f"a row of {key_size} + {value_size} bytes is beyond the limits")
         if have < _ROW.size + key_size + value_size:
             return None

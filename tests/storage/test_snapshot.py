@@ -341,6 +341,8 @@ def end(rows: int) -> bytes:
         (header() + table(b"a") + row(b"") + end(1), "beyond the limits"),
         (header() + table(b"a") + row(b"k" * 481) + end(1), "beyond the limits"),
         (header() + table(b"a") + b"R\0\1\xff\xff\xff\xffk", "beyond the limits"),
+        (header() + table(b"a") + b"R\0\1\3\xff\xff\xfdk", "1 + 67108861 bytes is beyond"),
+        (header() + table(b"a") + b"R\0\1\3\xff\xff\xfck", "no end record"),  # to be stored
         (header() + table(b"a") + row(b"k") + end(2), "its end says 2"),
         (header() + table(b"a") + row(b"k") + end(1) + b"E", "follows the end"),
         (header() + end(0) + header() + end(0), "follows the end"),
