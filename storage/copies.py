@@ -19,6 +19,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -102,16 +103,16 @@ class Copy:
             self._lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CopyGone(f"{path} is gone") from None
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self._lock)
             fcntl.flock(self._lock, fcntl.LOCK_SH)  # waits for one look of `held`, no longer
             if not (path / DATA).exists():
                 raise CopyGone(f"{path} is gone")
             self._engine = DiskEngine(path, map_bytes=(path / DATA).stat().st_size, readonly=True)
+            undo.callback(self._engine.close)
             (path / DATA).unlink()
             self.view = StateView(self._point(), self._engine.view(), str(path))
-        except BaseException:
-            os.close(self._lock)
-            raise
+            undo.pop_all()  # all went well
 
     def close(self) -> None:
         """Let go of it; its space is free then."""

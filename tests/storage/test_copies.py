@@ -20,6 +20,7 @@ from storage.copies import Copies, Copy
 from storage.disk_view import DATA
 from storage.errors import CopyGone, CorruptRecord, NoRoom, ViewLost
 from storage.shelf import DiskShelf
+from storage.snapshot import APPLIED, STATE
 from storage.state import State
 from storage.state_view import StateView
 from tests.storage.faults import flip
@@ -191,3 +192,18 @@ def test_a_flipped_bit_in_a_copy_is_found(state: State, copies: Copies) -> None:
         (path / DATA).write_bytes(flip(found, 8 * (found.rindex(value) + 5)))
         with Copy(path) as copy, pytest.raises(CorruptRecord):
             list(copy.view.rows("t"))
+
+
+def test_a_copy_that_does_not_open_is_let_go(state: State, copies: Copies) -> None:
+    write(state, 1, rows=50)
+    with state.view() as view:
+        path = copies.make("a", view, at_once)
+    point = state.engine.get(STATE, APPLIED)
+    assert point is not None
+    damaged = (path / DATA).read_bytes().replace(point, flip(point, 70))
+    (path / DATA).write_bytes(damaged)
+    with pytest.raises(CorruptRecord, match="applied") as raised:
+        Copy(path)
+    assert raised.tb is not None  # it keeps the copy from being freed
+    assert not copies.held("a")
+    assert str(path) not in Path("/proc/self/maps").read_text()
