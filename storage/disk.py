@@ -126,13 +126,13 @@ class DiskEngine:
         assert flags["sync"], "commits are not synced"
         assert flags["metasync"], "the last commit could be undone by a crash"
         assert not flags["writemap"], "a full disk would be SIGBUS"
-        if not readonly:
-            self._env.reader_check()  # slots of processes that were killed
-            filesystem.sync(path)
         self._map_bytes: int = self._env.info()["map_size"]
         self._handles: dict[str, Any] = {}
         self._made: dict[str, Any] = {}  # handles of tables that the last transaction made
         try:
+            if not readonly:
+                self._env.reader_check()  # slots of processes that were killed
+                filesystem.sync(path)
             self._check_size()
             self._check_numbers()
             for name in self._env.dbs():

@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from storage import meta_pages
+from storage import filesystem, meta_pages
 from storage.disk import PAGE_BYTES, READERS, READERS_KEPT, DiskEngine
 from storage.engine import Engine
 from storage.errors import Closed, CorruptRecord, DirectoryInUse, MapFull, StorageFailed, ViewLost
@@ -78,15 +78,17 @@ def test_no_environment_is_refused_readably(tmp_path: Path) -> None:
         DiskEngine(tmp_path / "e")
 
 
+@pytest.mark.parametrize("where", [(DiskEngine, "_check_size"), (filesystem, "sync")])
 def test_an_opening_that_fails_lets_the_environment_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: tuple[object, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(engine: DiskEngine) -> None:
-        raise OSError(errno.EIO, "its size cannot be read")
+    def fails(_: object) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
 
+    DiskEngine(tmp_path / "e").close()
     with monkeypatch.context() as patch:
-        patch.setattr(DiskEngine, "_check_size", fails)
-        with pytest.raises(OSError, match="its size") as raised:
+        patch.setattr(*where, fails)
+        with pytest.raises(OSError, match="is gone") as raised:
             DiskEngine(tmp_path / "e")
     assert raised.value.errno == errno.EIO  # and its traceback keeps the engine from being freed
     DiskEngine(tmp_path / "e").close()
