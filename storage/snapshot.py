@@ -186,7 +186,6 @@ class Staging:
 
     def discard(self) -> None:
         """Throw away what was received; nothing happens if another staging took its place."""
-        self._finished = False
         if self._shelf.staged is self._engine:
             self._shelf.discard()
 
