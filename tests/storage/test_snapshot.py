@@ -12,6 +12,7 @@ import pytest
 
 from state_machines.raft.messages import Configuration, HardState, SnapshotMeta
 from storage import records
+from storage.disk import TABLES
 from storage.errors import BadSnapshot, CorruptRecord, SnapshotRefused, StorageFailed, ViewLost
 from storage.log import RaftLog
 from storage.shelf import DiskShelf, MemoryShelf
@@ -104,6 +105,7 @@ def test_the_stream_is_small_numbered_and_sealed() -> None:
     assert chunks[-1].records == 101
     assert chunks[-1].digest == sha256(b"".join(chunk.data for chunk in chunks)).digest()
     assert chunks == stream(state)  # the same state gives the same bytes
+    assert len(stream(state, sum(len(chunk.data) for chunk in chunks))) == 1
     other = State(MemoryShelf())
     other.install(receive(other, chunks), META)
     assert stream(other) == chunks
@@ -340,6 +342,7 @@ def end(rows: int) -> bytes:
         (header() + table(b"a") + row(b"k") + row(b"k") + end(2), "b'k' after b'k'"),
         (header() + table(b"a") + row(b"") + end(1), "beyond the limits"),
         (header() + table(b"a") + row(b"k" * 481) + end(1), "beyond the limits"),
+        (header() + table(b"a") + row(b"k" * 480), "no end record"),  # as long as a key may be
         (header() + table(b"a") + b"R\0\1\xff\xff\xff\xffk", "beyond the limits"),
         (header() + table(b"a") + b"R\0\1\3\xff\xff\xfdk", "1 + 67108861 bytes is beyond"),
         (header() + table(b"a") + b"R\0\1\3\xff\xff\xfck", "no end record"),  # to be stored
@@ -351,6 +354,20 @@ def end(rows: int) -> bytes:
 @pytest.mark.parametrize("size", [7, 60_000])
 def test_a_stream_that_says_nonsense_is_refused(data: bytes, why: str, size: int) -> None:
     assert why in refused(cut(data, size, rows=1))
+
+
+@pytest.mark.parametrize("tables", [TABLES - 1, TABLES])
+def test_a_snapshot_has_no_more_tables_than_an_environment(disk: Disk, tables: int) -> None:
+    """One of them is the state's own."""
+    state = State(disk.shelf())
+    rows = b"".join(table(b"t%03d" % number) + row(b"k") for number in range(tables))
+    chunks = cut(header() + rows + end(tables), CHUNK_BYTES, rows=tables)
+    if tables < TABLES:
+        state.install(receive(state, chunks), META)
+        assert len(content(state)) == tables
+    else:
+        with pytest.raises(BadSnapshot, match=f"{TABLES} tables, the limit is {TABLES - 1}"):
+            receive(state, chunks)
 
 
 def test_random_damage_is_never_installed() -> None:

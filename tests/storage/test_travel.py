@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,11 @@ from state_machines.metadata.node import RegisterNode
 from state_machines.raft.messages import Entry, SnapshotMeta
 from state_machines.wire import api_pb2 as api
 from state_machines.wire import raft_pb2
-from storage import records
+from storage import records, snapshot
+from storage.engine import Change
 from storage.errors import BadSnapshot, SnapshotRefused
 from storage.shelf import DiskShelf, MemoryShelf
-from storage.snapshot import Chunk, write_stream
+from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
 from tests.machine.alone import EMPTY, NOW_MS, wire
 from tests.storage.faults import MEMBERS, point
@@ -78,6 +79,37 @@ def test_a_chunk_fits_into_a_message() -> None:
             digest=chunk.digest,
         )
         assert message.ByteSize() <= MESSAGE_BYTES_MAX
+
+
+@pytest.mark.parametrize(("limit", "most"), [("STAGE_ROWS", 20), ("STAGE_BYTES", 20_000)])
+def test_what_arrives_is_written_little_by_little(
+    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large a snapshot is, its receiver holds little of it."""
+    state = State(MemoryShelf())
+    for number in range(300):
+        state.put("t", (number,), bytes(1_000))
+    state.set_applied(point(5))
+    with state.view() as view:
+        chunks = list(write_stream(view, 2_000))
+    shelf, written = MemoryShelf(), list[int]()
+    monkeypatch.setattr(snapshot, limit, most)
+    staging = Staging(shelf)
+    assert shelf.staged is not None
+    write = shelf.staged.write
+
+    def noted(changes: Iterable[Change]) -> None:
+        some = list(changes)
+        written.append(len(some))
+        write(some)
+
+    monkeypatch.setattr(shelf.staged, "write", noted)
+    for chunk in chunks:
+        staging.add(chunk)
+    assert shelf.staged.tables() == ("t",)  # it is no state before it is verified
+    staging.finish()
+    assert all(18 <= each <= 22 for each in written[:-1])
+    assert sum(written) == 300 + 2  # each row once, and the point
 
 
 def test_what_was_read_before_an_install_is_forgotten_with_it() -> None:
