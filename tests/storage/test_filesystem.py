@@ -65,6 +65,20 @@ def test_local_ones_and_containers_are_fine(mounts: Path, path: str) -> None:
     filesystem.check(Path(path), mounts)
 
 
+def test_a_link_is_where_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mounted")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 1 0:1 / {tmp_path}/mounted rw - nfs server:/x rw\n")
+    assert filesystem.file_system(tmp_path / "link" / "a", mounts) == "nfs"
+
+
+def test_a_mount_whose_name_is_not_utf_8_is_read_past(mounts: Path) -> None:
+    mounts.write_bytes(b"1 1 0:1 / /mnt/\xff rw - nfs server:/x rw\n" + mounts.read_bytes())
+    assert filesystem.file_system(Path("/mnt/nfs/local/a"), mounts) == "xfs"
+    assert filesystem.file_system(Path(os.fsdecode(b"/mnt/\xff/a")), mounts) == "nfs"
+
+
 def test_memory_is_warned_of(mounts: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "metaray.storage"):
         assert filesystem.check(Path("/dev/shm/a"), mounts) == "tmpfs"
@@ -80,11 +94,24 @@ def test_this_machine_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+    path, opened = tmp_path / "file", open_files()
+    (tmp_path / "file.new").write_bytes(b"what a crash has left")
+    (tmp_path / "file.new").chmod(0o600)
     for content in (b"", b"x" * 100_000, b"short"):
         filesystem.replace(path, content)
         assert path.read_bytes() == content
+        assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert open_files() == opened
+
+
+def test_a_file_that_is_written_in_parts_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:3]))
+    filesystem.replace(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.EIO])
@@ -102,6 +129,41 @@ def test_a_history_or_a_backup_may_lie_where_its_name_cannot_be_synced(
             stack.enter_context(pytest.raises(OSError, match=os.strerror(number)))
         with alone(tmp_path / "backups" / "monday"):
             assert (tmp_path / "backups" / "monday" / "LOCK").exists()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_name_that_was_made_or_removed_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync, opened = os.fsync, open_files()
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    path = tmp_path / "a" / "b" / "c"
+    filesystem.make(path)
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    assert {each.stat().st_mode & 0o777 for each in (path, *path.parents[:2])} == {0o700}
+    synced.clear()
+    filesystem.remove(path)
+    assert synced == [tmp_path / "a" / "b"]
+    assert open_files() == opened
+
+
+def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "it is gone")
+
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(os, "rmdir", fails)
+    with pytest.raises(OSError, match="it is gone"):
+        filesystem.remove(tmp_path / "a")
 
 
 def test_making_and_removing_twice_is_fine(tmp_path: Path) -> None:
