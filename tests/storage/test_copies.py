@@ -174,6 +174,23 @@ def test_a_copy_leaves_room_for_the_replicas(
     assert [each.name for each in copies.root.iterdir()] == ["a"]
 
 
+def test_of_a_small_disk_a_copy_leaves_a_twentieth(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    with state.view() as view:
+        free = view.size + (50 << 20)
+
+        def usage(_: Any) -> Any:
+            return SimpleNamespace(total=1_000 << 20, free=free)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        copies.make("a", view, at_once)
+        free -= 1
+        with pytest.raises(NoRoom):
+            copies.make("b", view, at_once)
+
+
 def test_without_copy_file_range_it_is_sent(
     state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
