@@ -156,6 +156,19 @@ def test_a_name_that_was_made_or_removed_is_durable(
     assert open_files() == opened
 
 
+def test_two_may_make_a_directory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replicas of one node at their first start."""
+    mkdir = Path.mkdir
+
+    def behind_another(path: Path, mode: int, exist_ok: bool = False) -> None:
+        mkdir(path)
+        mkdir(path, mode, exist_ok=exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", behind_another)
+    filesystem.make(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+
+
 def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "it is gone")
