@@ -129,6 +129,21 @@ def test_what_is_left_of_a_torn_record_is_never_a_part_of_the_one_that_has_its_n
     assert opened(files)[1] == [b"before", b"old" * 300]
 
 
+def test_what_is_left_of_a_torn_record_in_the_other_file_is_of_another_life() -> None:
+    files = made()
+    filled(files, b"before")
+    journal, _ = opened(files)
+    journal.turn(1 << 20)
+    journal.append(b"old" * 300)
+    second = sectors(files[1])[1]
+    files[1].content[:SECTOR_BYTES] = bytes(SECTOR_BYTES)  # torn
+    journal, _ = opened(files)
+    journal.turn(1 << 20)
+    journal.append(b"new" * 300)  # of the same length, at the same place, with the same number
+    files[1].content[SECTOR_BYTES : 2 * SECTOR_BYTES] = second  # torn as well
+    assert opened(files)[1] == [b"before"]
+
+
 @pytest.mark.parametrize("carried", [False, True])
 def test_every_flipped_bit_is_found_out(carried: bool) -> None:
     files = made()
