@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +98,26 @@ def test_a_file_grows_ahead_and_is_cut_when_it_is_used_anew() -> None:
     assert len(files[0].content) == 2 * GROW_BYTES
     journal.append(b"4")
     assert opened(files, 2)[1] == [b"3", b"4"]
+    journal.append(bytes(2 * GROW_BYTES))  # beyond the cut it grows again
+    assert len(files[0].content) == 3 * GROW_BYTES
+
+
+def test_a_record_is_written_as_it_is_said_above() -> None:
+    files = made()
+    filled(files, b"x" * DATA_BYTES)
+    head, data = struct.pack("<QIII", 1, 1, DATA_BYTES, 0), b"x" * DATA_BYTES
+    assert files[0].content[:SECTOR_BYTES] == head + struct.pack("<I", crc32(head + data)) + data
+    assert not any(files[0].content[SECTOR_BYTES:])
+
+
+def test_who_goes_on_writes_right_behind_the_last_record_and_over_older_ones() -> None:
+    files = made()
+    journal = filled(files, b"1", b"2", b"3")
+    for record in (b"4", b"5"):
+        journal.turn(1 << 20)
+        journal.append(record)
+    journal, found = opened(files, 4)  # after record 5 there are 2 and 3
+    assert (found, journal.size) == ([b"5"], SECTOR_BYTES)
 
 
 def test_a_torn_record_is_dropped_whichever_of_its_sectors_are_missing() -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from storage.disk import DiskEngine
 from storage.engine import ENGINE_KEY_BYTES, Change, slice_of
 from storage.errors import BadKey, CorruptLog, CorruptRecord, MapFull, StorageFailed
-from storage.journal import DiskFile, Journal, MemoryFile
+from storage.journal import Journal, MemoryFile
 from storage.journaled import BEHIND_FILES, DONE, TABLE, Checkpoint, JournaledEngine
 from storage.memory import MemoryEngine
 from storage.stores import MemoryDisk, memory_log_engine, open_log_engine
@@ -301,10 +301,25 @@ TestJournaled = Journaled.TestCase
 TestJournaled.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_a_file_is_closed_once(tmp_path: Path) -> None:
-    file = DiskFile(tmp_path / "0")
-    file.close()
-    file.close()
+def test_what_is_closed_has_nothing_open(tmp_path: Path) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = files()
+    log = open_log_engine(tmp_path / "log")
+    assert files() > before
+    for _ in range(2):
+        log.close()
+        assert files() == before
+
+
+def test_a_checkpoint_has_room_before_it_is_written_beside(tmp_path: Path) -> None:
+    log = open_log_engine(tmp_path / "log", journal_bytes=1 << 20, map_bytes=256 << 10)
+    checkpoint = full(log)
+    checkpoint.write()
+    assert checkpoint.written
+    log.finish(checkpoint)
+    log.close()
 
 
 def test_a_file_keeps_its_room_so_that_a_write_in_it_is_one_flush() -> None:
