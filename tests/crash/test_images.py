@@ -49,6 +49,20 @@ def test_who_comes_after_a_killed_process_promises_only_what_is_durable(
     assert [each for each in verdicts if each.wrong] == []
 
 
+def test_a_save_of_a_killed_process_is_durable_before_the_next_one_speaks_of_it(
+    shim: Path, tmp_path: Path
+) -> None:
+    """It is whole in the page cache, and not on the disk."""
+    record = images_worker.record_life(shim, tmp_path / "life", Life(2, fault="meta:10:kill"))
+    events = list(recorder.events(record))
+    resumed = next(at for at, each in enumerate(events) if each.data == b"resume")
+    said = next(at for at, each in enumerate(events) if each.data.startswith(b"said"))
+    saved = events[resumed - 1]
+    name = next(each.data for each in events if (each.kind, each.inode) == ("C", saved.inode))
+    assert (saved.kind, saved.durable, name[-9:]) == ("W", False, b"journal-1")
+    assert any((each.kind, each.inode) == ("S", saved.inode) for each in events[resumed:said])
+
+
 def test_a_pointer_is_durable_before_what_it_no_longer_points_to_is_removed(
     shim: Path, tmp_path: Path
 ) -> None:
