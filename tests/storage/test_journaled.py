@@ -70,6 +70,8 @@ def test_a_checkpoint_carries_over_what_was_there_when_it_began(disk: Disk) -> N
     assert log.engine.get("t", b"old") == b"1"
     assert not log.wants_checkpoint
     log.finish(checkpoint)  # it is over
+    log.engine.write([("t", b"0", b"below")])
+    assert log.get("t", b"0") == b"below"  # what was carried over is kept in memory no more
     wanted = rows(log)
     assert rows(disk.log()) == wanted
 
@@ -86,7 +88,9 @@ def test_a_process_that_ends_within_a_checkpoint_leaves_it_to_the_next(disk: Dis
     log.finish(log.begin())
     assert not log.wants_checkpoint
     assert (log.engine.get("t", b"0"), log.engine.get("t", b"a")) == (bytes(900), None)
-    assert rows(disk.log()) == wanted
+    log = disk.log()
+    assert not log.wants_checkpoint
+    assert rows(log) == wanted
 
 
 def test_a_checkpoint_that_was_written_and_not_finished_is_not_made_again(disk: Disk) -> None:
@@ -99,6 +103,17 @@ def test_a_checkpoint_that_was_written_and_not_finished_is_not_made_again(disk: 
     assert rows(log) == wanted
 
 
+def test_a_checkpoint_of_an_engine_that_is_closed_is_not_written(disk: Disk) -> None:
+    """It may be on its way to the flush thread."""
+    log = disk.log()
+    checkpoint = full(log)
+    wanted = rows(log)
+    log.close()
+    checkpoint.write()
+    assert not checkpoint.written
+    assert rows(disk.log()) == wanted
+
+
 def test_a_disk_that_does_not_keep_up_is_waited_for() -> None:
     log = memory_log_engine(MemoryDisk(), journal_bytes=BYTES)
     under_way = full(log)
@@ -108,7 +123,9 @@ def test_a_disk_that_does_not_keep_up_is_waited_for() -> None:
         number += 1
     assert 1_024 * number > (BEHIND_FILES - 1) * BYTES  # in whole sectors
     assert not log.wants_checkpoint
+    newer = full(log)
     log.finish(under_way)  # whoever had begun it comes too late
+    assert log.begin() is newer
     assert len(rows(log)) == len(rows(log, "t")) > number
 
 
@@ -182,6 +199,8 @@ def test_a_file_that_cannot_be_cut_ends_it() -> None:
     log.finish(log.begin())
     with pytest.raises(StorageFailed, match="gone"):
         full(log)
+    with pytest.raises(StorageFailed, match="gone"):
+        log.write(FEW)
 
 
 def test_an_engine_that_is_full_keeps_what_the_journal_has() -> None:
