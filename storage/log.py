@@ -110,7 +110,7 @@ class RaftLog:
             term = entry.term
             entries.append(entry)
         self.last_index = self.base.index + len(entries)
-        self._expect(self.last_index, max(tail, self.base.index), "last entry")
+        self._expect(self.last_index, tail, "last entry")
         promised = 0 if hard_state is None else hard_state.term
         if term > promised:  # a term is durable before anything that happens in it
             raise CorruptLog(

@@ -190,6 +190,31 @@ def test_a_snapshot_far_ahead_takes_as_long_as_what_is_stored() -> None:
         assert 4 - again.left == max(0, 4 - cut) if cut else again.left == 4
 
 
+def test_what_was_not_saved_is_not_counted_and_nothing_is_not_written() -> None:
+    log = RaftLog(CrashingEngine(filled(6), 0))
+    log.load()
+    log.save(None, (), None)
+    with pytest.raises(Crashed):
+        log.save(point(9, 2), [entry(10, 2)], None)
+    assert (log.base.index, log.last_index) == (0, 6)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_log_that_begins_far_ahead_lets_go_of_what_it_has(again: bool) -> None:
+    engine = filled(10)
+    log = RaftLog(engine)
+    log.load()
+    log.save(point(10**9, 3), (), HardState(3, 0, 0))
+    few = CrashingEngine(engine, 3)  # an entry is saved, the base is moved, the entry goes
+    if again:
+        log = RaftLog(engine)
+        log.load()
+    log.engine = few
+    log.save(None, [entry(10**9 + 1, 3)], None)
+    log.compact(point(10**9 + 1, 3))
+    assert (few.left, engine.stats().records) == (0, 3)
+
+
 # The state beside the log.
 
 
@@ -294,10 +319,10 @@ def test_a_missing_base_or_tail_is_found() -> None:
     engine.write([(META, b"base", None)])
     with pytest.raises(CorruptLog):
         RaftLog(engine).load()
-    engine = filled(20)
-    engine.write([(META, b"tail", None)])
-    with pytest.raises(CorruptLog):
-        RaftLog(engine).load()
+    for engine in (filled(20), filled(5, base=5)):
+        engine.write([(META, b"tail", None)])
+        with pytest.raises(CorruptLog, match="where last entry 0 should be"):
+            RaftLog(engine).load()
 
 
 def test_a_missing_hard_state_is_found() -> None:
@@ -311,6 +336,14 @@ def test_terms_that_go_down_are_found() -> None:
     engine = filled(6)
     engine.write([records.sealed(ENTRIES, keys.entry_key(6), records.entry_to(entry(6, 0)))])
     with pytest.raises(CorruptLog, match="term 0 after 1"):
+        RaftLog(engine).load()
+    engine = filled(6, base=5)
+    engine.write([records.sealed(META, b"base", records.meta_to(point(5, 2)))])
+    with pytest.raises(CorruptLog, match="entry 6 has term 1 after 2"):
+        RaftLog(engine).load()
+    engine = filled(5, base=5)
+    engine.write([records.sealed(META, b"base", records.meta_to(point(5, 2)))])
+    with pytest.raises(CorruptLog, match="it reaches term 2, but its hard state ends at 1"):
         RaftLog(engine).load()
 
 
