@@ -155,6 +155,7 @@ def test_what_an_engine_refuses_is_not_written() -> None:
         log.write([("t", b"a", b"1"), ("t", b"k" * (ENGINE_KEY_BYTES + 1), b"2")])
     log.write([])
     assert rows(log) == rows(memory_log_engine(disk)) == {}
+    assert not any(file.content for file in disk.journal)
 
 
 class _FailingFile(MemoryFile):
