@@ -226,6 +226,19 @@ def test_a_state_inside_the_log_changes_nothing() -> None:
             assert RaftLog(engine).load(point(index), installed=installed) == plain
 
 
+def test_a_state_is_in_the_log_if_its_own_entry_is_of_its_term() -> None:
+    engine = filled(12, base=5)
+    log = RaftLog(engine)
+    log.load()
+    log.save(None, [entry(n, 2) for n in range(13, 21)], HardState(2, 0, 5))
+    plain = RaftLog(engine).load()
+    for flushed in (point(12), point(13, 2)):
+        assert RaftLog(engine).load(flushed) == plain
+    for flushed in (point(12, 2), point(13)):
+        with pytest.raises(CorruptLog, match="not in it"):
+            RaftLog(engine).load(flushed)
+
+
 def test_a_state_that_ends_before_the_log_begins_is_refused() -> None:
     engine = filled(20, base=5)
     for flushed in (point(4), point(0, 0)):
@@ -292,6 +305,11 @@ def test_a_value_under_another_key_is_found() -> None:
     key = keys.entry_key(3)
     engine.write([(ENTRIES, key, seal(ENTRIES, key, records.entry_to(entry(4))))])
     with pytest.raises(CorruptRecord, match="holds entry 4"):
+        RaftLog(engine).load()
+    engine, key = filled(1), keys.entry_key(1)
+    longer = records.sealed(ENTRIES, b"\0" + key, records.entry_to(entry(1)))
+    engine.write([(ENTRIES, key, None), longer])
+    with pytest.raises(CorruptRecord, match="holds entry 1"):
         RaftLog(engine).load()
 
 
