@@ -115,8 +115,7 @@ class Copy:
             undo.pop_all()  # all went well
 
     def close(self) -> None:
-        """Let go of it; its space is free then."""
-        self.view.close()
+        """Let go of it and of its view; its space is free then."""
         self._engine.close()
         os.close(self._lock)
 

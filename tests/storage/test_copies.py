@@ -15,7 +15,7 @@ import pytest
 
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import copies as module
-from storage import disk_view
+from storage import disk_view, records
 from storage.copies import Copies, Copy
 from storage.disk_view import DATA
 from storage.errors import CopyGone, CorruptRecord, NoRoom, ViewLost
@@ -53,6 +53,10 @@ def write(state: State, index: int, rows: int = ROWS) -> None:
         state.put("t", (number,), b"%d " % index * (1 + number % 50))
     state.set_applied(SnapshotMeta(index, 1, MEMBERS))
     state.flush()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def said(view: StateView) -> set[bytes]:
@@ -100,7 +104,11 @@ def test_who_has_it_open_reads_on_and_the_space_is_his(state: State, copies: Cop
     write(state, 1)
     with state.view() as view:
         path = copies.make("a", view, at_once)
+        with pytest.raises(FileExistsError):
+            copies.make("a", view, at_once)
+    assert {each.stat().st_mode & 0o077 for each in (path, path / "LOCK", copies.root)} == {0}
     assert not copies.held("a")
+    opened = open_files()
     copy = Copy(path)
     assert [each.name for each in path.iterdir()] == ["LOCK"]
     assert copies.held("a")
@@ -111,6 +119,10 @@ def test_who_has_it_open_reads_on_and_the_space_is_his(state: State, copies: Cop
     assert not copies.held("a")
     assert said(copy.view) == {b"1"}
     copy.close()
+    assert open_files() == opened
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    with pytest.raises(ViewLost):
+        copy.view.tables()
     with pytest.raises(CopyGone):
         Copy(path)
 
@@ -224,3 +236,12 @@ def test_a_copy_that_does_not_open_is_let_go(state: State, copies: Copies) -> No
     assert raised.tb is not None  # it keeps the copy from being freed
     assert not copies.held("a")
     assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_copy_whose_point_is_none_is_refused(state: State, copies: Copies) -> None:
+    write(state, 1, rows=5)
+    state.engine.write([records.sealed(STATE, APPLIED, b"\xff\xff")])
+    with state.durable() as view:
+        path = copies.make("a", view, at_once)
+    with pytest.raises(CorruptRecord, match="applied"):
+        Copy(path)
