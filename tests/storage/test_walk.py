@@ -77,6 +77,27 @@ def test_rows_that_are_not_there_are_missed(tmp_path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("count", [99, 101])
+def test_a_table_that_says_another_number_of_rows_is_found(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_of(100).view() as view:
+        monkeypatch.setattr(view, "records", lambda table: count)
+        with pytest.raises(CorruptRecord, match=f"100 records were found where {count} should be"):
+            walk.walk(view, "e")
+
+
+@pytest.mark.parametrize("order", [[0, 2, 1], [0, 1, 1]])
+def test_rows_that_do_not_stand_in_order_are_found(
+    order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_of(3).view() as view:
+        rows = list(view.scan("t"))
+        monkeypatch.setattr(view, "scan", lambda table: iter([rows[each] for each in order]))
+        with pytest.raises(CorruptRecord, match="it stands behind"):
+            walk.walk(view, "e")
+
+
 def branches(data: bytearray) -> Iterator[int]:
     """Where the pages are that lead to others."""
     for start in range(2 * PAGE_BYTES, len(data), PAGE_BYTES):
