@@ -142,6 +142,8 @@ def test_what_is_left_of_it_is_done_at_once_if_somebody_needs_it(disk: Disk) -> 
     put(state, 3, a="a3")
     state.flush()
     assert (state.flushed, state.dirty_bytes, flush.written) == (point(3), 0, False)
+    assert not flush.seal()
+    assert not flush._slices  # its rows are written to again
     beside(flush.write)  # its rows went with the others
     assert rows(State(disk.shelf())) == {"a": "a3", "b": "b2"}
 
@@ -232,6 +234,39 @@ def test_a_map_that_is_too_small_is_for_the_storage_thread_to_grow(
     assert state.flushed == point(1)
     assert sum(1 for _ in state.scan("t")) == 400
     state.close()
+
+
+def test_room_is_made_for_large_rows_and_for_each_page_that_may_change(tmp_path: Path) -> None:
+    state = State(DiskShelf(tmp_path / "s", tmp_path / "i", map_bytes=1 << 20))
+    for n in range(300):  # two on each page
+        state.put("t", (n, "large"), bytes(1_900))
+        state.put("t", (n, "small"), b"0")
+        state.set_applied(point(n))
+        if n % 4 == 3:
+            state.flush()
+    assert state.engine.stats().map_bytes == 1 << 20
+    for n in range(300):
+        state.put("t", (n, "small"), b"1")
+    for name in ("small", "large"):
+        state.set_applied(point(state.applied.index + 1))
+        flush = sealed(state)
+        beside(flush.write)
+        assert flush.written, name
+        state.finish(flush)
+        state.put("t", (0, "large"), bytes(4 << 20))
+    state.close()
+
+
+def test_a_layer_of_many_slices_is_flushed_whole_at_once(disk: Disk) -> None:
+    state = State(disk.shelf())
+    for n in range(20):
+        state.put("t", (n,), b"%d" % n * (SLICE_BYTES // 4))
+    state.set_applied(point(1))
+    state.flush()
+    again = State(disk.shelf())
+    assert again.applied == point(1)
+    found = [value[:2] for _, value in again.scan("t")]
+    assert found == [(b"%d" % n * 2)[:2] for n in range(20)]
 
 
 def test_room_is_made_before_and_not_beside(tmp_path: Path) -> None:
