@@ -53,7 +53,7 @@ def free(path: Path, page_bytes: int) -> set[int]:
             seen.add(number)
             try:
                 _walk(file, page_bytes, number, todo, found)
-            except (struct.error, OverflowError, OSError) as error:
+            except (struct.error, OSError) as error:
                 raise ValueError(f"page {number}: {error}") from None
     return found
 
