@@ -196,6 +196,33 @@ def test_a_flush_is_written_once_whoever_comes_first(
     assert (writes, state.flushed) == (["flush"], point(1))
 
 
+def test_who_gives_a_flush_up_waits_for_what_is_being_written(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its environment may be closed next."""
+    state = State(disk.shelf())
+    put(state, 1, a="a1")
+    flush = sealed(state)
+    inside, goes_on = threading.Event(), threading.Event()
+    written = state.engine.write_slices
+
+    def slowly(slices: Sequence[Slice]) -> None:
+        inside.set()
+        assert goes_on.wait(30)
+        written(slices)
+
+    monkeypatch.setattr(state.engine, "write_slices", slowly)
+    thread = threading.Thread(target=flush.write)
+    thread.start()
+    assert inside.wait(30)
+    threading.Timer(0.05, goes_on.set).start()
+    for _ in range(2):
+        flush.give_up()
+        assert flush.written
+        assert not flush._slices  # nor is their memory held
+    thread.join(30)
+
+
 @pytest.mark.parametrize("what", ["install", "close"])
 def test_nothing_is_written_into_an_environment_that_is_gone(disk: Disk, what: str) -> None:
     state = State(disk.shelf())
