@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from state_machines.raft.messages import HardState, SnapshotMeta
-from storage.disk import DiskEngine
+from storage.engine import Change, Store
 from storage.errors import CorruptLog, CorruptRecord
 from storage.identity import Directory
-from storage.snapshot import write_stream
+from storage.journaled import DONE, TABLE
+from storage.snapshot import APPLIED, STATE, write_stream
 from storage.stores import MemoryDisk, Stores, memory_stores, open_stores
 from tests.storage.faults import MEMBERS, entry, point
 
@@ -80,6 +81,16 @@ def test_a_state_that_was_lost_is_not_papered_over() -> None:
         memory_stores(MemoryDisk(log=disk.log, journal=disk.journal))
 
 
+def test_a_log_that_was_lost_is_not_papered_over() -> None:
+    disk = MemoryDisk()
+    stores = memory_stores(disk)
+    stores.log.save(None, [entry(n) for n in range(1, 11)], HardState(1, 2, 9))
+    stores.state.set_applied(point(8))
+    stores.state.flush()
+    with pytest.raises(CorruptLog, match="index 8 of term 1, which is not in it"):
+        memory_stores(MemoryDisk(shelf=disk.shelf))
+
+
 def test_a_row_that_is_hidden_or_damaged_stops_the_opening(tmp_path: Path) -> None:
     with Directory.create(tmp_path, "c", "metadata-0") as directory:
         stores = open_stores(directory)
@@ -90,23 +101,42 @@ def test_a_row_that_is_hidden_or_damaged_stops_the_opening(tmp_path: Path) -> No
         value = stores.state.engine.get("t", b"a")
         stores.state.engine.write([("t", b"a", None), ("t", b"c", value)])  # a bit of the key
         stores.close()
-        with pytest.raises(CorruptRecord, match="b'c' of table 't'"):
-            open_stores(directory)
+        for most in (None, 2):  # the point and the row
+            with pytest.raises(CorruptRecord, match="b'c' of table 't'"):
+                open_stores(directory, verify_rows=most)
         stores = open_stores(directory, verify_rows=1)
         assert stores.state.get("t", ("a",)) is None  # this is why
         stores.close()
 
 
-def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["journal", "done", "log", "point", "row"])
+def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path, damaged: str) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
     with Directory.create(tmp_path, "c", "metadata-0") as directory:
         stores = open_stores(directory)
         stores.log.save(None, [entry(1), entry(2)], HardState(1, 0, 0))
-        stores.log.engine.write([("meta", b"hard_state", None)])
+        stores.state.put("t", ("a",), b"1")
+        stores.state.set_applied(point(1))
+        stores.state.flush()
+        changes: dict[str, tuple[Store, Change]] = {
+            "done": (stores.journaled.engine, (TABLE, DONE, b"none")),
+            "log": (stores.log.engine, ("meta", b"hard_state", None)),
+            "point": (stores.state.engine, (STATE, APPLIED, b"none")),
+            "row": (stores.state.engine, ("t", b"a", b"none")),
+        }
+        if damaged in changes:
+            engine, change = changes[damaged]
+            engine.write([change])
         stores.close()
-        for _ in range(2):
-            with pytest.raises(CorruptLog):
-                open_stores(directory)
-        DiskEngine(directory.log_path).close()  # it would be refused if it were still open
+        if damaged == "journal":
+            (directory.log_path / "journal-1").unlink()
+        before = files()
+        with pytest.raises((CorruptLog, CorruptRecord)) as raised:
+            open_stores(directory)
+        assert raised.tb is not None  # it keeps what it had opened from being freed
+        assert files() == before
 
 
 @pytest.mark.parametrize(
