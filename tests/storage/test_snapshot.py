@@ -464,7 +464,7 @@ def _remove_current(path: Path) -> None:
 
 
 def _point_elsewhere(path: Path) -> None:
-    path.write_bytes(b"7 %08x\n" % crc32(b"7"))
+    path.write_bytes(b"2 %08x\n" % crc32(b"2"))
 
 
 @pytest.mark.parametrize("damage", [_cut_current, _remove_current, _point_elsewhere])

@@ -165,3 +165,19 @@ def test_nothing_of_a_snapshot_or_of_what_it_replaced_stays_on_the_disk(
     assert sum(each.is_dir() for each in (tmp_path / "state").iterdir()) == 1
     assert list((tmp_path / "staging").iterdir()) == []
     state.close()
+
+
+def test_what_is_staged_and_not_wanted_is_let_go(tmp_path: Path) -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = files()
+    shelf = DiskShelf(tmp_path / "state", tmp_path / "staging")
+    opened, staged = files(), [shelf.stage()]
+    shelf.discard()
+    assert files() == opened
+    staged.append(shelf.stage())
+    shelf.close()
+    assert files() == before
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert len(staged) == 2  # nobody else has closed them
