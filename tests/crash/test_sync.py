@@ -20,8 +20,8 @@ from tests.crash.images_broken import UNSTOPPED
 
 SEAT = ("meta:20:EIO", "meta:21:short", "meta:18:ENOSPC", "fdatasync:10:EIO")
 STORES = (
-    *("fdatasync:20:EIO", "meta:30:short", "writev:12:EIO", "fsyncdir:25:EIO", "fsync:6:EIO"),
-    *("rename:9:ENOSPC", "ftruncate:4:ENOSPC"),
+    *("fdatasync:20:EIO", "meta:19:short", "meta:30:short", "writev:12:EIO", "fsyncdir:25:EIO"),
+    *("fsync:6:EIO", "rename:9:ENOSPC", "ftruncate:4:ENOSPC"),
 )
 
 
