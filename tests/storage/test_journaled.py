@@ -67,6 +67,7 @@ def test_a_checkpoint_carries_over_what_was_there_when_it_began(disk: Disk) -> N
             b"3",
         )
         assert rows(log)[b"0"] == bytes(900)
+        assert (rows(log)[b"old"], b"gone" in rows(log)) == (b"2", False)
     assert log.engine.get("t", b"old") == b"1"
     assert not log.wants_checkpoint
     log.finish(checkpoint)  # it is over
