@@ -11,13 +11,16 @@ from state_machines.raft import (
     Append,
     AppendReply,
     Candidate,
+    Configuration,
     Follower,
     HardState,
     Heartbeat,
+    InstallSnapshot,
     Leader,
     Message,
     Raft,
     RequestVote,
+    SnapshotMeta,
     VoteReply,
 )
 from tests.raft.paper.rig import (
@@ -122,6 +125,7 @@ def test_an_out_of_date_candidate_or_leader_becomes_follower(make: Make) -> None
         RequestVote(2, 1, 1, 99, 99),
         Append(2, 1, 1, 0, 0, 0, tuple(log_of(1))),
         Heartbeat(2, 1, 1, 1),
+        InstallSnapshot(2, 1, 1, SnapshotMeta(9, 1, Configuration(voters=(1, 2, 3)))),
     ],
 )
 def test_a_request_of_a_stale_term_is_rejected(stale: Message) -> None:
