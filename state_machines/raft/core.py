@@ -71,8 +71,6 @@ class Raft(RaftState):
                 # The target is dead or cut off. Nobody else could serve, so this replica goes on.
                 leader.transfer = None
                 self._finish_change(leader)
-                if self._role is not leader:
-                    return
         leader.heartbeat_elapsed += 1
         if leader.heartbeat_elapsed >= config.heartbeat_ticks:
             leader.heartbeat_elapsed = 0
