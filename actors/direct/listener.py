@@ -219,7 +219,8 @@ class Connection(asyncio.Protocol):
             self._write(link.Frame(kind=link.ANSWER, call=call, body=answer.result()))
         else:  # it is the caller's, in words (design 5.11)
             said = f"{type(error).__name__}: {error}"[:FAULT_CHARACTERS_MAX]
-            self._write(link.Frame(kind=link.FAULT, call=call, body=said.encode()))
+            body = said.encode(errors="replace")
+            self._write(link.Frame(kind=link.FAULT, call=call, body=body))
 
     def _write(self, frame: link.Frame) -> None:
         if not self._transport.is_closing():

@@ -81,6 +81,19 @@ async def test_what_a_method_raises_is_told_in_words() -> None:
 
 
 @in_loop
+async def test_what_is_no_utf_8_is_told_all_the_same() -> None:
+    """The name of a directory, say: whoever called would else wait for its own deadline."""
+
+    async def wrong(body: bytes) -> bytes:
+        raise ValueError("caf\udce9 is not there")
+
+    async with connected() as place:
+        place.listener.service = Service({"wrong": wrong}, {})
+        with pytest.raises(Fault, match=r"ValueError: caf. is not there"):
+            await asyncio.wait_for(the_link(place).call("wrong", b""), 5)
+
+
+@in_loop
 async def test_a_late_answer_does_not_hold_up_the_others() -> None:
     async with connected() as place:
         late = the_link(place).call("held", b"late")
