@@ -225,7 +225,7 @@ class Links:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for known in self._seats.values():
+        for known in tuple(self._seats.values()):  # who asks meanwhile adds to them
             if known.link is not None:
                 await known.link.close()
 

@@ -435,3 +435,18 @@ def test_links_end_however_far_they_have_come() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test())
+
+
+@in_loop
+async def test_links_end_though_somebody_asks_for_one_more_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close = Link.close
+    async with connected() as place:
+
+        async def close_and_ask(link_up: Link) -> None:
+            assert place.links.get("metadata-0/2") is None
+            await close(link_up)
+
+        monkeypatch.setattr(Link, "close", close_and_ask)
+        await place.links.close()
