@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,8 @@ from state_machines.raft import (
     Candidate,
     Follower,
     Heartbeat,
+    Leader,
+    PreCandidate,
     Raft,
     RequestVote,
     TimeoutNow,
@@ -50,6 +53,27 @@ def test_a_follower_forgets_the_leader_whose_connection_broke_and_no_other() -> 
     assert raft.leader == 1
     raft.unreachable(1)
     assert raft.leader == 0
+
+
+def test_a_new_leader_has_a_whole_timeout_to_be_heard() -> None:
+    """Time that passed while it was a candidate does not count."""
+    raft = candidate(config=replace(CONFIG, check_quorum=True))
+    for _ in range(CONFIG.election_ticks_min - 1):
+        raft.tick()
+    raft.step(VoteReply(2, 1, raft.term, granted=True))
+    for _ in range(CONFIG.election_ticks_min - 1):
+        raft.tick()
+        assert isinstance(raft.role, Leader)
+    raft.tick()
+    assert isinstance(raft.role, Follower)
+
+
+def test_votes_of_the_election_before_are_no_refusals_of_a_pre_vote() -> None:
+    raft = replica(config=replace(CONFIG, pre_vote=True), term=4)
+    raft.campaign()
+    for voter in (2, 3):
+        raft.step(VoteReply(voter, 1, 4, granted=False))
+    assert isinstance(raft.role, PreCandidate)
 
 
 @pytest.mark.parametrize("pre", [False, True])
