@@ -12,7 +12,9 @@ from state_machines.raft import (
     Candidate,
     Follower,
     Heartbeat,
+    HeartbeatReply,
     Leader,
+    Message,
     PreCandidate,
     Raft,
     RequestVote,
@@ -66,6 +68,23 @@ def test_a_new_leader_has_a_whole_timeout_to_be_heard() -> None:
         assert isinstance(raft.role, Leader)
     raft.tick()
     assert isinstance(raft.role, Follower)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        AppendReply(2, 1, 2, 2),
+        AppendReply(2, 1, 2, 1, rejected=True, conflict_index=0),
+        HeartbeatReply(2, 1, 2),
+    ],
+)
+def test_a_leader_is_heard_by_whoever_answers(answer: Message) -> None:
+    raft = leader(terms=(1,), config=replace(CONFIG, check_quorum=True))
+    turn(raft)
+    raft.step(answer)
+    for _ in range(CONFIG.election_ticks_min):
+        raft.tick()
+    assert isinstance(raft.role, Leader)
 
 
 def test_votes_of_the_election_before_are_no_refusals_of_a_pre_vote() -> None:

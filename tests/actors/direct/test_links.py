@@ -249,6 +249,8 @@ async def test_over_a_half_open_link_everything_is_lost_until_it_breaks() -> Non
         place.wire.cut()
         await eventually(lambda: half_open.closed)
         assert not half_open.post("post", b"x")
+        with pytest.raises(LinkLost, match="the connection ended"):
+            await asyncio.wait_for(half_open.call("echo", b"x"), 5)
         await up(place)
         assert await the_link(place).call("echo", b"y") == b"y"
         assert place.served.posted == []
