@@ -532,9 +532,9 @@ class Raft(RaftState):
         if self._removed():
             self._tell_commit(leader)
             matches = self._matches(leader)
+            # It has everything: who is removed takes nothing more that would have to follow.
             heir = max(configuration.voters, key=lambda voter: (matches[voter], voter))
-            if matches[heir] == log.last_index:
-                self._send(TimeoutNow(self.id, heir, self._term))
+            self._send(TimeoutNow(self.id, heir, self._term))
             self._become_follower(self._term, 0)
 
     def _hand_over(self, leader: Leader, only: int = 0) -> None:

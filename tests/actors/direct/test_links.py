@@ -104,6 +104,17 @@ async def test_a_late_answer_does_not_hold_up_the_others() -> None:
 
 
 @in_loop
+async def test_who_gives_up_as_the_link_is_lost_is_told_nothing() -> None:
+    async with connected() as place:
+        late, waiting = (the_link(place).call("held", b"x") for _ in range(2))
+        late.cancel()
+        the_link(place).fail(LinkLost("lost"))
+        with pytest.raises(LinkLost):
+            await waiting
+        assert late.cancelled()
+
+
+@in_loop
 async def test_one_link_serves_all() -> None:
     async with connected() as place:
         for _ in range(10):
