@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 from state_machines.raft import (
+    Append,
+    AppendReply,
     Configuration,
     Entry,
     HardState,
@@ -16,6 +18,7 @@ from state_machines.raft import (
 )
 from state_machines.raft.log import Log
 from state_machines.raft.messages import EntryKind
+from tests.raft.paper.rig import replica, turn
 
 THREE = Configuration(voters=(1, 2, 3))
 
@@ -52,3 +55,13 @@ def test_a_snapshot_has_the_members_of_its_own_index() -> None:
     log.take_committed()
     log.compact(3)
     assert [log.meta(index).configuration for index in range(3, 7)] == [two, two, four, four]
+
+
+def test_an_append_that_begins_before_the_log_does_is_taken_from_there_on() -> None:
+    """Answers were lost, and the leader does not know how far this replica has come."""
+    raft = replica(id=2, terms=[1] * 5)
+    raft.step(Append(1, 2, 1, 5, 1, commit=5))
+    turn(raft)
+    raft.compact(5)
+    raft.step(Append(1, 2, 1, 3, 1, 5, tuple(Entry(1, index) for index in (4, 5, 6))))
+    assert turn(raft) == [AppendReply(2, 1, 1, 6)]
