@@ -10,8 +10,11 @@ from state_machines.raft import (
     Configuration,
     Entry,
     HardState,
+    Heartbeat,
+    InstallSnapshot,
     Raft,
     RaftConfig,
+    Ready,
     RequestVote,
     SnapshotMeta,
     VoteReply,
@@ -65,3 +68,32 @@ def test_an_append_that_begins_before_the_log_does_is_taken_from_there_on() -> N
     raft.compact(5)
     raft.step(Append(1, 2, 1, 3, 1, 5, tuple(Entry(1, index) for index in (4, 5, 6))))
     assert turn(raft) == [AppendReply(2, 1, 1, 6)]
+
+
+def test_a_ready_without_a_save_ends_no_save() -> None:
+    raft = replica(id=2)
+    raft.step(Append(1, 2, 1, 0, 0, 0, (Entry(1, 1),)))
+    saving = raft.ready()
+    assert saving is not None
+    raft.advance(Ready())
+    assert (raft.durable_index, raft.ready()) == (0, None)
+    raft.advance(saving)
+    assert raft.durable_index == 1
+
+
+def test_what_is_told_of_the_log_is_what_is_in_memory() -> None:
+    raft = replica(id=2, terms=[1] * 6)
+    raft.step(Heartbeat(1, 2, 1, 4))
+    turn(raft)
+    raft.compact(2)
+    assert raft.kept(2, 5) == ()
+    assert [each.index for each in raft.kept(3, 5)] == [3, 4, 5]
+    assert [each.index for each in raft.kept(5, 99)] == [5, 6]
+    assert [each.index for each in raft.committed(3, 1 << 20)] == [3, 4], "and no others"
+
+
+def test_who_installs_a_snapshot_has_its_vote() -> None:
+    raft = replica(id=2)
+    raft.step(InstallSnapshot(1, 2, 1, SnapshotMeta(5, 1, THREE)))
+    assert raft.installing
+    assert raft.votes
