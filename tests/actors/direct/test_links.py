@@ -104,14 +104,29 @@ async def test_a_late_answer_does_not_hold_up_the_others() -> None:
 
 
 @in_loop
-async def test_who_gives_up_as_the_link_is_lost_is_told_nothing() -> None:
+async def test_who_gives_up_as_the_answer_comes_or_the_link_is_lost_is_told_nothing() -> None:
     async with connected() as place:
-        late, waiting = (the_link(place).call("held", b"x") for _ in range(2))
+        link_up = the_link(place)
+        late, waiting = (link_up.call("held", b"x") for _ in range(2))
         late.cancel()
-        the_link(place).fail(LinkLost("lost"))
+        link_up.data_received(pack(link.Frame(kind=link.ANSWER, call=1, body=b"x")))
+        link_up.fail(LinkLost("lost"))
         with pytest.raises(LinkLost):
             await waiting
         assert late.cancelled()
+
+
+@in_loop
+async def test_a_fault_is_told_whatever_its_bytes_and_what_is_no_answer_ends_the_link() -> None:
+    async with connected() as place:
+        link_up = the_link(place)
+        first, second = (link_up.call("held", b"x") for _ in range(2))
+        link_up.data_received(pack(link.Frame(kind=link.FAULT, call=1, body=b"caf\xe9")))
+        with pytest.raises(Fault, match="caf."):
+            await first
+        link_up.data_received(pack(link.Frame(kind=link.HELLO, call=2)))
+        with pytest.raises(LinkLost):
+            await asyncio.wait_for(second, 5)
 
 
 @in_loop
