@@ -116,7 +116,7 @@ class Progress:
         index = self.snapshot_index
         self.probe()
         if arrived:
-            self.next_index = max(self.next_index, index + 1)
+            self.next_index = index + 1
         self.probing = True
 
     def snapshot(self, index: int, term: int) -> None:

@@ -53,6 +53,7 @@ def test_a_snapshot_has_the_members_of_its_own_index() -> None:
         for index in range(1, 7)
     ]
     log = Log(SnapshotMeta(0, 0, THREE), entries, commit=6)
+    assert log.configuration_before == two
     members = [log.meta(index).configuration for index in range(7)]
     assert members == [THREE, THREE, two, two, two, four, four]
     log.take_committed()
@@ -97,3 +98,15 @@ def test_who_installs_a_snapshot_has_its_vote() -> None:
     raft.step(InstallSnapshot(1, 2, 1, SnapshotMeta(5, 1, THREE)))
     assert raft.installing
     assert raft.votes
+
+
+def test_a_commit_index_beyond_the_log_says_no_more_than_the_log() -> None:
+    raft = Raft(
+        id=1,
+        config=RaftConfig(),
+        rng=random.Random(1),
+        snapshot=SnapshotMeta(0, 0, THREE),
+        entries=[Entry(1, 1)],
+        hard_state=HardState(term=1, commit=9),
+    )
+    assert raft.commit == 1

@@ -122,7 +122,7 @@ async def test_a_fault_is_told_whatever_its_bytes_and_what_is_no_answer_ends_the
         link_up = the_link(place)
         first, second = (link_up.call("held", b"x") for _ in range(2))
         link_up.data_received(pack(link.Frame(kind=link.FAULT, call=1, body=b"caf\xe9")))
-        with pytest.raises(Fault, match="caf."):
+        with pytest.raises(Fault, match=r"caf."):
             await first
         link_up.data_received(pack(link.Frame(kind=link.HELLO, call=2)))
         with pytest.raises(LinkLost):
