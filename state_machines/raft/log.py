@@ -240,7 +240,7 @@ class Log:
 
     def saved(self) -> None:
         """The save under way is durable. What was truncated meanwhile is not counted."""
-        self.durable = max(self.durable, self._saving)
+        self.durable = self._saving
 
     def take_committed(self) -> tuple[Entry, ...]:
         """What may be applied now: agreed on, and durable here."""
