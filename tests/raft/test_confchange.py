@@ -6,7 +6,7 @@ import pytest
 
 from state_machines.errors import Conflict, Invalid
 from state_machines.raft import Change, Configuration
-from state_machines.raft.confchange import enter
+from state_machines.raft.confchange import ID_MAX, enter
 from state_machines.raft.messages import MEMBERS_MAX
 
 
@@ -26,3 +26,10 @@ def test_no_configuration_has_more_members_than_an_entry_may_name() -> None:
         enter(Configuration((1,), learners=full), Change(add_learners=(100,)), bool)
     swapped = enter(Configuration((1,), learners=full), Change((), (100,), (2,)), bool)
     assert len(swapped.learners) == MEMBERS_MAX
+
+
+def test_an_id_is_any_positive_one_of_64_bits() -> None:
+    assert enter(Configuration((1,)), Change(add_learners=(ID_MAX,)), bool).learners == (ID_MAX,)
+    for wrong in (0, ID_MAX + 1):
+        with pytest.raises(Invalid, match=f"replica id {wrong} is not in 1"):
+            enter(Configuration((1,)), Change(add_learners=(wrong,)), bool)

@@ -45,8 +45,13 @@ async def test_an_attempt_that_is_not_answered_ends(
     monkeypatch.setattr(links_module, "CONNECT_SECONDS", 0.05)
     monkeypatch.setattr(links_module, "ASK_SECONDS", 0.05)
 
+    hung_up = asyncio.Event()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(-1)
+        try:
+            await reader.read(-1)
+        finally:
+            hung_up.set()
 
     async with serving(serve) as port:
 
@@ -59,7 +64,29 @@ async def test_an_attempt_that_is_not_answered_ends(
         links.get(SEAT)
         await eventually(lambda: links._seats[SEAT].task is None)
         assert links.up() == []
+        if silent == "the server":
+            async with asyncio.timeout(20):
+                await hung_up.wait()
         await links.close()
+
+
+@in_loop
+async def test_a_fleet_does_not_come_back_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is that the seat is away."""
+    monkeypatch.setattr(links_module, "RETRY_SECONDS_MIN", 1_000.0)
+
+    async def ask(seat: str) -> Endpoint | None:
+        raise RuntimeError("what a carrier of its own raises")
+
+    waits = []
+    for seed in range(20):
+        links, now = Links(ask, Random(seed)), asyncio.get_running_loop().time()
+        links.get(SEAT)
+        await eventually(lambda: links._seats[SEAT].task is None)  # noqa: B023 - waited for here
+        waits.append(links._seats[SEAT].not_before - now)
+        await links.close()
+    assert min(waits) < 700
+    assert max(waits) > 1_300
 
 
 @in_loop
@@ -80,6 +107,8 @@ async def test_a_seat_that_is_expected_waits_for_no_next_attempt() -> None:
         await eventually(idle)
         assert asked == attempt
         links.expect(SEAT)
+    await eventually(idle)
+    assert links._seats[SEAT].wait < 3 * RETRY_SECONDS_MIN, "those after it are near, too"
     await links.close()
 
 
@@ -100,3 +129,61 @@ async def test_a_seat_that_does_not_listen_is_asked_again_later() -> None:
     assert links._seats[SEAT].wait == RETRY_SECONDS_MIN, "the next attempt is soon again"
     await links.close()
     await listener.close()
+
+
+@in_loop
+async def test_attempts_at_a_seat_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the end of the links waits for none of them."""
+    monkeypatch.setattr(links_module, "ASK_SECONDS", 3_600)
+    asked: list[str] = []
+
+    async def ask(seat: str) -> Endpoint | None:
+        asked.append(seat)
+        endless: asyncio.Future[Endpoint | None] = asyncio.get_running_loop().create_future()
+        return await endless
+
+    links = Links(ask, Random(1))
+    for _ in range(5):
+        links.keep_up([SEAT])
+        links.get(SEAT)
+        await asyncio.sleep(0)
+    assert asked == [SEAT]
+    async with asyncio.timeout(20):
+        await links.close()
+
+
+@in_loop
+async def test_an_attempt_that_another_has_followed_does_not_end_that_one() -> None:
+    """A link can be lost before it is noticed that the attempt at it is over."""
+    links = Links(lambda seat: asyncio.sleep(0, None), Random(1))
+    links.get(SEAT)
+    known = links._seats[SEAT]
+
+    async def again() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def attempt() -> None:
+        links._start(known, again())
+
+    links._start(known, attempt())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert known.task is not None
+    await links.close()
+
+
+@in_loop
+async def test_a_seat_that_is_kept_up_is_tried_again_when_it_is_time() -> None:
+    asked: list[str] = []
+
+    async def ask(seat: str) -> Endpoint | None:
+        asked.append(seat)
+        return None
+
+    links = Links(ask, Random(1))
+    for attempt in range(1, 4):
+        links.keep_up([SEAT])
+        await eventually(lambda: links._seats[SEAT].task is None)
+        assert len(asked) == attempt
+        links._seats[SEAT].not_before = 0.0
+    await links.close()

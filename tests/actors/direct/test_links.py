@@ -144,13 +144,16 @@ async def test_one_link_serves_all() -> None:
 @in_loop
 async def test_a_reset_loses_what_was_under_way_and_the_link_comes_back() -> None:
     async with connected() as place:
-        waiting = the_link(place).call("held", b"x")
+        before = the_link(place)
+        waiting = before.call("held", b"x")
         await eventually(lambda: place.served.called == [b"x"])
         place.wire.cut()
         with pytest.raises(LinkLost) as lost:
             await waiting
         assert not isinstance(lost.value, ProcessEnded), "the process is still there"
-        await up(place)
+        after = await up(place)
+        before.connection_lost(None)
+        assert the_link(place) is after, "that another was lost is nothing to it"
         assert await the_link(place).call("echo", b"y") == b"y"
         assert place.asked == [SEAT], "at the same place"
 
@@ -436,6 +439,7 @@ async def test_the_end_of_a_process_is_told_at_once() -> None:
             process.kill()
             with pytest.raises(ProcessEnded):
                 await waiting
+            assert links.up() == []
             await links.close()
         finally:
             process.kill()
@@ -463,6 +467,18 @@ def test_links_end_however_far_they_have_come() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test())
+
+
+@in_loop
+async def test_the_end_of_links_is_told_to_whoever_waits() -> None:
+    async with connected() as place:
+        link_up = the_link(place)
+        waiting = link_up.call("held", b"x")
+        await place.links.close()
+        assert link_up.closed
+        assert place.links._seats[SEAT].task is None, "nobody looks for it again"
+        with pytest.raises(LinkLost):
+            await asyncio.wait_for(waiting, 5)
 
 
 @in_loop
