@@ -120,9 +120,11 @@ async def test_strangers_are_counted() -> None:
         await eventually(lambda: place.listener.strangers == STRANGERS_MAX)
         assert await conversation(port) == b"", "one too many hears not even a challenge"
         assert await the_link(place).call("echo", b"x") == b"x"
+        gone = [each for each in place.listener.connections if not each.known]
         for _, writer in strangers:
             await hang_up(writer)
         await eventually(lambda: place.listener.strangers == 0)
+        assert all(each._greeting.cancelled() for each in gone), "nothing is kept of them"
 
 
 @in_loop

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from actors.direct import links as links_module
-from actors.direct.links import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Links
+from actors.direct.links import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Links, ProcessEnded
 from actors.direct.listener import Listener
 from actors.direct.secret import Endpoint
 from tests.actors.direct.wire import HOST, SEAT, Served, serving
@@ -186,4 +186,26 @@ async def test_a_seat_that_is_kept_up_is_tried_again_when_it_is_time() -> None:
         await eventually(lambda: links._seats[SEAT].task is None)
         assert len(asked) == attempt
         links._seats[SEAT].not_before = 0.0
+    await links.close()
+
+
+@in_loop
+async def test_who_refuses_a_connection_is_not_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process has ended, and whoever waits is told so without delay."""
+    monkeypatch.setattr(links_module, "LOOK_AGAIN_SECONDS", (0.0, 3_600.0))
+    listener = Listener(Served().service())
+    endpoint = await listener.open(SEAT, HOST)
+
+    async def ask(seat: str) -> Endpoint:
+        return endpoint
+
+    links = Links(ask, Random(1))
+    found = await eventually(lambda: links.get(SEAT))
+    waiting = found.call("held", b"x")
+    await listener.close()
+    with pytest.raises(ProcessEnded):
+        async with asyncio.timeout(20):
+            await waiting
     await links.close()

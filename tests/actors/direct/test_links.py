@@ -392,6 +392,15 @@ async def test_long_polls_are_bounded_and_those_beyond_are_told(
 
 
 @in_loop
+async def test_what_comes_after_a_connection_was_ended_is_not_heard() -> None:
+    async with connected() as place:
+        [came_in] = place.listener.connections
+        came_in.abort("enough")
+        came_in.data_received(pack(link.Frame(kind=link.POST, method="post", body=b"x")))
+        assert place.served.posted == []
+
+
+@in_loop
 async def test_a_frame_that_no_caller_says_ends_the_connection() -> None:
     async with connected() as place:
         link_up = the_link(place)
