@@ -110,3 +110,5 @@ def test_a_commit_index_beyond_the_log_says_no_more_than_the_log() -> None:
         hard_state=HardState(term=1, commit=9),
     )
     assert raft.commit == 1
+    raft.step(Heartbeat(2, 1, 1, commit=9))
+    assert raft.commit == 1

@@ -29,3 +29,17 @@ def test_a_snapshot_under_way_is_not_begun_again_because_a_connection_broke() ->
             raft.unreachable(3)
             raft.step(AppendReply(3, 1, raft.term, 0))  # from before that
     assert asked == 1
+
+
+def test_any_state_from_where_the_log_begins_ends_the_wait_for_a_snapshot() -> None:
+    """What is streamed may be older than what is committed meanwhile."""
+    raft = leader(terms=[1] * 5)
+    turn(raft)
+    raft.step(AppendReply(2, 1, raft.term, raft.last_index))
+    turn(raft)
+    raft.compact(3)
+    raft.step(AppendReply(3, 1, raft.term, 5, True, 0, 0))
+    turn(raft)
+    assert raft.progress[3].state is ProgressState.SNAPSHOT
+    raft.step(AppendReply(3, 1, raft.term, 3))
+    assert raft.progress[3].state is ProgressState.REPLICATE

@@ -227,8 +227,15 @@ def test_an_empty_log_is_found_in_one_refusal() -> None:
 def test_a_leader_that_is_removed_steps_down() -> None:
     """Thesis 4.2.2 ¶1: a leader asked to remove itself has to step down at some point; another
     then leads."""
-    table = Table("cluster 3", "quietly lead 1", "change 1 -1", "quietly settle")
+    table = with_learners(4)  # which has no vote, and would be the wrong heir
+    table.do("change 1 -1")
+    for _ in range(2):
+        table.do("quietly turn 1")
+        for peer in (4, 2, 3):
+            table.do(f"quietly deliver 1 {peer}", f"quietly turn {peer}")
+            table.do(f"quietly deliver {peer} 1")
     assert table.raft(1).role.name == "follower"
+    table.do("quietly settle")
     assert table.leader() in (2, 3)
 
 
