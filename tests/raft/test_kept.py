@@ -82,6 +82,18 @@ def test_a_ready_without_a_save_ends_no_save() -> None:
     assert raft.durable_index == 1
 
 
+def test_what_is_committed_is_applied_while_a_save_is_under_way() -> None:
+    raft = replica(id=2, terms=[1])
+    raft.step(Append(1, 2, 1, 1, 1, 0, (Entry(1, 2),)))
+    saving = raft.ready()
+    assert saving is not None
+    assert saving.committed == ()
+    raft.step(Heartbeat(1, 2, 1, 2))
+    ready = raft.ready()
+    assert ready is not None
+    assert [each.index for each in ready.committed] == [1], "the other is not saved yet"
+
+
 def test_what_is_told_of_the_log_is_what_is_in_memory() -> None:
     raft = replica(id=2, terms=[1] * 6)
     raft.step(Heartbeat(1, 2, 1, 4))

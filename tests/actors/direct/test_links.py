@@ -387,6 +387,7 @@ async def test_long_polls_are_bounded_and_those_beyond_are_told(
         refused = api.Reply.FromString(await asyncio.wait_for(link_up.call("polled", b"y"), 5))
         assert (refused.code, refused.detail[:13]) == (api.OVERLOADED, "20 long polls")
         assert refused.retry_after_ms > 0
+        assert await asyncio.wait_for(link_up.call("echo", b"e"), 5) == b"e", "no poll"
         place.served.gate.set()
         assert await asyncio.gather(*polls) == [b"x"] * 20
         assert await link_up.call("polled", b"z") == b"z", "there is room again"
@@ -401,11 +402,19 @@ async def test_what_comes_after_a_connection_was_ended_is_not_heard() -> None:
         assert place.served.posted == []
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        link.Frame(kind=link.POST, method="nothing of that name"),
+        link.Frame(kind=link.CALL, call=1, method="nothing of that name"),
+        link.Frame(kind=link.WELCOME),
+    ],
+)
 @in_loop
-async def test_a_frame_that_no_caller_says_ends_the_connection() -> None:
+async def test_a_frame_that_no_caller_says_ends_the_connection(frame: link.Frame) -> None:
     async with connected() as place:
         link_up = the_link(place)
-        link_up.post("nothing of that name", b"")
+        link_up._write(frame)
         await eventually(lambda: link_up.closed)
         await up(place)
         await eventually(lambda: the_link(place) is not link_up)
