@@ -50,6 +50,14 @@ def test_a_header_that_promises_too_much_is_refused_before_anything_is_kept() ->
         reader.feed(HEADER.pack(FRAME_BYTES_MAX + 1, 0))
 
 
+def test_a_frame_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    sent = link.Frame(kind=link.POST, body=b"x" * 50)
+    size = sent.ByteSize()
+    assert FrameReader(size).feed(pack(sent)) == [sent]
+    with pytest.raises(Invalid, match=f"{size} bytes, the limit is {size - 1}"):
+        FrameReader(size - 1).feed(pack(sent))
+
+
 def test_what_is_no_frame_is_refused_though_its_checksum_is_right() -> None:
     data = b"\xff" * 9
     with pytest.raises(Invalid, match="not an encoded Frame"):

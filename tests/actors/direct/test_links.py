@@ -17,7 +17,7 @@ from actors.direct import links as links_module
 from actors.direct import listener as listener_module
 from actors.direct import secret
 from actors.direct.frames import FrameReader, pack
-from actors.direct.links import Fault, Link, LinkLost, Links, ProcessEnded
+from actors.direct.links import Link, LinkLost, Links, ProcessEnded
 from actors.direct.listener import CALLS_MAX, Listener, Service
 from actors.direct.secret import Endpoint
 from state_machines.wire import api_pb2 as api
@@ -70,63 +70,6 @@ async def test_calls_are_answered_and_posts_arrive_in_order() -> None:
         answers = await asyncio.gather(*(link_up.call("echo", body) for body in bodies))
         assert answers == bodies
         assert place.served.posted == bodies
-
-
-@in_loop
-async def test_what_a_method_raises_is_told_in_words() -> None:
-    async with connected() as place:
-        with pytest.raises(Fault, match="ValueError: no such thing"):
-            await the_link(place).call("wrong", b"")
-        assert await the_link(place).call("echo", b"x") == b"x", "the link goes on"
-
-
-@in_loop
-async def test_what_is_no_utf_8_is_told_all_the_same() -> None:
-    """The name of a directory, say: whoever called would else wait for its own deadline."""
-
-    async def wrong(body: bytes) -> bytes:
-        raise ValueError("caf\udce9 is not there")
-
-    async with connected() as place:
-        place.listener.service = Service({"wrong": wrong}, {})
-        with pytest.raises(Fault, match=r"ValueError: caf. is not there"):
-            await asyncio.wait_for(the_link(place).call("wrong", b""), 5)
-
-
-@in_loop
-async def test_a_late_answer_does_not_hold_up_the_others() -> None:
-    async with connected() as place:
-        late = the_link(place).call("held", b"late")
-        assert await the_link(place).call("echo", b"x") == b"x"
-        late.cancel()  # its caller gave up
-        place.served.gate.set()
-        assert await the_link(place).call("echo", b"y") == b"y"
-
-
-@in_loop
-async def test_who_gives_up_as_the_answer_comes_or_the_link_is_lost_is_told_nothing() -> None:
-    async with connected() as place:
-        link_up = the_link(place)
-        late, waiting = (link_up.call("held", b"x") for _ in range(2))
-        late.cancel()
-        link_up.data_received(pack(link.Frame(kind=link.ANSWER, call=1, body=b"x")))
-        link_up.fail(LinkLost("lost"))
-        with pytest.raises(LinkLost):
-            await waiting
-        assert late.cancelled()
-
-
-@in_loop
-async def test_a_fault_is_told_whatever_its_bytes_and_what_is_no_answer_ends_the_link() -> None:
-    async with connected() as place:
-        link_up = the_link(place)
-        first, second = (link_up.call("held", b"x") for _ in range(2))
-        link_up.data_received(pack(link.Frame(kind=link.FAULT, call=1, body=b"caf\xe9")))
-        with pytest.raises(Fault, match=r"caf."):
-            await first
-        link_up.data_received(pack(link.Frame(kind=link.HELLO, call=2)))
-        with pytest.raises(LinkLost):
-            await asyncio.wait_for(second, 5)
 
 
 @in_loop
@@ -363,6 +306,24 @@ async def test_calls_under_way_are_bounded() -> None:
         assert len(place.served.called) == CALLS_MAX
         place.served.gate.set()
         assert len(await asyncio.gather(*calls)) == CALLS_MAX + 200
+
+
+@in_loop
+async def test_calls_that_wait_when_a_connection_is_ended_are_never_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_module, "CALLS_MAX", 4)
+    async with connected() as place:
+        [came_in] = place.listener.connections
+        calls = [the_link(place).call("held", b"x") for _ in range(6)]
+        await eventually(lambda: len(place.served.called) == 4)
+        came_in.abort("enough")
+        place.served.gate.set()
+        await eventually(lambda: not came_in._under_way)
+        assert len(place.served.called) == 4
+        for each in calls:
+            with pytest.raises(LinkLost):
+                await asyncio.wait_for(each, 5)
 
 
 @in_loop
