@@ -1,11 +1,14 @@
 """Frames: what travels over a TCP connection between two processes of a cluster.
 
     length  4 bytes, lowest first: of the frame
+    check   4 bytes, lowest first: every bit of the length turned round
     crc     4 bytes, lowest first: CRC-32 of the frame
     frame   an encoded `link.Frame`
 
 TCP has a checksum of its own, of sixteen bits, which is too weak for what a log is made from.
-Whatever is wrong with a frame ends its connection: there is no place to go on from.
+Whatever is wrong with a frame ends its connection: there is no place to go on from. A wrong length
+is told at once by its check: whoever believed it would be deaf, on a connection that looks well,
+until as many bytes had come.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from state_machines.wire import link_pb2 as link
 from state_machines.wire.codec import ENVELOPE_BYTES_MAX
 
 FRAME_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + 1024  #: an envelope is the largest there is
-HEADER: Final = struct.Struct("<II")
+HEADER: Final = struct.Struct("<III")
 HEADER_BYTES: Final = HEADER.size
+_BITS: Final = 0xFFFFFFFF
 
 
 def pack(frame: link.Frame) -> bytes:
     """The bytes of a frame with its header."""
     data = frame.SerializeToString()
-    return HEADER.pack(len(data), crc32(data)) + data
+    length = len(data)
+    return HEADER.pack(length, length ^ _BITS, crc32(data)) + data
 
 
 class FrameReader:
@@ -61,7 +66,9 @@ class FrameReader:
         frames: list[link.Frame] = []
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
-            length, crc = HEADER.unpack_from(data, at)
+            length, check, crc = HEADER.unpack_from(data, at)
+            if length ^ check != _BITS:
+                raise Invalid("frame: its length does not match its check")
             if length > self.limit:
                 raise Invalid(f"frame: {length} bytes, the limit is {self.limit}")
             begin = at + HEADER_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -57,16 +56,21 @@ def hello(seat: str = SEAT, proof: bytes = b"") -> bytes:
     return pack(link.Frame(kind=link.HELLO, body=said.SerializeToString()))
 
 
+def header(length: int, crc: int = 0) -> bytes:
+    return HEADER.pack(length, length ^ 0xFFFFFFFF, crc)
+
+
 STRANGERS = {
     "no proof": hello(),
     "a wrong proof": hello(proof=bytes(32)),
     "another seat": hello(seat="metadata-0/2"),
     "a call first": pack(link.Frame(kind=link.CALL, call=1, method="echo", body=b"x")),
     "a post first": pack(link.Frame(kind=link.POST, method="post", body=b"x")),
-    "a large frame": HEADER.pack(listener_module.GREETING_BYTES_MAX + 1, 0),
+    "a large frame": header(listener_module.GREETING_BYTES_MAX + 1),
     "no hello inside": pack(link.Frame(kind=link.HELLO, body=b"\xff\xff")),
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
-    "a changed checksum": struct.pack("<II", 3, 7) + b"abc",
+    "a changed length": HEADER.pack(3, 3, 7),
+    "a changed checksum": header(3, 7) + b"abc",
 }
 
 
