@@ -91,6 +91,7 @@ class Client:
     def __init__(self, name: str, group: Group, recorder: Recorder, number: int, seed: int) -> None:
         self.luck = Random(f"{seed} {number}")
         self.asked = 0  #: calls so far
+        self.answered = 0  #: of them
         self._wires = Noting(group.wires)
         self.caller = Caller(self._wires, timeout_ms=TIMEOUT_MS, rng=self.luck)
         self._group = group.name
@@ -102,23 +103,29 @@ class Client:
 
     async def run(self) -> None:
         """All its calls."""
-        for self.asked in range(1, CALLS + 1):
-            key = self.luck.choice(ONE.get(self._model, KEYS))
-            kind, input = self._server.draw(self.luck, key)
-            ticket = self._recorder.invoke(self._name, kind, key, input)
-            try:
-                reply = await self.caller.call(request(self._model, kind, key, input))
-                output = told(self._model, kind, reply)
-            except SessionExpired:
-                self._recorder.unknown(ticket)
-                continue
-            except Rejected as error:
-                output = refusal(error.code)
-            except MetarayError as error:
-                self._recorder.raised(ticket, error)
-                continue
-            self._recorder.ok(ticket, output, group=self._group, index=self._wires.revision)
-            _learn(self._server, kind, key, input, output)
+        for _ in range(CALLS):
+            await self.ask()
+
+    async def ask(self) -> None:
+        """One call."""
+        self.asked += 1
+        key = self.luck.choice(ONE.get(self._model, KEYS))
+        kind, input = self._server.draw(self.luck, key)
+        ticket = self._recorder.invoke(self._name, kind, key, input)
+        try:
+            reply = await self.caller.call(request(self._model, kind, key, input))
+            output = told(self._model, kind, reply)
+        except SessionExpired:
+            self._recorder.unknown(ticket)
+            return
+        except Rejected as error:
+            output = refusal(error.code)
+        except MetarayError as error:
+            self._recorder.raised(ticket, error)
+            return
+        self._recorder.ok(ticket, output, group=self._group, index=self._wires.revision)
+        self.answered += 1
+        _learn(self._server, kind, key, input, output)
 
 
 def _learn(server: Server, kind: str, key: str, input: Any, output: Any) -> None:

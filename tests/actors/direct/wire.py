@@ -1,8 +1,8 @@
 """A wire between a caller and a port, over real sockets on loopback, that can be treated badly.
 
 Bytes are passed on as they come, in pieces of any size, and on request late, not at all, changed or
-twice. What is beneath TCP cannot double or reorder bytes; who sits between can, and then the
-checksum has to show it.
+twice; a wire may hang up, and may not read. What is beneath TCP cannot double or reorder bytes; who
+sits between can, and then the checksum has to show it.
 """
 
 from __future__ import annotations
@@ -73,18 +73,25 @@ class Wire:
     back: Treatment = untreated
     pieces_max: int = 1 << 16
     delay: float = 0.0  #: seconds for each piece, at most
+    down: bool = False  #: hangs up on whoever connects
+    reads: asyncio.Event = field(default_factory=asyncio.Event)  #: not set: it does not read
     connections: int = 0
+    near: Endpoint | None = None  #: where it listens
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _served: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self) -> Endpoint:
         """Where to connect instead."""
+        self.reads.set()
         port = await self._served.enter_async_context(serving(self._join))
-        return Endpoint(self.target.seat, HOST, port, self.target.secret)
+        self.near = Endpoint(self.target.seat, HOST, port, self.target.secret)
+        return self.near
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on both ways until one side ends."""
         self.connections += 1
+        if self.down:
+            return
         far_reader, far_writer = await asyncio.open_connection(HOST, self.target.port)
         ends = {writer, far_writer}
         self._writers |= ends
@@ -107,6 +114,7 @@ class Wire:
         while data := await source.read(self.rng.randrange(1, self.pieces_max + 1)):
             if self.delay:
                 await asyncio.sleep(self.delay * self.rng.random())
+            await self.reads.wait()
             for piece in treat(data):
                 sink.write(piece)
             await sink.drain()
