@@ -1,22 +1,29 @@
-"""The links between simulated processes: whole envelopes, in order, until the connection breaks.
+"""The links between simulated processes: whole frames, in order, until the connection breaks.
 
 A link stands where TCP stands. It loses nothing and changes no order while it is up; but a loss
-beneath it that is not made good breaks it, and from then on everything that is posted is lost, for
-a while without the sender knowing (half-open). A process that ends takes its links along; the other
-side learns so when the news gets through. A reader that does not read makes the link refuse.
+beneath it that is not made good breaks it, and from then on everything that is posted, called or
+answered is lost, for a while without anybody knowing (half-open); then whoever waits for an answer
+is told. A process that ends takes its links along; the other side learns so when the news gets
+through. A reader that does not read makes the link refuse.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from actors.direct.links import Fault, LinkLost, ProcessEnded
 from actors.direct.silence import SILENCE_MS
 from state_machines.errors import Invalid
 from tests.simulation.loop import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Network
+    from tests.simulation.network import Call, Network
+
+BEGUN: Final = {"propose": "begin_proposal", "query": "begin_query"}
+"""What a link calls another method for (`calls.service`)."""
 
 HALF_OPEN_SECONDS = 1.0  #: until a broken link is seen to be broken, at most
 
@@ -29,7 +36,9 @@ class SimulatedLink:
     server: Process
     up: bool = False
     lost: bool = False  #: nothing gets through any more
-    arrives: float = 0.0  #: the last envelope
+    arrives: float = 0.0  #: the last frame
+    returns: float = 0.0  #: the last answer
+    calls: dict[Call, None] = field(default_factory=dict)  #: that wait for an answer
 
 
 @dataclass(slots=True)
@@ -53,10 +62,53 @@ class SimulatedLinks:
         link = self._links.get((source, seat))
         if link is None or not link.up:
             return False
-        if network.weather.full_links and network.rng.random() < network.weather.full_links:
-            network.seen["full link"] += 1
+        if self._full():
             return False
         network.remember(seat, envelope)
+        self._send(link, seat, self._take, envelope)
+        return True
+
+    def call(self, call: Call) -> asyncio.Future[Any]:
+        """By a link that is up. Fails with `LinkLost`, `ProcessEnded` or `Fault`, or never ends."""
+        link = self._links[call.source, call.target]
+        call.link, call.method = link, BEGUN.get(call.method, call.method)
+        if self._full():
+            call.answer.set_exception(LinkLost(f"{call.target}: it does not read"))
+            return call.answer
+        if len(link.calls) > 200:
+            link.calls = {each: None for each in link.calls if not each.answer.done()}
+        link.calls[call] = None
+        self._send(link, call.target, self._serve, call)
+        return call.answer
+
+    def answer(self, call: Call, value: Any, error: BaseException | None) -> None:
+        """From the process that was called, in order; an error in words."""
+        network, link = self.network, call.link
+        assert link is not None, "it came by a link"
+        if link.lost:
+            return
+        weather = network.weather
+        if (link.server.host, link.source.host) in weather.cut:
+            network.seen["cut"] += 1
+            self.sever(link, call.target)
+            return
+        if network.rng.random() < max(weather.drop, weather.drop_answers):
+            network.seen["lost answer"] += 1
+            self.sever(link, call.target)
+            return
+        said = None if error is None else Fault(f"{type(error).__name__}: {error}")
+        link.returns = max(link.returns, network.loop.now + network.delay())
+        network.at_source(link.returns, call, self._answered, call, value, said)
+
+    def _full(self) -> bool:
+        network = self.network
+        if network.weather.full_links and network.rng.random() < network.weather.full_links:
+            network.seen["full link"] += 1
+            return True
+        return False
+
+    def _send(self, link: SimulatedLink, seat: str, take: Callable[..., None], frame: Any) -> None:
+        network = self.network
         if network.weather.drop and network.rng.random() < network.weather.drop:
             network.seen["drop"] += 1
             self.sever(link, seat)
@@ -66,8 +118,7 @@ class SimulatedLinks:
             network.seen["silent link"] += 1
             self.sever(link, seat)  # as the kernel does when nothing is acknowledged for so long
         if not link.lost:
-            network.later(link.arrives, self._arrive, link, seat, envelope)
-        return True
+            network.later(link.arrives, self._arrive, link, seat, take, frame)
 
     def break_some(self, share: float, seconds: float) -> None:
         """Break links: at once for both sides, or (seconds) unnoticed by the sender for a while."""
@@ -101,14 +152,16 @@ class SimulatedLinks:
         else:
             link.up = True
 
-    def _arrive(self, link: SimulatedLink, seat: str, envelope: bytes) -> None:
+    def _arrive(
+        self, link: SimulatedLink, seat: str, take: Callable[..., None], frame: Any
+    ) -> None:
         network = self.network
         if (link.source.host, link.server.host) in network.weather.cut:
             network.seen["cut"] += 1
             self.sever(link, seat)
         if link.lost or not link.server.alive:
             return
-        network.loop.post(link.server, self._take, link, seat, envelope)
+        network.loop.post(link.server, take, link, seat, frame)
 
     def _take(self, link: SimulatedLink, seat: str, envelope: bytes) -> None:
         """Within the process that is called."""
@@ -118,6 +171,18 @@ class SimulatedLinks:
             server.take(envelope)
         except Invalid:
             self.sever(link, seat, 0.0)
+
+    def _serve(self, link: SimulatedLink, seat: str, call: Call) -> None:
+        """Within the process that is called."""
+        call.served_by = link.server
+        self.network.serve_call(call, self.network.servers[seat][1])
+
+    def _answered(self, call: Call, value: Any, error: BaseException | None) -> None:
+        """Within the process that called."""
+        assert call.link is not None, "it came by a link"
+        if not call.link.lost:
+            call.link.calls.pop(call, None)
+            self.network.done(call, value, error)
 
     def sever(self, link: SimulatedLink, seat: str, seconds: float = HALF_OPEN_SECONDS) -> None:
         """Nothing gets through from now on; the sender sees so within these seconds."""
@@ -131,3 +196,11 @@ class SimulatedLinks:
         link.up = False
         if self._links.get((link.source, seat)) is link:
             del self._links[link.source, seat]
+        network = self.network
+        error = LinkLost(f"{seat}: the connection ended")
+        ways = {(link.source.host, link.server.host), (link.server.host, link.source.host)}
+        if not link.server.alive and not ways & network.weather.cut:
+            error = ProcessEnded(f"{seat}: its process has ended")
+        for call in link.calls:
+            network.at_source(network.loop.now, call, network.done, call, None, error)
+        link.calls.clear()

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from actors.seat_names import is_learner, learners_among
-from tests.simulation.links import SimulatedLinks
+from actors.direct.links import ProcessEnded
+from actors.seat_names import group_of, is_learner, learners_among
+from tests.simulation.links import SimulatedLink, SimulatedLinks
 from tests.simulation.loop import Process, SimulatedLoop
 
 DELAY_SECONDS = 0.004  #: one way, at most, when all is well
@@ -52,6 +53,7 @@ class Call:
     args: tuple[Any, ...]
     answer: asyncio.Future[Any]
     served_by: Process | None = None
+    link: SimulatedLink | None = None  #: that it goes by
 
 
 class Network:
@@ -114,6 +116,10 @@ class Network:
         """One way."""
         return self.weather.delay_seconds * self.rng.randrange(1, 101) / 100
 
+    def at_source(self, when: float, call: Call, callback: Callable[..., None], *args: Any) -> None:
+        """In the process that called."""
+        self.loop.call_at(when, callback, *args, context=call.source.context)
+
     def _later(self, process: Process, callback: Callable[..., None], *args: Any) -> None:
         self.loop.call_at(self.loop.now + self.delay(), callback, *args, context=process.context)
 
@@ -131,9 +137,9 @@ class Network:
         self._calls.setdefault(process, []).append(call)
         if len(self._calls[process]) > 200:
             self._calls[process] = [c for c in self._calls[process] if not c.answer.done()]
-        self.loop.post(process, self._serve, call, target)
+        self.loop.post(process, self.serve_call, call, target)
 
-    def _serve(self, call: Call, target: Any) -> None:
+    def serve_call(self, call: Call, target: Any) -> None:
         """Within the process that is called."""
         args = call.args
         weather = self.weather
@@ -151,9 +157,9 @@ class Network:
         if not isinstance(answer, Awaitable):
             self._answer(call, answer, None)
             return
-        task = self.loop.create_task(answer)
+        task = answer if isinstance(answer, asyncio.Future) else self.loop.create_task(answer)
 
-        def done(task: asyncio.Task[Any]) -> None:
+        def done(task: asyncio.Future[Any]) -> None:
             if task.cancelled():
                 self._answer(call, None, Gone(call.target))
             else:
@@ -165,6 +171,9 @@ class Network:
     def _answer(self, call: Call, value: Any, error: BaseException | None) -> None:
         if call.answer.done() or not call.source.alive:
             return
+        if call.link is not None and self.links is not None:
+            self.links.answer(call, value, error)
+            return
         weather, rng = self.weather, self.rng
         here = call.served_by.host if call.served_by else ""
         if (here, call.source.host) in weather.cut:
@@ -175,9 +184,9 @@ class Network:
             if rng.random() < 0.5:
                 self._later(call.source, self._reset, call)
             return
-        self._later(call.source, self._done, call, value, error)
+        self._later(call.source, self.done, call, value, error)
 
-    def _done(self, call: Call, value: Any, error: BaseException | None) -> None:
+    def done(self, call: Call, value: Any, error: BaseException | None) -> None:
         """Within the process that called."""
         if call.answer.done():
             return
@@ -190,7 +199,7 @@ class Network:
     def _fail(self, call: Call, host: str) -> None:
         cut = {(call.source.host, host), (host, call.source.host)} & self.weather.cut
         if not cut and call.source.alive:
-            self._later(call.source, self._done, call, None, Gone(call.target))
+            self._later(call.source, self.done, call, None, Gone(call.target))
 
     @staticmethod
     def _reset(call: Call) -> None:
@@ -231,11 +240,25 @@ class FromProcess:
     def deliver(self, seat: str, envelope: bytes) -> Awaitable[bytes]:
         return self.network.call(self._process, seat, "deliver", envelope)
 
+    def _ask(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
+        """By a link if there is one (`LinkedCalls`)."""
+        network, process = self.network, self._process
+        if network.links is not None and network.links.linked(process, seat):
+            answer = network.loop.create_future()
+            return network.links.call(Call(process, seat, method, args, answer))
+        return network.call(process, seat, method, *args)
+
+    def _ask_group(self, seat: str, method: str, request: bytes) -> Awaitable[bytes]:
+        """The same, and links to the others are kept up (`LinkedGroups`)."""
+        for each in self.seats(group_of(seat)):
+            self.linked(each)
+        return self._ask(seat, method, request)
+
     def chunk(self, seat: str, chunk: bytes) -> Awaitable[bool]:
-        return self.network.call(self._process, seat, "chunk", chunk)
+        return self._ask(seat, "chunk", chunk)
 
     def attend(self, seat: str, replica: int) -> Awaitable[bool]:
-        return self.network.call(self._process, seat, "attend", replica)
+        return self._ask(seat, "attend", replica)
 
     def expect(self, seat: str) -> None:
         self.linked(seat)
@@ -247,7 +270,7 @@ class FromProcess:
         return self.network.call(self._process, seat, method, *args)
 
     def died(self, error: BaseException) -> bool:
-        return isinstance(error, Gone)
+        return isinstance(error, Gone | ProcessEnded)
 
     def seats(self, group: str) -> Sequence[str]:
         return [seat for seat in self._seats.get(group, []) if not is_learner(seat)]
@@ -262,10 +285,10 @@ class FromProcess:
         """The seats are known from the start."""
 
     def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self.network.call(self._process, seat, "propose", request)
+        return self._ask_group(seat, "propose", request)
 
     def query(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self.network.call(self._process, seat, "query", request)
+        return self._ask_group(seat, "query", request)
 
     def watch(self, seat: str, request: bytes) -> Awaitable[bytes]:
-        return self.network.call(self._process, seat, "watch", request)
+        return self._ask_group(seat, "watch", request)
