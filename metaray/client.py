@@ -27,6 +27,7 @@ from actors.calls import LinkedCache, LinkedGroups
 from actors.wanted import Part
 from metaray.cached import Cache
 from metaray.join import join_cluster
+from metaray.timestamps import BlockingTimestamps, Timestamps
 from metaray.transactions import Compare, Transacted, transact
 from metaray.watches import Watches
 from metaray.watching import Change, Progress
@@ -88,7 +89,7 @@ class Query(Protocol[R_co]):
         ...
 
 
-class Client(Watches):
+class Client(Watches, Timestamps):
     """The async client. One event loop; any number of tasks."""
 
     def __init__(
@@ -302,7 +303,7 @@ class Client(Watches):
         return await asyncio.to_thread(exporting.export_refs, **choice)
 
 
-class BlockingClient:
+class BlockingClient(BlockingTimestamps):
     """The same client for threads: an event loop of its own in the background."""
 
     def __init__(

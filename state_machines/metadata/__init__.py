@@ -1,6 +1,6 @@
 """What a `metadata` group keeps: nodes, tenants, topics, schemas, the shards of the storage engine
 with their segments, settings, pairs, the slot map, schedules of reports, pauses of the controller's
-duties, and advice.
+duties, advice, and the last timestamp given.
 
 One file an entity, and for the larger ones a file for the rows, the commands and the queries each;
 importing this package registers them all.
@@ -35,6 +35,7 @@ from state_machines.metadata import (
     subscription_group,
     tenant,
     tenant_purge,
+    timestamp,
     topic,
 )
 
@@ -67,5 +68,6 @@ __all__ = [
     "subscription_group",
     "tenant",
     "tenant_purge",
+    "timestamp",
     "topic",
 ]

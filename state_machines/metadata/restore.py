@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from state_machines import names, quota, restoring
 from state_machines.errors import Conflict, Invalid, QuotaExceeded
-from state_machines.metadata import kv, node, node_event, slot_map, topic
+from state_machines.metadata import kv, node, node_event, slot_map, timestamp, topic
 from state_machines.metadata.advice import ADVICE
 from state_machines.metadata.config import (
     CLUSTER,
@@ -43,6 +43,7 @@ from state_machines.metadata.tenant import (
     NewTenant,
     Tenant,
 )
+from state_machines.metadata.timestamp import TIMESTAMPS, LastTimestamp
 from state_machines.metadata.topic import (
     QUEUES_MAX,
     TOPIC_CONFIGS,
@@ -201,6 +202,19 @@ def _check_epoch(row: NodeEpoch) -> None:
 @restorer(EPOCHS, check=_check_epoch, floors=("epoch",), stays=True)
 def _epoch(db: Tables, at: Stamp, before: NodeEpoch | None, row: NodeEpoch) -> None:
     db.put(EPOCHS, row)  # higher than the one that is there, or `equal` had left it
+
+
+# -- timestamps -----------------------------------------------------------------------------------
+
+
+def _check_timestamp(row: LastTimestamp) -> None:
+    names.one_of(row.name, "name", (timestamp.NAME,))
+    restoring.count(row.last, "last")
+
+
+@restorer(TIMESTAMPS, check=_check_timestamp, floors=("last",), stays=True)
+def _timestamp(db: Tables, at: Stamp, before: LastTimestamp | None, row: LastTimestamp) -> None:
+    db.put(TIMESTAMPS, row)  # higher than the one that is there, or `equal` had left it
 
 
 # -- consumer groups ------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from state_machines.metadata.subscription_group import (
     NewSubscriptionGroup,
 )
 from state_machines.metadata.tenant import CreateTenants, NewTenant, TenantQuotas
+from state_machines.metadata.timestamp import TakeTimestamps
 from state_machines.metadata.topic import CreateTopicConfigs, NewTopic
 from state_machines.mqtt.acl import AclItem, PutAcls
 from state_machines.mqtt.auto_subscribe import AutoSubscribeItem, PutAutoSubscribe
@@ -60,6 +61,7 @@ def settle(cluster: Cluster, tenant: str) -> None:
     call(CreateSubscriptionGroups(tenant=tenant, items=(group,)))
     call(CreateShards(tenant=tenant, items=(ShardItem(name="s1", topic="t1"),)))
     call(PutSchedule(name=f"lag of {tenant}", job="lag", every_ms=HOUR_S * 1_000, out="/reports"))
+    call(TakeTimestamps(count=size))
     _mqtt(call, tenant)
     _offsets(cluster, tenant)
 

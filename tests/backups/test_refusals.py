@@ -203,6 +203,7 @@ CRAFTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "pair": ("metadata.kv", {"key": "x" * 401}, "key: 401 bytes, the limit is 400"),
     "pair of value": ("metadata.kv", {"value": b"x" * (1 << 21)}, "value: 2097152 bytes"),
     "epoch": ("metadata.node_epoch", {"epoch": 2**63 - 1}, "epoch: 9223372036854775807, the"),
+    "timestamp": ("metadata.timestamp", {"last": 2**62 + 1}, "last: 4611686018427387905, the"),
     "group": ("metadata.subscription_group", {"retry_queues": -1}, "retry_queues: -1"),
     "tenant": ("metadata.tenant", {"name": ""}, "name: empty"),
     "topic": ("metadata.topic", {"read_queues": 10_001}, "read_queues: 10001"),

@@ -19,6 +19,7 @@ from state_machines.lease import ATTACHMENTS
 from state_machines.metadata.kv import KV
 from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.restore import RestoreMetadata
+from state_machines.metadata.timestamp import COUNT_MAX, TakeTimestamps
 from state_machines.restoring import LEFT_OUT, RESTORERS
 from state_machines.tables import TABLES
 from tests.backups import world
@@ -117,6 +118,18 @@ def test_a_number_that_is_still_too_low_is_told(tmp_path: Path) -> None:
     (told,) = [each for each in done.tables if each.table == EPOCHS.name]
     assert (told.backup, told.same) == (told.live, False)
     assert not done.ok
+
+
+def test_timestamps_go_on_above_those_of_the_backup(tmp_path: Path) -> None:
+    """Also in a cluster whose clock is not later, and never below those that it has given itself."""
+    was, now = Cluster(), Cluster()
+    first = was.call(TakeTimestamps(count=COUNT_MAX))
+    world.write(was, tmp_path / "cut")
+    assert now.call(TakeTimestamps()) == first
+    assert restore(now, tmp_path / "cut", Scope(), now_ms=now_ms).ok
+    assert now.call(TakeTimestamps(count=9)) == first + COUNT_MAX
+    assert restore(now, tmp_path / "cut", Scope(), now_ms=now_ms).ok
+    assert now.call(TakeTimestamps()) == first + COUNT_MAX + 9
 
 
 def test_a_settled_tenant_has_every_table_and_all_of_it_comes_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.metadata.timestamp import TakeTimestamps
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.retained import DeleteRetained, SetRetained
 from state_machines.mqtt.session import (
@@ -63,6 +64,7 @@ def metadata(luck: Random, index: int) -> list[Callable[[], Any]]:
         lambda: HeartbeatNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: UnregisterNode(node_id=node, epoch=luck.randrange(1, 4)),
         lambda: ExpireNodes(controller_epoch=1 + index // 50, timeout_ms=5_000),
+        lambda: TakeTimestamps(count=luck.choice((1, 1_000))),
         *plausible_controller.controller(luck),
         *plausible_advice.advice(luck, index, NOW_MS + 1_100 * index),
         *plausible_batches.pairs(luck, index),

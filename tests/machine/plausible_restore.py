@@ -14,6 +14,7 @@ from state_machines.metadata.schemas import SCHEMAS, Schema, SchemaBinding
 from state_machines.metadata.segments import SEGMENTS, WRITE, Segment
 from state_machines.metadata.shards import RUN, SHARDS, Shard, ShardConfig
 from state_machines.metadata.tenant import ACTIVE, Tenant, TenantQuotas
+from state_machines.metadata.timestamp import LOGICAL_BITS, NAME, LastTimestamp
 from state_machines.metadata.topic import TopicConfig
 from state_machines.mqtt.acl import AclRule
 from state_machines.mqtt.connectors import (
@@ -65,6 +66,7 @@ def rows(kind: str, luck: Random, index: int) -> list[Any]:
             Tenant("acme", "", ACTIVE, TenantQuotas(topics=3), index, 1, 1),
             Kv(tenant, luck.choice("abcdef"), luck.randbytes(5), index),
             NodeEpoch("n1", luck.randrange(1, 5)),
+            LastTimestamp(NAME, (NOW_MS + index * luck.choice((900, 2_000))) << LOGICAL_BITS),
             Schema(tenant, "order", "json", "none", 1, 1, 1, 1, 1),
             SchemaBinding(tenant, "order", topic, 1),
             TopicConfig(tenant, topic, index, "mqtt", 2, 1, 2 + number, 1, 6, (), ACTIVE, 1, 1, 1),

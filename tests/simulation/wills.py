@@ -134,7 +134,7 @@ def play(seed: int, kill_at: int = 0, *, controller: bool = False) -> Story:
         faults=(),
     )
     story = Story()
-    with _quiet():
+    with quiet():
         stage = Stage(plan, story, kill_at, controller=controller)
         try:
             _play(stage, story)
@@ -256,7 +256,7 @@ def judge(story: Story) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """As `run.run` does it: no log, and no collection that would act in the middle."""
     level, collecting = logging.root.manager.disable, gc.isenabled()
     logging.disable(max(level, logging.CRITICAL))
