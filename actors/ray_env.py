@@ -14,6 +14,7 @@ what concerns identity (address, token) never does.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import secrets
@@ -113,6 +114,20 @@ class NoJava(MetarayError):
     """No Java 17 was found, so Spark cannot run. Everything but the reports works without it."""
 
     code = "NO_JAVA"
+
+
+log = logging.getLogger(__name__)
+
+
+def links_allowed() -> bool:
+    """Whether what runs on this node listens for direct links.
+
+    Not where Ray encrypts its calls (`RAY_USE_TLS`), for links are plain TCP.
+    """
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):  # as Ray reads it
+        log.info("RAY_USE_TLS is set: no direct links, which are not encrypted")
+        return False
+    return os.environ.get(DIRECT_VARIABLE) != "off"
 
 
 def settings(*, token: Path, head_storage: Path | None = None) -> dict[str, str]:

@@ -43,7 +43,7 @@ from actors.garbage import Garbage
 from actors.job_service import RayJobs
 from actors.metrics import CacheMetrics, DutyMetrics, Metrics
 from actors.node_cache import NodeCache
-from actors.ray_env import DATA_VARIABLE, DIRECT_VARIABLE, NAMESPACE
+from actors.ray_env import DATA_VARIABLE, NAMESPACE, links_allowed
 from actors.seat import Seat
 from actors.seat_names import LEARNERS_FOLDER
 from actors.seat_spec import SeatSpec
@@ -112,7 +112,7 @@ class SeatActor(Seat):
 
     async def _listen(self) -> None:
         """Offer the direct transport on this node's address, as others reach it."""
-        if os.environ.get(DIRECT_VARIABLE) == "off":
+        if not links_allowed():
             return
         listener = Listener(service(self))
         try:
@@ -195,7 +195,7 @@ class CacheActor(NodeCache):
         self._endpoint: Endpoint | None = None
         self._metrics = CacheMetrics(self._node)
         self._gauge()
-        if os.environ.get(DIRECT_VARIABLE) != "off":
+        if links_allowed():
             calls = {"read": self.read, "watch": self.watch}
             listener = Listener(Service(calls=calls, posts={}, polls=frozenset({"watch"})))
             try:

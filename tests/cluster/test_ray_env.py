@@ -29,6 +29,26 @@ def a_java(home: Path, version: str, release: bool = True) -> Path:
     return home
 
 
+@pytest.mark.parametrize(
+    ("said", "listens"),
+    [
+        ({}, True),
+        ({"METARAY_DIRECT": "off"}, False),
+        ({"RAY_USE_TLS": "0"}, True),
+        ({"RAY_USE_TLS": "1"}, False),
+        ({"RAY_USE_TLS": "True"}, False),
+    ],
+)
+def test_nobody_listens_for_plain_links_where_ray_encrypts(
+    said: dict[str, str], listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("METARAY_DIRECT", "RAY_USE_TLS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert ray_env.links_allowed() is listens
+
+
 def test_every_process_is_told_to_use_the_token(token: Path) -> None:
     wanted = ray_env.environment(token=token, base={})
     assert wanted["RAY_AUTH_MODE"] == "token"
