@@ -91,7 +91,7 @@ class RaftSettings:
     the entry before was being saved goes together, which sizes itself."""
 
     batch_max: int = _setting(1_000, 1, 10_000)
-    """Calls that go into one entry at most."""
+    """Calls that go into one entry at most, and operations for which none lingers any longer."""
 
     flush_interval_ms: int = _setting(1_000, 10, 60_000, "ms")
     """Applied rows reach the disk at least this often; until then the log has them."""

@@ -137,6 +137,8 @@ class Writes:
         """How much longer the next entry waits for company; 0 for not at all."""
         if not self.linger_seconds or self._urgent or not 0 < len(self._queue) < self.batch_max:
             return 0.0
+        if sum(write.charge.operations for write in self._queue) >= self.batch_max:
+            return 0.0
         first: float = min(map(_queued_at, self._queue))
         return first + self.linger_seconds - now
 

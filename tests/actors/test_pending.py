@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -185,6 +186,16 @@ async def test_an_entry_lingers_for_company_but_not_when_full() -> None:
     assert writes.linger(5.2) <= 0
     writes.queue(write(at=5.05))
     assert writes.linger(5.05) == 0.0
+
+
+@in_virtual_time
+async def test_nobody_lingers_with_one_call_that_is_as_much_as_an_entry_of_calls() -> None:
+    writes = Writes("s", 1.0, Random(1), linger_seconds=0.1, batch_max=100)
+    for operations, waits in ((99, 0.1), (1, 0.0)):
+        one = write(at=5.0)
+        one.charge = replace(one.charge, operations=operations)
+        writes.queue(one)
+        assert writes.linger(5.0) == pytest.approx(waits)
 
 
 @in_virtual_time
