@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.util.metrics import Gauge
 
+from actors.pending import PHASES
 from actors.seat_names import is_learner
 
 if TYPE_CHECKING:
@@ -39,12 +40,19 @@ _GAUGES = {
     "watchers": "watches that wait at this replica",
     "elections_total": "elections won",
     "slow_writes_total": "writes slower than the slow-write threshold",
+    "overloaded_total": "proposal calls refused because too much waited",
+    "loop_late_seconds": "for how long the event loop was held at most",
+    "links": "other seats that are reached over TCP, not by actor calls",
     "proposals_total": "proposal calls taken",
     "queries_total": "query calls taken",
     "append_seconds_total": "time spent saving to the log",
     "appends_total": "saves to the log",
     "apply_seconds_total": "time spent applying entries",
     "applies_total": "apply rounds",
+    **{
+        f"write_{phase}_seconds_total": f"time that writes have spent in the phase {phase}"
+        for phase in PHASES
+    },
 }
 
 _LEARNER_GAUGES = {
@@ -145,12 +153,19 @@ class Metrics:
             "watchers": status["history"]["watchers"],
             "elections_total": counters["elections"],
             "slow_writes_total": counters["slow_writes"],
+            "overloaded_total": counters["overloaded"],
+            "loop_late_seconds": counters["loop_late_seconds"],
+            "links": list(status["carriers"].values()).count("tcp"),
             "proposals_total": counters["proposals"],
             "queries_total": counters["queries"],
             "append_seconds_total": counters["save_seconds"],
             "appends_total": counters["saves"],
             "apply_seconds_total": counters["apply_seconds"],
             "applies_total": counters["applies"],
+            **{
+                f"write_{phase}_seconds_total": seconds
+                for phase, seconds in counters["phases"].items()
+            },
         }
         for name, value in values.items():
             self._gauges[name].set(value, tags=self._tags)

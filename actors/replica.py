@@ -88,7 +88,7 @@ class Replica:
         self._machine = machine
         self.transport = transport
         self.storage = storage
-        self._settings = settings
+        self.settings = settings
         self._clock, self._hooks = clock, hooks
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
@@ -166,7 +166,7 @@ class Replica:
 
     def propose(self, request: api.ProposeRequest) -> asyncio.Future[bytes]:
         """Put a proposal into the log; the reply is an encoded `api.Reply`."""
-        limit_ms = pending.limit_ms(request, self._settings)
+        limit_ms = pending.limit_ms(request, self.settings)
         try:
             if not self.leads:
                 self._must_lead()
@@ -184,7 +184,7 @@ class Replica:
         """Answer queries: after a read round or if somebody vouches (`vouching.py`), or (stale)
         from what is applied."""
         read = pending.Read(request, self._loop.create_future())
-        limit_ms = pending.limit_ms(request, self._settings)
+        limit_ms = pending.limit_ms(request, self.settings)
         try:
             self._must_run()
             if request.vouch:
@@ -207,7 +207,7 @@ class Replica:
         while a leader is heard: who is cut off would say for ever that nothing happens."""
         try:
             self._must_lead(or_follow=request.stale and not request.now)
-            reply = await self.history.watch(request, pending.limit_ms(request, self._settings))
+            reply = await self.history.watch(request, pending.limit_ms(request, self.settings))
         except (Rejected, Unavailable) as error:
             reply = pending.refusal(error)
         return reply.SerializeToString()

@@ -121,7 +121,7 @@ def test_a_number_that_is_still_too_low_is_told(tmp_path: Path) -> None:
 
 
 def test_timestamps_go_on_above_those_of_the_backup(tmp_path: Path) -> None:
-    """Also in a cluster whose clock is not later, and never below those that it has given itself."""
+    """Also where the clock is not later, and never below those that the cluster has given."""
     was, now = Cluster(), Cluster()
     first = was.call(TakeTimestamps(count=COUNT_MAX))
     world.write(was, tmp_path / "cut")

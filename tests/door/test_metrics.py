@@ -17,6 +17,7 @@ LINE = re.compile(r'^ray_metaray_(\w+)\{.*\bgroup="([^"]+)".*\bseat="([^"]+)".*\
 WANTED = {
     *("term", "leads", "commit_index", "applied_index", "queue", "elections_total"),
     *("append_seconds_total", "apply_seconds_total", "slow_writes_total"),
+    *("overloaded_total", "loop_late_seconds", "write_replicate_seconds_total", "links"),
 }
 
 
@@ -48,4 +49,5 @@ def test_every_replica_shows_its_numbers(service: LocalCluster) -> None:
         assert time.monotonic() < deadline, (sorted(missing)[:5], leaders)
         time.sleep(0.2)  # they are reported every five seconds; nothing says when
     assert all(found["term", seat] >= 1 for seat in seats)
+    assert all(found["links", seat] <= 2 for seat in seats)
     assert service.nodes
