@@ -71,7 +71,7 @@ def check_ranges(ranges: Sequence[SlotRange]) -> None:
 
 @command("group.own")
 class Own:
-    """The controller tells a group which slots of its kind it owns."""
+    """Tell a group which slots of its kind it owns: it refuses all that is of others."""
 
     urgent: ClassVar[bool] = True
     controller_epoch: int

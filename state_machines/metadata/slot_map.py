@@ -30,7 +30,11 @@ SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
 
 @command("metadata.slots.assign")
 class AssignSlots:
-    """Say who owns the slots of a kind. The reply is the new version."""
+    """Say who owns the slots of a kind. The reply is the new version.
+
+    Only for a kind that has no rows yet, in groups that have been told so by `group.own` before:
+    nothing moves rows with their slots, and they would be looked for where they are not.
+    """
 
     urgent: ClassVar[bool] = True
     kind: str
