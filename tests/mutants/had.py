@@ -91,4 +91,11 @@ HAD: Final = (
         "            self._wake()  # the only voter: what it has saved is committed with that\n",
         "            pass\n",
     ),
+    Mutant(
+        "a-changed-length-makes-a-link-deaf",
+        "law 6",
+        "actors.direct.frames",
+        "            if length ^ check != _BITS:",
+        "            if length < 0:",
+    ),
 )
