@@ -25,7 +25,7 @@ def test_all_sessions_come_back_and_nobody_else_notices(
     found = asyncio.run(storm.storm(400, 2, expiry_s, service.address, None, said.append))
     assert (found.lost, found.failed, found.leader_changes) == (0, 0, 0), found
     assert found.reconnects.calls == 400
-    assert found.few.calls == storm.FEW_SESSIONS
+    assert found.few.calls >= storm.FEW_SESSIONS, "each once, and again for as long as it lasts"
     assert found.puts_before.calls > 0
     assert found.puts_during.calls > 0
     assert found.canary_errors == 0
