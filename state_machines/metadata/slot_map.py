@@ -32,8 +32,9 @@ SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
 class AssignSlots:
     """Say who owns the slots of a kind. The reply is the new version.
 
-    Only for a kind that has no rows yet, in groups that have been told so by `group.own` before:
-    nothing moves rows with their slots, and they would be looked for where they are not.
+    Not for a kind that has rows: nothing moves them with their slots, and they would be looked for
+    where they are not. Nor does anything tell the groups what they own (`group.own`, which takes
+    the controller's epoch).
     """
 
     urgent: ClassVar[bool] = True
