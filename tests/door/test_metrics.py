@@ -44,10 +44,10 @@ def test_every_replica_shows_its_numbers(service: LocalCluster) -> None:
         found = scrape()
         missing = {(name, seat) for name in WANTED for seat in seats} - found.keys()
         leaders = [seat for seat in seats if found.get(("leads", seat)) == 1]
-        if not missing and len(leaders) == 3:
+        alone = [seat for seat in leaders if found.get(("links", seat), 0) < 2]
+        if not missing and len(leaders) == 3 and not alone:
             break
-        assert time.monotonic() < deadline, (sorted(missing)[:5], leaders)
+        assert time.monotonic() < deadline, (sorted(missing)[:5], leaders, alone)
         time.sleep(0.2)  # they are reported every five seconds; nothing says when
     assert all(found["term", seat] >= 1 for seat in seats)
-    assert all(found["links", seat] <= 2 for seat in seats)
     assert service.nodes
