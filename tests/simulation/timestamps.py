@@ -45,7 +45,7 @@ class Story:
     ranges: list[range] = field(default_factory=list)  #: as they were told
     highest: int = -1  #: that anybody was told
     leaders: set[int] = field(default_factory=set)  #: terms in which one was told
-    behind: int = 0  #: ranges of a time that no clock had come to any more
+    behind: int = 0  #: ranges of a time that the leader's clock had not come to
     ended: bool = False
 
 
@@ -126,10 +126,11 @@ async def _take(world: World, story: Story, caller: Caller, luck: Random) -> Non
         assert first > floor, f"{first} was told after {floor}"
         story.ranges.append(range(first, first + count))
         story.highest = max(story.highest, first + count - 1)
-        latest_ms = max(clock.now_ms() for clock in world.clocks.values())
-        story.behind += first >> LOGICAL_BITS > latest_ms
         if (leader := world.leader(GROUP)) is not None:
-            story.leaders.add(leader[1].term)
+            seat, core = leader
+            story.leaders.add(core.term)
+            clock = world.clocks[seat.rpartition("/")[2]]
+            story.behind += first >> LOGICAL_BITS > clock.now_ms()
 
 
 def judge(story: Story) -> None:
