@@ -228,6 +228,11 @@ class RaftSettings:
                 f"not {self.metadata_slice_us}"
             )
 
+    def of_replica(self) -> dict[str, int]:
+        """What replicas go by. The controller's are not among them: others may be in force."""
+        names = [each.name for each in fields(self) if each.metadata["section"] != "controller"]
+        return {name: getattr(self, name) for name in names}
+
     def core(self) -> RaftConfig:
         """The same in ticks. Elections are rounded up and heartbeats down: never more nervous."""
         shortest = -(-self.election_timeout_min_ms // self.tick_ms)

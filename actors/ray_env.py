@@ -30,6 +30,8 @@ from typing import Final
 from actors import java
 from state_machines.errors import MetarayError
 
+log = logging.getLogger(__name__)
+
 NAMESPACE: Final = "metaray"  #: Ray namespace of every named actor and placement group
 META: Final = "meta"  #: the custom resource of nodes that may carry voters
 ANALYTICS: Final = "analytics"  #: that of Spark's nodes, where learners stand
@@ -114,9 +116,6 @@ class NoJava(MetarayError):
     """No Java 17 was found, so Spark cannot run. Everything but the reports works without it."""
 
     code = "NO_JAVA"
-
-
-log = logging.getLogger(__name__)
 
 
 def links_allowed() -> bool:

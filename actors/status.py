@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from state_machines.raft import Raft
@@ -91,7 +91,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
             "bytes": replica.history.bytes,
             "watchers": replica.history.watchers,
         },
-        "settings": asdict(replica.settings),
+        "settings": replica.settings.of_replica(),
         "held_for": replica.upkeep.holds.shown(),
         "counters": {
             "elections": replica.leadership.won,

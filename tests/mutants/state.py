@@ -450,14 +450,14 @@ STATE: Final = (
     ),
     Mutant(
         "a-timestamp-goes-by-the-clock-alone",
-        "design 5.8",
+        "D27",
         "state_machines.metadata.timestamp",
         "before.last + 1 if before is not None else 0",
         "0",
     ),
     Mutant(
         "of-a-range-of-timestamps-only-the-first-is-kept",
-        "design 5.8",
+        "D27",
         "state_machines.metadata.timestamp",
         "LastTimestamp(NAME, last)",
         "LastTimestamp(NAME, first)",

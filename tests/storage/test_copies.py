@@ -23,7 +23,7 @@ from storage.shelf import DiskShelf
 from storage.snapshot import APPLIED, STATE
 from storage.state import State
 from storage.state_view import StateView
-from tests.storage.faults import flip
+from tests.storage.faults import flip, open_files
 
 MEMBERS = Configuration(voters=(1,))
 ROWS = 3_000
@@ -53,10 +53,6 @@ def write(state: State, index: int, rows: int = ROWS) -> None:
         state.put("t", (number,), b"%d " % index * (1 + number % 50))
     state.set_applied(SnapshotMeta(index, 1, MEMBERS))
     state.flush()
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def said(view: StateView) -> set[bytes]:

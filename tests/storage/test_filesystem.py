@@ -11,6 +11,7 @@ import pytest
 from metaray.alone import alone
 from storage import filesystem
 from storage.errors import UnsafeFileSystem
+from tests.storage.faults import open_files
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -129,10 +130,6 @@ def test_a_history_or_a_backup_may_lie_where_its_name_cannot_be_synced(
             stack.enter_context(pytest.raises(OSError, match=os.strerror(number)))
         with alone(tmp_path / "backups" / "monday"):
             assert (tmp_path / "backups" / "monday" / "LOCK").exists()
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_name_that_was_made_or_removed_is_durable(

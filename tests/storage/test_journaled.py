@@ -19,7 +19,7 @@ from storage.journal import Journal, MemoryFile
 from storage.journaled import BEHIND_FILES, DONE, TABLE, Checkpoint, JournaledEngine
 from storage.memory import MemoryEngine
 from storage.stores import MemoryDisk, memory_log_engine, open_log_engine
-from tests.storage.faults import Disk
+from tests.storage.faults import Disk, open_files
 
 BYTES = 8 << 10
 FEW: list[Change] = [("t", b"a", b"1"), ("t", b"b", b"2"), ("u", b"a", b"3")]
@@ -323,15 +323,12 @@ TestJournaled.settings = settings(max_examples=100, stateful_step_count=40, dead
 
 
 def test_what_is_closed_has_nothing_open(tmp_path: Path) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = files()
+    before = open_files()
     log = open_log_engine(tmp_path / "log")
-    assert files() > before
+    assert open_files() > before
     for _ in range(2):
         log.close()
-        assert files() == before
+        assert open_files() == before
 
 
 def test_a_checkpoint_has_room_before_it_is_written_beside(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from storage.identity import Directory
 from storage.journaled import DONE, TABLE
 from storage.snapshot import APPLIED, STATE, write_stream
 from storage.stores import MemoryDisk, Stores, memory_stores, open_stores
-from tests.storage.faults import MEMBERS, entry, point
+from tests.storage.faults import MEMBERS, entry, open_files, point
 
 
 def test_a_new_replica_begins_with_the_founding_members(tmp_path: Path) -> None:
@@ -111,9 +111,6 @@ def test_a_row_that_is_hidden_or_damaged_stops_the_opening(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("damaged", ["journal", "done", "log", "point", "row"])
 def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path, damaged: str) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     with Directory.create(tmp_path, "c", "metadata-0") as directory:
         stores = open_stores(directory)
         stores.log.save(None, [entry(1), entry(2)], HardState(1, 0, 0))
@@ -132,11 +129,11 @@ def test_a_directory_that_does_not_open_leaves_nothing_open(tmp_path: Path, dama
         stores.close()
         if damaged == "journal":
             (directory.log_path / "journal-1").unlink()
-        before = files()
+        before = open_files()
         with pytest.raises((CorruptLog, CorruptRecord)) as raised:
             open_stores(directory)
         assert raised.tb is not None  # it keeps what it had opened from being freed
-        assert files() == before
+        assert open_files() == before
 
 
 @pytest.mark.parametrize(

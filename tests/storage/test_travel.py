@@ -19,7 +19,7 @@ from storage.shelf import DiskShelf, MemoryShelf
 from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
 from tests.machine.alone import EMPTY, NOW_MS, wire
-from tests.storage.faults import MEMBERS, point
+from tests.storage.faults import MEMBERS, open_files, point
 
 MESSAGE_BYTES_MAX = 64 << 10
 
@@ -168,16 +168,13 @@ def test_nothing_of_a_snapshot_or_of_what_it_replaced_stays_on_the_disk(
 
 
 def test_what_is_staged_and_not_wanted_is_let_go(tmp_path: Path) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = files()
+    before = open_files()
     shelf = DiskShelf(tmp_path / "state", tmp_path / "staging")
-    opened, staged = files(), [shelf.stage()]
+    opened, staged = open_files(), [shelf.stage()]
     shelf.discard()
-    assert files() == opened
+    assert open_files() == opened
     staged.append(shelf.stage())
     shelf.close()
-    assert files() == before
+    assert open_files() == before
     assert list((tmp_path / "staging").iterdir()) == []
     assert len(staged) == 2  # nobody else has closed them

@@ -8,15 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from actors.direct.frames import FRAME_BYTES_MAX, HEADER, FrameReader, pack
+from actors.direct.frames import FRAME_BYTES_MAX, FrameReader, pack
 from state_machines.errors import Invalid
 from state_machines.wire import link_pb2 as link
-
-
-def header(length: int, crc: int) -> bytes:
-    """Of a frame of so many bytes."""
-    return HEADER.pack(length, length ^ 0xFFFFFFFF, crc)
-
+from tests.actors.direct.wire import header
 
 frames = some.builds(
     link.Frame,

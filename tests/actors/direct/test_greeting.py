@@ -25,6 +25,7 @@ from tests.actors.direct.wire import (
     connected,
     cut,
     hang_up,
+    header,
     serving,
     the_link,
     up,
@@ -54,10 +55,6 @@ async def conversation(port: int, *frames: bytes) -> bytes:
 def hello(seat: str = SEAT, proof: bytes = b"") -> bytes:
     said = link.Hello(seat=seat, nonce=secret.nonce(), proof=proof)
     return pack(link.Frame(kind=link.HELLO, body=said.SerializeToString()))
-
-
-def header(length: int, crc: int = 0) -> bytes:
-    return HEADER.pack(length, length ^ 0xFFFFFFFF, crc)
 
 
 STRANGERS = {

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from actors.direct.frames import HEADER
 from actors.direct.links import Link, Links
 from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
@@ -61,6 +62,11 @@ async def serving(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def header(length: int, crc: int = 0) -> bytes:
+    """What stands before a frame of so many bytes with this checksum."""
+    return HEADER.pack(length, length ^ 0xFFFFFFFF, crc)
 
 
 @dataclass
