@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 from state_machines import names, op, quota
 from state_machines.errors import QuotaExceeded, Rejected
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.mqtt.session_life import close_all, end, open_all
+from state_machines.mqtt.session_life import close, close_all, end, open_all
 from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
     SESSIONS,
@@ -215,17 +215,7 @@ class CloseSession:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
-        (refused,) = close_all(
-            db,
-            at,
-            (self.tenant,),
-            (self.client_id,),
-            (self.epoch,),
-            (self.graceful,),
-            (self.expiry_s,),
-        )
-        if refused is not None:
-            raise refused
+        close(db, at, self.tenant, self.client_id, self.epoch, self.graceful, self.expiry_s)
 
     @classmethod
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[Rejected | None]:

@@ -259,7 +259,7 @@ def close_all(
         if not usual or (not old[_EXPIRY_S] if lasts_s else hangs(key, old)):
             try:
                 with db.part():
-                    _close(db, at, *key, epoch, graceful[place], asked_s)
+                    close(db, at, *key, epoch, graceful[place], asked_s)
             except Rejected as error:
                 refusals[place] = error
             continue
@@ -286,7 +286,7 @@ def _expires_ms(at: Stamp, expiry_s: int) -> int:
     return 0 if expiry_s == NEVER_S else at.now_ms + expiry_s * MS
 
 
-def _close(
+def close(
     db: Tables,
     at: Stamp,
     tenant: str,
@@ -295,7 +295,7 @@ def _close(
     graceful: bool,
     expiry_s: int | None,
 ) -> None:
-    """The same of one session, whatever hangs on it. Raises what it is refused with."""
+    """Close one session, whatever hangs on it. Raises NotFound, Fenced and Invalid."""
     before = held(db, tenant, client_id, epoch)
     if not before.connected:
         return
