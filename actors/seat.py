@@ -240,22 +240,37 @@ class Seat:
 
     async def close(self) -> None:
         """Stop cleanly: what is applied is flushed. The directory can be opened again at once."""
-        if self.replica is not None:
-            await self.replica.close()
-        await self.abandon()
+        async with self._changing:
+            if self.replica is not None:
+                await self.replica.close()
+            await self._let_go("closed")
 
     async def abandon(self) -> None:
         """Let go of everything without a flush, as a process that is killed does."""
+        async with self._changing:
+            await self._let_go("abandoned")
+
+    async def _let_go(self, fault: str) -> None:
+        """Of what is open, once: a storage thread that is closed answers nobody any more. Whoever
+        asks the seat later finds it stopped, with this fault, and opens nothing."""
+        self._fault = self._fault or fault
+        exports, storage, stores = self._exports, self._storage, self._stores
+        directory, self._directory = self._directory, None
+        self._exports = self._storage = self._stores = None
         if self.replica is not None:
             self.replica.abandon()
-        if self._exports is not None:
-            await asyncio.to_thread(self._exports.close_all)
-        if self._storage is not None:
-            if self._stores is not None:
-                await self._storage.run(self._stores.close)
-            await asyncio.to_thread(self._storage.close)
-        if self._directory is not None:
-            self._directory.close()
+        try:
+            if exports is not None:
+                await asyncio.to_thread(exports.close_all)
+            if storage is not None:
+                try:
+                    if stores is not None:
+                        await storage.run(stores.close)
+                finally:
+                    await asyncio.to_thread(storage.close)
+        finally:
+            if directory is not None:
+                directory.close()
 
     @to_its_end
     async def retire(self, replica: int, upto: tuple[int, int]) -> None:
@@ -279,9 +294,9 @@ class Seat:
             if self.replica is not None:
                 self.replica.abandon()
             self.removed()
-            await self.abandon()
-            self.replica = self._transport = self._storage = self._stores = self._exports = None
-            self._directory, self._fault = None, ""
+            await self._let_go("retired")
+            self.replica = self._transport = None
+            self._fault = ""
 
     def leadership(self, term: int, leads: bool) -> None:
         """The replica's hook; the shell decides what a leader's node hosts."""

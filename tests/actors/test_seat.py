@@ -55,6 +55,53 @@ async def test_a_restart_goes_on_after_what_is_flushed(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_seat_that_retires_can_be_ended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CI, tests.crash, client.answered-1-stop: the second to close them waited for ever for a
+    storage thread that the first had ended."""
+    closing, go_on = threading.Event(), threading.Event()
+    async with running(Group(tmp_path)) as (group, _):
+        await group.leader()
+        follower = group.followers()[0]
+        assert follower.replica is not None
+        core, storage = follower.replica.core, follower.replica.storage
+        close = storage.close
+
+        def slowly() -> None:
+            close()
+            closing.set()
+            assert go_on.wait(10)
+
+        monkeypatch.setattr(storage, "close", slowly)
+        retiring = asyncio.create_task(follower.retire(core.id, (core.term, core.last_index)))
+        assert await asyncio.to_thread(closing.wait, 10)
+        ending = asyncio.create_task(group.crash(follower.spec.seat))
+        await eventually(lambda: follower.spec.seat not in group.wires.living)
+        go_on.set()
+        await asyncio.wait_for(asyncio.gather(retiring, ending), 10)
+        again = await group.sit(follower.spec.seat)
+        assert again.status_word == "vacant"
+
+
+@in_loop
+async def test_a_seat_that_was_ended_opens_nothing_any_more(tmp_path: Path) -> None:
+    group = Group(tmp_path, replicas=1)
+    seat = await group.sit("metadata-0/0")
+    await seat.reserve("test")
+    for _ in range(2):
+        await asyncio.wait_for(seat.abandon(), 10)
+        with pytest.raises(Stopped, match="abandoned"):
+            await seat.activate()
+    again = await group.sit("metadata-0/0")
+    await again.activate()
+    for _ in range(2):
+        await asyncio.wait_for(again.close(), 10)
+    with pytest.raises(Stopped, match="closed"):
+        await again.reserve("test")
+
+
+@in_loop
 async def test_what_a_seat_has_begun_to_open_is_not_opened_again_by_the_next_who_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
