@@ -21,6 +21,7 @@ from tests.actors.wires import eventually
 
 HOST = "127.0.0.1"
 SEAT = "metadata-0/1"
+ACCEPTING_TURNS = 3  #: of the loop, from the kernel's word of a connection until it is served
 
 Treatment = Callable[[bytes], list[bytes]]
 
@@ -43,25 +44,32 @@ async def serving(
 ) -> AsyncIterator[int]:
     """A port whose connections are treated so; they are gone at the end."""
     tasks: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
         try:
             with suppress(asyncio.IncompleteReadError, OSError):
                 await serve(reader, writer)
         finally:
             await hang_up(writer)
+            writers.discard(writer)
 
-    server = await asyncio.start_server(handle, HOST, 0)
+    def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        tasks.add(asyncio.create_task(handle(reader, writer)))
+
+    server = await asyncio.start_server(joined, HOST, 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in tuple(writers):  # whose task was cancelled before it began
+            await hang_up(writer)
 
 
 def header(length: int, crc: int = 0) -> bytes:
