@@ -19,6 +19,7 @@ from typing import Any
 
 from actors import calls, directories, placement, remote
 from actors.config import ClusterConfig
+from actors.duties.slots import Slots
 from actors.seat_names import learner_seats, voter_seats
 from actors.seat_spec import SeatSpec
 from state_machines.errors import Conflict, NoQuorum, Stopped
@@ -229,6 +230,29 @@ def wait_for_controller(
                 return controller, seat
         time.sleep(POLL_SECONDS)
     raise NoQuorum(f"no controller beside {seat} within {seconds:.0f} s")
+
+
+def wait_for_slots(seats: Sequence[str], seconds: float = LEADER_SECONDS) -> Sequence[str]:
+    """Wait until the controller has given out the slots of kinds that have several groups, for what
+    comes before that has its place in group 0. Returns which groups have none, and why.
+
+    `seats`: as for `wait_for_controller`. Does not wait for a duty that is paused.
+    """
+    deadline = time.monotonic() + seconds
+    asked_ms: dict[str, int] = {}  # when each controller was asked first, by its own clock
+    while True:
+        controller, _ = wait_for_controller(seats)
+        asked = asked_ms.setdefault(controller["name"], controller["now_ms"])
+        duty = controller["duties"][Slots.name]
+        # One that began before may not have seen every group.
+        begun_ms = duty["last_run_ms"] - duty["last_seconds"] * 1000
+        if duty["paused"] or (begun_ms >= asked and not duty["last_error"]):
+            said: Sequence[str] = duty["under_way"]
+            return said
+        if time.monotonic() > deadline:
+            why = duty["last_error"] or "it has not been looked at"
+            raise NoQuorum(f"slots: not given out within {seconds:.0f} s: {why}")
+        time.sleep(POLL_SECONDS)
 
 
 def _controller_on(node: Any) -> dict[str, Any] | None:

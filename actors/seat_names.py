@@ -31,6 +31,11 @@ def group_of(seat: str) -> str:
     return seat.rpartition("/")[0]
 
 
+def kind_of(group: str) -> str:
+    """The kind of a group: `mqtt` of `mqtt-3`."""
+    return group.rpartition("-")[0]
+
+
 def is_learner(seat: str) -> bool:
     """Whether the replica of this seat never votes."""
     return seat.rpartition("/")[2].startswith(LEARNER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.config import FIRST_GROUP, RaftSettings
-from actors.seat_names import is_learner
+from actors.seat_names import is_learner, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SeatSpec:
     @property
     def kind(self) -> str:
         """What the group keeps: metadata, offset or mqtt."""
-        return self.group.rpartition("-")[0]
+        return kind_of(self.group)
 
     @property
     def learner(self) -> bool:

@@ -19,6 +19,7 @@ from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Final, Self
 
+from actors.seat_names import kind_of
 from state_machines import names, op
 from state_machines.changes import Changes
 from state_machines.errors import Invalid, NotFound
@@ -143,7 +144,7 @@ class Wanted:
 
 def of_kind(groups: Iterable[str], kind: str) -> list[str]:
     """The groups of a kind, by number."""
-    found = [each for each in groups if each.rpartition("-")[0] == kind]
+    found = [each for each in groups if kind_of(each) == kind]
     return sorted(found, key=lambda group: (len(group), group))
 
 

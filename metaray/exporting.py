@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, TypedDict, TypeVar
 import pyarrow as pa
 
 from actors import calls, columns
+from actors.seat_names import kind_of
 from jobs.cut import Manifest
 from metaray import cut_directory
 from metaray.cut_files import GroupFiles
@@ -183,7 +184,7 @@ def chosen(
         raise Invalid(f"from: {source} is a replica of {seat_of}, other groups are asked for")
     plan = {}
     for group in sorted(set(groups)):
-        kind = group.rpartition("-")[0]
+        kind = kind_of(group)
         some = tuple(
             name
             for name in (columns.exportable(kind) if names is None else sorted(set(names)))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from actors.seat_names import kind_of
 from jobs import cut
 from jobs.cut import Manifest
 from jobs.errors import BadCut
@@ -298,7 +299,7 @@ class _Work:
 
     def _groups(self, known: Restorer[Any]) -> list[str]:
         kind = known.table.kind
-        return [each for each in self._client.groups() if each.rpartition("-")[0] == kind]
+        return [each for each in self._client.groups() if kind_of(each) == kind]
 
     def compare(self) -> None:
         """Find out what is to be done."""

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 from actors import bootstrap, learners, placement, remote
 from actors.config import FIRST_GROUP, ClusterConfig
+from actors.seat_names import kind_of
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     """Start every group in order, then wait for the controller, then settle the learners.
 
     Yields (name, seconds, where it leads or stands) as each is ready: groups, the controller, the
-    learners' seats that are wanted or had to go, and the exporter of the operation history if there
-    is to be one. Starting a service that runs changes nothing but the number of its learners.
+    slots if a kind has several groups, the learners' seats that are wanted or had to go, and the
+    exporter of the operation history if there is to be one. Starting a service that runs changes
+    nothing but the number of its learners.
     Raises NotEnoughNodes before anything has been started.
     """
     placement.check_learners(config, placement.observe())
@@ -31,6 +33,10 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     begun = time.monotonic()
     controller, beside = bootstrap.wait_for_controller(metadata)
     yield controller["name"], time.monotonic() - begun, f"{beside}, on its node"
+    if len({kind_of(group) for group in config.groups}) < len(config.groups):
+        begun = time.monotonic()
+        kept = bootstrap.wait_for_slots(metadata)
+        yield "slots", time.monotonic() - begun, "; ".join(kept) or "on all groups of each kind"
     begun = time.monotonic()
     for seat, became in learners.settle(config):
         yield seat, time.monotonic() - begun, became

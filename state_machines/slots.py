@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Final
 from state_machines import names, op
 from state_machines.errors import Conflict, Fenced, Invalid, WrongShard
 from state_machines.fence import check_epoch, pass_fence
-from state_machines.op import Stamp, command
-from state_machines.tables import Table, Tables
+from state_machines.op import Stamp, command, query
+from state_machines.tables import TABLES, Table, Tables
 
 SLOTS: Final = 16_384
 SLOT_MAP_GROUP: Final = "metadata-0"
@@ -54,6 +54,7 @@ class Owned:
 
 
 OWNED: Final = Table("group.owned", Owned, key=("kind",))
+ALL: Final = (SlotRange(0, SLOTS - 1),)
 _OWNED: Final = "slots.owned/"
 
 
@@ -69,15 +70,33 @@ def check_ranges(ranges: Sequence[SlotRange]) -> None:
         before = each.last
 
 
+def gives_up(old: Sequence[SlotRange], new: Sequence[SlotRange]) -> bool:
+    """Whether a range of the old ones is in none of the new ones."""
+    return not all(any(n.first <= o.first and o.last <= n.last for n in new) for o in old)
+
+
+def table_with_rows(db: Tables, kind: str) -> str:
+    """The name of a table of this kind in which the group has rows that have slots; empty: none."""
+    for table in TABLES.values():
+        first = next(db.scan(table), None) if table.kind == kind else None
+        if first is not None and table.slot_key(table.key_of(first[1])) is not None:
+            return table.name
+    return ""
+
+
 @command("group.own")
 class Own:
-    """Tell a group which slots of its kind it owns: it refuses all that is of others."""
+    """Tell a group which slots of its kind it owns: it refuses all that is of others.
+
+    `only_empty`: unless that takes slots from it while it has rows, which would be hidden.
+    """
 
     urgent: ClassVar[bool] = True
     controller_epoch: int
     group_kind: str
     version: int
     ranges: tuple[SlotRange, ...]
+    only_empty: bool = False
 
     def validate(self) -> None:
         """Versions are positive; ranges ascend."""
@@ -88,7 +107,8 @@ class Own:
         check_ranges(self.ranges)
 
     def apply(self, db: Tables, at: Stamp) -> None:
-        """Replace what the group owns. Fenced with an older version; the same again is fine."""
+        """Replace what the group owns. Fenced with an older version; the same again is fine.
+        Conflict where `only_empty` forbids it."""
         pass_fence(db, self.controller_epoch)
         new = Owned(self.group_kind, self.version, self.ranges)
         old = db.get(OWNED, self.group_kind)
@@ -96,8 +116,37 @@ class Own:
             raise Fenced(f"version: {self.version}, in force is {old.version}")
         if old is not None and old.version == self.version and old != new:
             raise Conflict(f"version: {self.version} stands for other ranges already")
+        less = gives_up(old.ranges if old is not None else ALL, self.ranges)
+        if self.only_empty and less and (table := table_with_rows(db, self.group_kind)):
+            raise Conflict(f"only_empty: {table} has rows, and nothing moves them")
         db.put(OWNED, new)
         db.memo.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a group owns of its kind, and whether it has rows there."""
+
+    version: int  #: 0: nobody has told it, it owns every slot
+    ranges: tuple[SlotRange, ...]
+    table: str  #: one that has rows with slots; empty: none has any
+
+
+@query("group.holding")
+class GetHolding:
+    """What a group owns of a kind, for whoever gives out slots."""
+
+    group_kind: str
+
+    def validate(self) -> None:
+        """A kind has a name."""
+        names.name(self.group_kind, "group_kind")
+
+    def read(self, db: Tables, at: Stamp) -> Holding:
+        """As it is now."""
+        owned = db.get(OWNED, self.group_kind)
+        version, ranges = (0, ALL) if owned is None else (owned.version, owned.ranges)
+        return Holding(version, ranges, table_with_rows(db, self.group_kind))
 
 
 def places(operation: Any) -> Sequence[tuple[str, ...] | None]:

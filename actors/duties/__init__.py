@@ -20,6 +20,7 @@ from actors.duties.rebalance import Rebalance
 from actors.duties.repair import Repair
 from actors.duties.schedules import Schedules
 from actors.duties.share_groups import ShareBrokers, ShareMembers
+from actors.duties.slots import Slots
 from actors.duties.storage import Storage
 from actors.duties.tenants import Tenants
 from actors.duties.timers import Timers
@@ -40,6 +41,7 @@ DUTIES: tuple[type[Duty], ...] = (
     Schedules,
     Advices,
     Repair,
+    Slots,
 )
 """All there are, in the order in which they are shown."""
 

@@ -17,11 +17,13 @@ from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.job_service import JobService, NoJobs
+from actors.seat_names import kind_of
 from state_machines import packing
 from state_machines.errors import Fenced, Stopped
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.settings import SETTINGS, Value, fits
+from state_machines.slots import SlotMap
 
 CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
 DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begins anew
@@ -118,6 +120,13 @@ class Context:
         if missing := sorted(wanted.difference(self.groups.groups())):
             raise Stopped(f"{', '.join(missing)}: not there yet, and all groups are needed")
         return self.groups.groups()
+
+    async def owners(self) -> dict[str, int]:
+        """How many groups of each kind own slots of it: limits are parted between these."""
+        maps = await self.caller.call(GetSlots())
+        known = SlotMap(0, {each.kind: each.ranges for each in maps})
+        kinds = set(map(kind_of, self.groups.groups()))
+        return {kind: len(known.groups(kind)) for kind in kinds}
 
     async def in_each(
         self, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]

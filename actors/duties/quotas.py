@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from actors.duties.duty import PAGE, Context, Duty
-from actors.planners.tenants import command_of, kind_of, plan_quotas
+from actors.planners.tenants import command_of, plan_quotas
 from state_machines.metadata.tenant import ListTenants, Tenant
 from state_machines.quota import ListQuotas
 
@@ -22,22 +21,26 @@ class Quotas(Duty):
     interval: ClassVar[str] = "quota_check_ms"
 
     def __init__(self) -> None:
-        self._settled: tuple[Sequence[str], list[Tenant]] | None = None  # groups that knew tenants
+        # Groups that knew tenants, by so many owners of slots.
+        self._settled: tuple[Sequence[str], list[Tenant], Mapping[str, int]] | None = None
         self._full_at = 0.0
 
     async def step(self, context: Context) -> int:
         """All groups are compared with all tenants, and what differs is sent."""
         groups = await context.every_group()
+        owners = await context.owners()
         tenants = await context.rows(ListTenants(limit=PAGE))
         now = context.clock.monotonic()
-        if self._settled == (groups, tenants) and now < self._full_at:
+        if self._settled == (groups, tenants, owners) and now < self._full_at:
             return 0
-        done = await self._compare(context, groups)
+        done = await self._compare(context, groups, owners)
         # Those that were read before: whoever has changed since differs from them.
-        self._settled, self._full_at = (groups, tenants), now + FULL_SECONDS
+        self._settled, self._full_at = (groups, tenants, owners), now + FULL_SECONDS
         return done
 
-    async def _compare(self, context: Context, groups: Sequence[str]) -> int:
+    async def _compare(
+        self, context: Context, groups: Sequence[str], owners: Mapping[str, int]
+    ) -> int:
         # Before the tenants: so no group has what is newer than what is wanted.
         answers = await asyncio.gather(
             *(context.rows(ListQuotas(limit=PAGE), group) for group in groups),
@@ -50,7 +53,7 @@ class Quotas(Duty):
             if not isinstance(answer, BaseException)
         }
         done = 0
-        for action in plan_quotas(tenants, Counter(map(kind_of, groups)), seen):
+        for action in plan_quotas(tenants, owners, seen):
             group, command = command_of(action, context.epoch)
             outcomes = await context.caller.call(command, group=group)
             done += sum(each.ok for each in outcomes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -15,7 +14,6 @@ from actors.planners.tenants import (
     Remove,
     Set,
     command_of,
-    kind_of,
     plan_tenant_deletion,
     progress,
 )
@@ -58,11 +56,11 @@ class Tenants(Duty):
         return done
 
     async def _delete(self, context: Context, tenant: Tenant, groups: Sequence[str]) -> int:
-        counts = Counter(map(kind_of, groups))
+        owners = await context.owners()
         seen = {group: await self._quota(context, group, tenant.name) for group in groups}
         done = 0
         for _ in range(ROUNDS_MAX):
-            actions = plan_tenant_deletion(tenant, counts, seen)
+            actions = plan_tenant_deletion(tenant, owners, seen, len(groups))
             gone = 0
             for action in actions:
                 group, command = command_of(action, context.epoch)

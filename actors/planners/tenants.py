@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from actors.seat_names import kind_of
 from state_machines import quota
 from state_machines.metadata import tenant as tenants
 from state_machines.metadata.tenant import AdvanceTenant, RemoveTenant, Tenant, TenantQuotas
@@ -82,13 +83,9 @@ class Remove:
 Action = Set | Drop | Purge | Advance | Remove
 
 
-def kind_of(group: str) -> str:
-    """The kind of a group: `mqtt` of `mqtt-3`."""
-    return group.rpartition("-")[0]
-
-
 def wanted(tenant: Tenant, groups: int) -> GroupQuota | None:
-    """The row that a tenant should have in each of so many groups of a kind; None: no row."""
+    """The row that a tenant should have in each group of a kind if so many of them own slots; None:
+    no row."""
     closed = tenant.state == tenants.DELETING
     if not closed and tenant.quotas == TenantQuotas():
         return None
@@ -106,19 +103,19 @@ def wanted(tenant: Tenant, groups: int) -> GroupQuota | None:
 
 def plan_quotas(
     recorded: Sequence[Tenant],
-    groups: Mapping[str, int],
+    owners: Mapping[str, int],
     seen: Mapping[str, Mapping[str, GroupQuota]],
 ) -> list[Action]:
     """Bring the quota rows of every group up to the tenants.
 
-    `groups` is how many there are of each kind; `seen` what each group has, by tenant, of those
-    that answered. The rows are read before the tenants, so that none of them is newer than what is
-    wanted. They are compared whole: when a kind has got more groups the shares differ, though the
-    version does not.
+    `owners` is how many groups of each kind own slots, between which the limits are parted; `seen`
+    what each group has, by tenant, of those that answered. The rows are read before the tenants, so
+    that none of them is newer than what is wanted. They are compared whole: when a kind has got
+    more owners the shares differ, though the version does not.
     """
     actions: list[Action] = []
     for group in sorted(seen):
-        count = groups[kind_of(group)]
+        count = owners[kind_of(group)]
         want = {each.name: row for each in recorded if (row := wanted(each, count)) is not None}
         has = seen[group]
         new = [row for name, row in sorted(want.items()) if not _is(has.get(name), row)]
@@ -130,12 +127,14 @@ def plan_quotas(
 
 def plan_tenant_deletion(
     tenant: Tenant,
-    groups: Mapping[str, int],
+    owners: Mapping[str, int],
     seen: Mapping[str, GroupQuota | None],
+    groups: int,
 ) -> list[Action]:
     """The next steps of a tenant's deletion; none for one that is not being deleted.
 
-    `seen` is the tenant's quota row in each group that answered. A step waits for all groups, so
+    `owners` is as for `plan_quotas`; `seen` is the tenant's quota row in each group that answered,
+    of so many `groups`. A step waits for all groups, so
     one that is away holds it up: its rows must go too. A group that is not closed (a new one) is
     closed first, at any step.
     """
@@ -147,9 +146,9 @@ def plan_tenant_deletion(
         if row is None or not row.closed or row.version < tenant.revision
     ]
     if open_:
-        rows = {group: wanted(tenant, groups[kind_of(group)]) for group in open_}
+        rows = {group: wanted(tenant, owners[kind_of(group)]) for group in open_}
         return [Set(group, (row,)) for group, row in rows.items() if row is not None]
-    if len(seen) < sum(groups.values()):
+    if len(seen) < groups:
         return []
     if tenant.step != tenants.PURGING:
         return [Advance(tenant.name, tenant.revision, tenants.PURGING, tenant.purged)]

@@ -11,6 +11,8 @@ from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.errors import Conflict, Invalid
+from state_machines.fence import check_epoch, pass_fence
+from state_machines.limits import INT_MAX
 from state_machines.op import Stamp, command, query
 from state_machines.slots import SLOTS, SlotRange, check_ranges
 from state_machines.tables import Table, Tables
@@ -32,19 +34,28 @@ SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
 class AssignSlots:
     """Say who owns the slots of a kind. The reply is the new version.
 
-    Not for a kind that has rows: nothing moves them with their slots, and they would be looked for
-    where they are not. Nor does anything tell the groups what they own (`group.own`, which takes
-    the controller's epoch).
+    The controller does, when a kind begins with several groups, after it has told each of them what
+    it owns (`group.own`). By hand it is not for a kind that has rows: nothing moves them with their
+    slots, and they would be looked for where they are not.
+
+    `version`: what the groups were told; 0: the next one. `controller_epoch`: 0 if it is done by
+    hand.
     """
 
     urgent: ClassVar[bool] = True
     kind: str
     expected_version: int
     ranges: tuple[SlotRange, ...]
+    version: int = 0
+    controller_epoch: int = 0
 
     def validate(self) -> None:
         """Every slot has exactly one owner."""
         names.name(self.kind, "kind")
+        if self.controller_epoch:
+            check_epoch(self.controller_epoch)
+        if not 0 <= self.version <= INT_MAX:
+            raise Invalid(f"version: {self.version}, the range is 0 to {INT_MAX}")
         check_ranges(self.ranges)
         covered = sum(each.last - each.first + 1 for each in self.ranges)
         if covered != SLOTS:
@@ -55,17 +66,23 @@ class AssignSlots:
                 raise Invalid(f"ranges.group: {each.group!r} is not a group of kind {self.kind!r}")
 
     def apply(self, db: Tables, at: Stamp) -> int:
-        """Conflict unless the kind's map is at the expected version (0: there is none).
+        """Conflict unless the kind's map is at the expected version (0: there is none), and the
+        new one's is newer than all.
 
         Versions are of all kinds together: whoever has the latest has them all.
         """
+        if self.controller_epoch:
+            pass_fence(db, self.controller_epoch)
         old = db.get(SLOT_MAPS, self.kind)
         version = old.version if old is not None else 0
         if version != self.expected_version:
             raise Conflict(f"expected_version: {self.expected_version}, the map is at {version}")
         latest = max([row.version for _, row, _ in db.scan(SLOT_MAPS)], default=0)
-        db.put(SLOT_MAPS, KindSlots(self.kind, latest + 1, self.ranges))
-        return latest + 1
+        if 0 < self.version <= latest:
+            raise Conflict(f"version: {self.version}, there is a map of version {latest}")
+        version = self.version or latest + 1
+        db.put(SLOT_MAPS, KindSlots(self.kind, version, self.ranges))
+        return version
 
 
 @query("metadata.slots.get")

@@ -64,10 +64,15 @@ class Jobs:
 
 
 class World:
-    """The groups `metadata-0`, `offset-0` and `mqtt-0`, and whoever calls them."""
+    """The groups `metadata-0`, `offset-0` and `mqtt-0`, or more, and whoever calls them."""
 
-    def __init__(self) -> None:
-        self.machines = {f"{kind}-0": Group(kind) for kind in KINDS}
+    def __init__(self, **counts: int) -> None:
+        """`counts`: of the groups of a kind, where it has several."""
+        self.machines = {
+            f"{kind}-{number}": Group(kind)
+            for kind in KINDS
+            for number in range(counts.get(kind, 1))
+        }
         self.clock = WorldClock()
         self.commands: list[Any] = []
         self.away: set[str] = set()  #: groups that do not answer
@@ -76,8 +81,12 @@ class World:
         self.jobs = Jobs()
 
     def at(self, kind: str) -> Group:
-        """The group of a kind, at the time it is."""
-        group = self.machines[f"{kind}-0"]
+        """Group 0 of a kind, at the time it is."""
+        return self.named(f"{kind}-0")
+
+    def named(self, name: str) -> Group:
+        """This group, at the time it is."""
+        group = self.machines[name]
         group.now_ms = max(group.now_ms, self.clock.now_ms())
         return group
 
@@ -140,10 +149,10 @@ class World:
         """`Caller.call`."""
         await asyncio.sleep(0)
         kind: Any = type(operation)
-        of = op.kind(kind) or group.rpartition("-")[0]
-        if f"{of}-0" in self.away:
-            raise NoQuorum(f"{of}-0: no answer before the deadline")
-        machine = self.at(of)
+        name = group or f"{op.kind(kind)}-0"
+        if name in self.away:
+            raise NoQuorum(f"{name}: no answer before the deadline")
+        machine = self.named(name)
         if op.is_query(kind):
             return machine.ask(operation)
         self.commands.append(operation)

@@ -52,6 +52,58 @@ def test_a_controller_is_waited_for_beside_whoever_leads_by_then(
     assert wait(monkeypatch, moved, 10.0) == (CONTROLLER, SEATS[2])
 
 
+class Telling:
+    """Metadata with its controller beside it, and what that says of the slots at each look."""
+
+    def __init__(self, *looks: dict[str, Any]) -> None:
+        self.looks = list(looks)
+
+    def each_call(self, names: Sequence[str], method: str, *, seconds: float) -> dict[str, Any]:
+        if method == "node":
+            return dict.fromkeys(names, "here")
+        if list(names) != [CONTROLLER]:
+            return {each: {"seat": each, "term": 3, "role": "leader"} for each in names[:1]}
+        duty: dict[str, Any] = {
+            "paused": None,
+            "last_error": "",
+            "last_seconds": 0.5,
+            "under_way": [],
+        }
+        duty |= self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        said = {"name": CONTROLLER, "fenced": False, "node": "here", "now_ms": 10_000}
+        return {CONTROLLER: {**said, "duties": {"slots": duty}}}
+
+
+def wait_for_slots(
+    monkeypatch: pytest.MonkeyPatch, world: Telling, seconds: float = 10.0
+) -> Sequence[str]:
+    monkeypatch.setattr(calls, "each_call", world.each_call)
+    monkeypatch.setattr(calls, "named_actors", lambda: {CONTROLLER})
+    return bootstrap.wait_for_slots(SEATS, seconds)
+
+
+def test_slots_are_waited_for_until_a_look_that_began_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Telling(
+        {"last_run_ms": 0},
+        {"last_run_ms": 10_499},  # it began before all groups were there
+        {"last_run_ms": 11_000, "last_error": "Stopped: offset-1: not there yet"},
+        {"last_run_ms": 12_000, "under_way": ["offset: kept"]},
+        {"last_run_ms": 14_000},
+    )
+    assert wait_for_slots(monkeypatch, world) == ["offset: kept"]
+    assert len(world.looks) == 1
+    paused = Telling({"last_run_ms": 0, "paused": {"by": "somebody"}})
+    assert wait_for_slots(monkeypatch, paused) == []
+
+
+def test_slots_that_are_not_given_out_in_time_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Telling({"last_run_ms": 12_000, "last_error": "NoQuorum: offset-1"})
+    with pytest.raises(NoQuorum, match="slots: not given out within 0 s: NoQuorum: offset-1"):
+        wait_for_slots(monkeypatch, away, 0.2)
+
+
 def test_every_voters_seat_knows_all_groups_for_its_controller() -> None:
     config = ClusterConfig(groups=("metadata-0", "mqtt-0"))
     assert {each.groups for each in bootstrap.specs(config)} == {config.groups}

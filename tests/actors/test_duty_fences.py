@@ -33,6 +33,7 @@ from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from tests.actors.duty_world import World
 from tests.actors.virtual_time import in_virtual_time
+from tests.entities.group import Group
 
 LATER_SECONDS = 40 * 86_400  #: everything that can come due has
 GRACE_SECONDS = 600  #: what has run out while nobody looked is given less
@@ -108,6 +109,10 @@ def unwanted_tenant(world: World) -> None:
     world.run(DeleteTenants(items=(TenantName(name="t"),)))
 
 
+def second_group(world: World) -> None:
+    world.machines["offset-1"] = Group("offset")
+
+
 def due_report(world: World) -> None:
     world.run(PutSchedule(name="hourly", job="lag", every_ms=3_600_000, out="/reports"))
 
@@ -134,6 +139,7 @@ WORK: dict[str, Callable[[World], None]] = {
     "tenants": unwanted_tenant,
     "schedules": due_report,
     "advice": old_advice,
+    "slots": second_group,
 }
 """duty -> what gives it something to do, once `LATER_SECONDS` have passed."""
 

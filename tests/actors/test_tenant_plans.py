@@ -20,6 +20,7 @@ from actors.planners.tenants import (
     progress,
     wanted,
 )
+from actors.seat_names import kind_of
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.tenant import (
     CreateTenants,
@@ -81,7 +82,7 @@ def test_groups_are_brought_up_to_the_tenants() -> None:
         Set("mqtt-1", (half,)),
         Drop("mqtt-1", (QuotaVersion("free", 2),)),
     ]
-    told = {group: {"acme": wanted(ACTIVE, GROUPS[planner.kind_of(group)])} for group in SEATS}
+    told = {group: {"acme": wanted(ACTIVE, GROUPS[kind_of(group)])} for group in SEATS}
     assert plan_quotas([ACTIVE, free], GROUPS, told) == []  # type: ignore[arg-type]
 
 
@@ -134,7 +135,7 @@ def test_many_quotas_go_in_commands_that_stay_small() -> None:
     ),
 )
 def test_the_next_step(tenant: Tenant, seen: dict[str, Any], actions: list[Any]) -> None:
-    assert plan_tenant_deletion(tenant, GROUPS, seen) == actions
+    assert plan_tenant_deletion(tenant, GROUPS, seen, len(SEATS)) == actions
 
 
 def test_a_clean_row_is_as_it_should_be() -> None:
@@ -151,7 +152,7 @@ class Cluster:
 
     def __init__(self) -> None:
         names = ("metadata-0", "mqtt-0", "mqtt-1", "offset-0")
-        self.groups = {name: Group(planner.kind_of(name)) for name in names}
+        self.groups = {name: Group(kind_of(name)) for name in names}
         self.counts = {"metadata": 1, "mqtt": 2, "offset": 1}
         self.home = self.groups["metadata-0"]
 
@@ -168,7 +169,7 @@ class Cluster:
         actions: list[Any] = list(plan_quotas(recorded, self.counts, seen))
         for tenant in recorded:
             rows = {name: found.get(tenant.name) for name, found in seen.items()}
-            actions += plan_tenant_deletion(tenant, self.counts, rows)
+            actions += plan_tenant_deletion(tenant, self.counts, rows, len(self.groups))
         return actions
 
     def act(self, action: Any, epoch: int) -> None:

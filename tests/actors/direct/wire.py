@@ -51,8 +51,9 @@ async def serving(
             with suppress(asyncio.IncompleteReadError, OSError):
                 await serve(reader, writer)
         finally:
-            await hang_up(writer)
+            writer.transport.abort()
             writers.discard(writer)
+            await hang_up(writer)
 
     def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
@@ -116,10 +117,11 @@ class Wire:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            far_writer.transport.abort()  # before it waits: who is cancelled there comes no further
+            self._writers -= ends
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            self._writers -= ends
             await hang_up(far_writer)
 
     async def _pass(
