@@ -191,4 +191,32 @@ CONTROLLER: Final = (
         "max(node.heartbeat_ms, since_ms)",
         "node.heartbeat_ms",
     ),
+    Mutant(
+        "slots-are-taken-from-a-group-that-has-rows",
+        "design 5.15",
+        "state_machines.slots",
+        "        if self.only_empty and less and (table",
+        "        if self.only_empty and not less and (table",
+    ),
+    Mutant(
+        "what-a-group-was-told-before-is-forgotten-when-its-slots-are-given-out-again",
+        "design 5.15",
+        "actors.planners.slots",
+        "    version = max(latest, *(each.version for each in holdings.values())) + 1\n",
+        "    version = latest + 1\n",
+    ),
+    Mutant(
+        "slots-are-given-out-while-groups-are-not-there-yet",
+        "law 11",
+        "actors.duties.slots",
+        "_several(await context.every_group())",
+        "_several(context.groups.groups())",
+    ),
+    Mutant(
+        "limits-are-parted-with-groups-that-own-nothing",
+        "A20",
+        "actors.duties.duty",
+        "        return {kind: len(known.groups(kind)) for kind in kinds}\n",
+        "        return {kind: len(self.of_kind(kind)) for kind in kinds}\n",
+    ),
 )
