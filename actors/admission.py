@@ -21,7 +21,7 @@ those who were refused together do not come back together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -122,6 +122,30 @@ class Drain:
         wanted = waiting * 1_000 / self._rate if self._rate else RETRY_MS_UNKNOWN
         bounded = min(max(wanted, RETRY_MS_MIN), RETRY_MS_MAX)
         return max(1, int(bounded * self._rng.randrange(50, 151)) // 100)
+
+
+class Refusals:
+    """What those are told who find no room where calls wait, and how many they were."""
+
+    def __init__(self, name: str, rng: Random, monotonic: Callable[[], float]) -> None:
+        self.refused = 0  #: calls that were told `Overloaded`
+        self._name = name
+        self._drain = Drain(rng)
+        self._monotonic = monotonic
+
+    def begin(self) -> None:
+        """Something waits again."""
+        self._drain.begin(self._monotonic())
+
+    def answered(self, calls: int) -> None:
+        """So many do not wait any more."""
+        self._drain.answered(calls, self._monotonic())
+
+    def refuse(self, why: str, waiting: int) -> Overloaded:
+        """Come back when those that wait will have been answered, if it is known how fast they are;
+        with jitter."""
+        self.refused += 1
+        return Overloaded(f"{self._name}: {why}", self._drain.retry_after_ms(waiting))
 
 
 @dataclass(slots=True)

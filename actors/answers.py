@@ -8,21 +8,26 @@ was applied before, whole.
 
 There is one reading at a time, however many wait: each pins a copy of the layer and a reader's
 place in LMDB. What comes during a walk waits for its end, and then shares the next reading, which
-is of a later moment than all of them.
+is of a later moment than all of them. Of those that wait tenants take turns (`crowd.py`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Final
 
+from actors.admission import Refusals
+from actors.clock import Clock
+from actors.crowd import Crowd
 from actors.pending import READS_MAX, Read, refuse
 from actors.storage_thread import Haste, On, StorageThread
 from state_machines import op, runs
-from state_machines.errors import MetarayError, Overloaded, Stopped
+from state_machines.errors import MetarayError, Rejected, Stopped
 from state_machines.keyvalue import KeyValue
 from state_machines.machine import Machine
 from storage.errors import ViewLost
@@ -30,6 +35,7 @@ from storage.reading import Reading
 from storage.state import State
 
 SINGLE_ROWS_MAX: Final = 500  #: a millisecond or two
+WALK_MAX: Final = 500  #: reads in one walk
 WALK_MS: Final = 50  #: soft: who was answered waits no longer for others of the same walk
 
 
@@ -61,13 +67,19 @@ class Answers:
     storage: StorageThread
     machine: Machine
     state: State
-    now_ms: Callable[[], int]
+    clock: Clock
+    rng: Random
     failed: Callable[[BaseException], None]
-    _long: list[Read] = field(default_factory=list, init=False)  # waiting, and in the walk
+    refusals: Refusals = field(init=False)  #: of long ones
+    _long: Crowd[Read] = field(default_factory=Crowd, init=False)  # waiting
+    _walk_of: deque[Read] = field(default_factory=deque, init=False)  # in the walk under way
     _walking: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.machine.group, self.rng, self.clock.monotonic)
+
     def __len__(self) -> int:
-        return len(self._long)
+        return len(self._long) + len(self._walk_of)
 
     def hand(self, due: Sequence[Read]) -> None:
         """Hand these over to be answered. Long ones are refused when too many wait."""
@@ -76,7 +88,8 @@ class Answers:
             self._wait([read for read in due if not _of_single_rows(read)])
         if few:
             self._here(few, Haste.HERE if _rows_of(few) <= SINGLE_ROWS_MAX else Haste.NONE)
-        if self._long and not self._walking:
+        if len(self._long) and not self._walking:
+            self.refusals.begin()
             self._next()
 
     def make_ahead(self, reads: Sequence[Read], commit: int, applied: int) -> None:
@@ -95,8 +108,8 @@ class Answers:
 
     def fail(self, error: MetarayError) -> None:
         """Refuse the long reads: the replica serves no more."""
-        refuse([read.reply for read in self._long], error)
-        self._long, self._walking = [], False
+        refuse([read.reply for read in (*self._walk_of, *self._long)], error)
+        self._long, self._walk_of, self._walking = Crowd(), deque(), False
 
     def _here(self, reads: Sequence[Read], haste: Haste) -> None:
         """Together, in their turn among the storage thread's jobs."""
@@ -106,59 +119,80 @@ class Answers:
         self, reads: Sequence[Read], done: Callable[[list[bytes]], None], haste: Haste
     ) -> None:
         self.storage.hand(
-            lambda: answer(self.machine, reads, self.now_ms()),
+            lambda: answer(self.machine, reads, self.clock.now_ms()),
             done,
             partial(self._lost, reads),
             haste=haste,
         )
 
     def _wait(self, reads: list[Read]) -> None:
-        if len(self._long) + len(reads) > READS_MAX:
-            self._long = _unanswered(self._long)  # who gave up leaves room for others
-            room = READS_MAX - len(self._long)
-            error = Overloaded(f"{self.machine.group}: too many long reads wait", 50)
-            refuse([read.reply for read in reads[room:]], error)
-            del reads[room:]
-        self._long += reads
+        room = READS_MAX - len(self._walk_of)
+        looked = False
+        for read in reads:
+            read.tenant = self._tenant_of(read)
+            if not looked and not self._long.admits(read.tenant, room):
+                self._long.let_go()  # who gave up leaves room for others
+                looked = True
+            if self._long.admits(read.tenant, room):
+                self._long.append(read)
+            else:
+                refuse([read.reply], self.refusals.refuse("too many long reads wait", len(self)))
+
+    def _tenant_of(self, read: Read) -> str:
+        """Of its first query; empty for one that cannot be decoded, or is of no tenant."""
+        try:
+            first = self.machine.decode(op.QUERIES, read.request.queries[0])
+        except Rejected:
+            return ""
+        if type(first) is runs.Run:
+            return next(iter(first.columns.get("tenant", ())), "")
+        tenant: str = getattr(first, "tenant", "")
+        return tenant
 
     def _next(self, *, here: bool = False) -> None:
-        """Walk for all that wait by now, if anybody does; `here`: for the first of them, in its
+        """Walk for those whose turn it is, if anybody waits; `here`: for the first of them, in its
         turn among the storage thread's jobs, where no view can be lost."""
-        waiting = self._long = _unanswered(self._long)
-        self._walking = bool(waiting)
-        if not waiting:
+        if self._walk_of:  # the last walk came no further
+            self._long.put_back(self._walk_of)
+        self._long.let_go()
+        walk = self._walk_of = deque()
+        self._walking = self._long.fill(walk, 1 if here else WALK_MAX)
+        if not walk:
             return
         if here:
-            self._hand(waiting[:1], partial(self._walked, waiting[:1]), Haste.NONE)
+            self._hand(tuple(walk), partial(self._walked, walk), Haste.NONE)
         else:
             # Not who comes until the reading is taken: it may be of a moment before that.
-            walk, lost = partial(self._walk, tuple(waiting)), partial(self._lost, ())
-            self.storage.hand(partial(_reading, self.state), walk, lost)
+            job, lost = partial(self._walk, walk), partial(self._lost, ())
+            self.storage.hand(partial(_reading, self.state), job, lost)
 
-    def _walk(self, reads: Sequence[Read], reading: Reading | None) -> None:
+    def _walk(self, walk: deque[Read], reading: Reading | None) -> None:
         """On the reader thread, from what was taken for it."""
         if reading is None:
             self._next(here=True)  # so many views are open that it is better to wait
             return
-        job, lost = partial(self._replies, reads, reading), partial(self._lost, ())
-        walked = partial(self._walked, reads)
+        job, lost = partial(self._replies, tuple(walk), reading), partial(self._lost, ())
+        walked = partial(self._walked, walk)
         self.storage.hand(job, walked, lost, of_state=False, on=On.READER)
 
     def _replies(self, reads: Sequence[Read], reading: Reading) -> list[bytes]:
         """To the first of them, as far as one walk goes; none if the environment grew meanwhile."""
         replies: list[bytes] = []
-        begun = self.now_ms()
+        begun = self.clock.now_ms()
         with closing(reading), suppress(ViewLost):
             for read in reads:
-                now_ms = self.now_ms()
+                now_ms = self.clock.now_ms()
                 if replies and not begun <= now_ms < begun + WALK_MS:
                     break
                 gone = read.reply.done()  # its caller's deadline may have passed while it waited
                 replies += [b""] if gone else answer(self.machine, (read,), now_ms, reading)
         return replies
 
-    def _walked(self, reads: Sequence[Read], replies: list[bytes]) -> None:
-        _done(reads[: len(replies)], replies)
+    def _walked(self, walk: deque[Read], replies: list[bytes]) -> None:
+        if walk is not self._walk_of:
+            return  # they were refused meanwhile
+        _done([walk.popleft() for _ in replies], replies)
+        self.refusals.answered(len(replies))
         self._next(here=not replies)
 
     def _lost(self, reads: Sequence[Read], error: BaseException) -> None:
@@ -167,10 +201,6 @@ class Answers:
         stopped = Stopped(f"{self.machine.group}: {error}")
         refuse([read.reply for read in reads], stopped)
         self.fail(stopped)
-
-
-def _unanswered(reads: list[Read]) -> list[Read]:
-    return [read for read in reads if not read.reply.done()]
 
 
 def _done(reads: Sequence[Read], replies: list[bytes]) -> None:

@@ -15,39 +15,54 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
-
-from actors.shared_call import Waiting
+from typing import Final, Generic, Protocol, TypeVar
 
 ROOM_TIMES: Final = 9  #: what a tenant may have waiting, by the room that is left
 
 
-class Crowd:
-    """Operations that wait, by tenant. Those of no tenant are one more."""
+class Waiter(Protocol):
+    """What waits."""
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is; empty: of no tenant."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether its caller waits no more."""
+        ...
+
+
+T = TypeVar("T", bound=Waiter)
+
+
+class Crowd(Generic[T]):
+    """What waits, by tenant. Those of no tenant are one more."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next first
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()  # whose turn is next first
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[T]:
         """All that wait, in no order."""
         for line in self._lines.values():
             yield from line
 
-    def admits(self, operation: Any, limit: int) -> bool:
-        """Whether it may wait where so many may in all."""
-        line = self._lines.get(_tenant(operation), ())
+    def admits(self, tenant: str, limit: int) -> bool:
+        """Whether one more of this tenant may wait where so many may in all."""
+        line = self._lines.get(tenant, ())
         return len(line) < ROOM_TIMES * (limit - self._size)
 
-    def append(self, each: Waiting) -> None:
+    def append(self, each: T) -> None:
         """One more."""
         self._line(each).append(each)
         self._size += 1
 
-    def put_back(self, some: Sequence[Waiting]) -> None:
+    def put_back(self, some: Sequence[T]) -> None:
         """These, in order, came before whatever waits here."""
         for each in reversed(some):
             self._line(each).appendleft(each)
@@ -56,14 +71,14 @@ class Crowd:
     def let_go(self) -> None:
         """Without those whose callers wait no more."""
         for tenant, line in tuple(self._lines.items()):
-            left = [each for each in line if not each.result.done()]
+            left = [each for each in line if not each.gone]
             self._size -= len(line) - len(left)
             if left:
                 self._lines[tenant] = deque(left)  # where it was: whose turn it is stays
             else:
                 del self._lines[tenant]
 
-    def fill(self, waiting: deque[Waiting], count: int) -> bool:
+    def fill(self, waiting: deque[T], count: int) -> bool:
         """Move those whose turn it is behind what waits there, until so many do; whether any do."""
         lines = self._lines
         while lines and (room := count - len(waiting)) > 0:
@@ -75,13 +90,9 @@ class Crowd:
                 lines[tenant] = line
         return bool(waiting)
 
-    def _line(self, each: Waiting) -> deque[Waiting]:
-        tenant = _tenant(each.operation)
+    def _line(self, each: T) -> deque[T]:
+        tenant = each.tenant
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = deque()
         return line
-
-
-def _tenant(operation: Any) -> str:
-    return getattr(operation, "tenant", "")

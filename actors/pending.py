@@ -15,7 +15,8 @@ from operator import attrgetter
 from random import Random
 from typing import Any, Self
 
-from actors.admission import PROPOSALS_MAX, Admission, Charge, Waits
+from actors.admission import PROPOSALS_MAX, Admission, Charge, Refusals, Waits
+from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.fair_queue import FairQueue
 from state_machines.errors import MetarayError, NotLeader, Overflow, Overloaded, WrongShard
@@ -28,6 +29,8 @@ BATCH_BYTES_MAX = 1024 * 1024  #: soft: an entry closes once its proposals pass 
 AHEAD_BYTES_MAX = 2 * 1024 * 1024  #: soft: in the log and not applied, before the next entry opens
 TURN_SECONDS = 0.05  #: soft, the same of either: so many operations as are answered in this time
 TURN_OPERATIONS_MIN, TURN_OPERATIONS_MAX = 1_000, 8_000
+
+_READS_FULL = "the read queue is full"
 
 _size_of, _queued_at = attrgetter("size"), attrgetter("queued_at")
 _operations_of = attrgetter("charge.operations")
@@ -79,6 +82,12 @@ class Read:
     ahead: bytes = b""
     ahead_at: int = 0
     partners: bytes = b""  #: what goes with the answer: see `vouching.py`
+    tenant: str = ""  #: whose it is, of a long one
+
+    @property
+    def gone(self) -> bool:
+        """Whether its caller waits no more."""
+        return self.reply.done()
 
     def answered(self, index: int) -> bool:
         """Answer it with what was made ahead, if that is its answer now that it is safe at `index`;
@@ -251,11 +260,17 @@ class Reads:
     """Queries on their way: waiting for a round, in a round, waiting for the state to catch up."""
 
     name: str
+    rng: Random
+    clock: Clock
+    refusals: Refusals = field(init=False)  #: not told how fast rounds are: each takes all
     begun: list[Read] = field(default_factory=list)  #: in the round under way, if there is but one
     waiting: list[Read] = field(default_factory=list)  #: for a round
     safe: list[tuple[int, list[Read]]] = field(default_factory=list)  #: once so much is applied
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
     _next_round: int = 1
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.name, self.rng, self.clock.monotonic)
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self._rounds) + len(self.safe)
@@ -263,7 +278,7 @@ class Reads:
     def queue(self, read: Read) -> None:
         """Take a linearizable read in. Raises Overloaded when the queue is full."""
         if len(self.waiting) >= READS_MAX:
-            raise Overloaded(f"{self.name}: the read queue is full", 50)
+            raise self.refusals.refuse(_READS_FULL, READS_MAX)
         self.waiting.append(read)
 
     def queue_safe(self, read: Read, index: int) -> None:
@@ -271,7 +286,7 @@ class Reads:
         if len(self.safe) >= READS_MAX:
             self.due(-1)  # who gave up leaves room for others
         if len(self.safe) >= READS_MAX:
-            raise Overloaded(f"{self.name}: the read queue is full", 50)
+            raise self.refusals.refuse(_READS_FULL, READS_MAX)
         self.safe.append((index, [read]))
 
     def begin_round(self) -> tuple[int, list[Read]] | None:

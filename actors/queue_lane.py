@@ -50,7 +50,8 @@ class QueueLane(Lane, ABC):
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         super().__init__(group, groups, rng)
         self._waiting: deque[Waiting] = deque()  # for the next call
-        self._crowd = Crowd()  # and for those after it, as long as a call's are there
+        # For those after it, as long as a call's are there.
+        self._crowd: Crowd[Waiting] = Crowd()
         self._under_way: dict[UnderWay, None] = {}  # in the order they began
         self._starting = False  # a call is about to take what waits
         self._nearest = math.inf  # the nearest deadline of an operation, or before it
@@ -64,7 +65,8 @@ class QueueLane(Lane, ABC):
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
-        if crowded and not self._crowd.admits(operation, WAITING_MAX - len(self._waiting)):
+        tenant = getattr(operation, "tenant", "") if crowded else ""
+        if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):
             raise self._full()
         kind: Any = type(operation)
         body = b"" if runs.flat(kind) else op.encode(operation)

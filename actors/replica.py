@@ -93,9 +93,9 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes.of(seat, settings, rng)
-        self.reads = pending.Reads(seat)
+        self.reads = pending.Reads(seat, rng, clock)
         self._deadlines = Deadlines(group)
-        self.answers = Answers(storage, machine, stores.state, clock.now_ms, self.storage_failed)
+        self.answers = Answers(storage, machine, stores.state, clock, rng, self.storage_failed)
         self._saving, self._applying = False, 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding

@@ -44,6 +44,16 @@ class Waiting:
     deadline: float
     terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
 
+    @property
+    def tenant(self) -> str:
+        """Whose operation it is; empty: of no tenant, or of several."""
+        return getattr(self.operation, "tenant", "")
+
+    @property
+    def gone(self) -> bool:
+        """Whether its caller has been told."""
+        return self.result.done()
+
 
 @dataclass(slots=True)
 class Trace:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -56,6 +57,16 @@ class Watched(StorageThread):
             done(result)
 
 
+class Moment:
+    """A clock that stands."""
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
 class Answering:
     """A group with ten pairs, and reads of it."""
 
@@ -68,7 +79,7 @@ class Answering:
         self.failed: list[BaseException] = []
         machine: Machine = self.group.machine
         self.answers = Answers(
-            self.storage, machine, self.state, lambda: NOW_MS, self.failed.append
+            self.storage, machine, self.state, Moment(), Random(5), self.failed.append
         )
 
     def hand(self, *reads: tuple[api.Command, ...]) -> list[Read]:
@@ -167,6 +178,26 @@ def test_a_long_read_sees_the_state_of_its_turn() -> None:
         assert reply.revision == answering.group.index - 2
         (reply,) = await answering.ask((RANGE,))
         assert len(answering.page(reply).entries) == 11
+
+    asyncio.run(run())
+
+
+def test_a_long_read_sees_what_was_handed_over_before_it() -> None:
+    async def run() -> None:
+        answering = Answering()
+        storage = answering.answers.storage = StorageThread("s")
+        gate = threading.Event()
+
+        def apply() -> None:
+            assert gate.wait(10)
+            answering.group.run(PutKv(key="k10", value=b"2"))
+
+        storage.hand(apply, lambda _: None, answering.failed.append)
+        reads = answering.hand((RANGE,))
+        gate.set()
+        (reply,) = await replies_to(reads)
+        assert len(answering.page(reply).entries) == 11
+        storage.close()
 
     asyncio.run(run())
 
@@ -304,10 +335,13 @@ def test_nothing_is_walked_over_for_callers_that_gave_up(monkeypatch: pytest.Mon
     asyncio.run(run())
 
 
-def test_who_was_answered_does_not_wait_for_all_others_of_a_walk() -> None:
+def test_who_was_answered_does_not_wait_for_all_others_of_a_walk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run() -> None:
         answering = Answering()
-        answering.answers.now_ms = count(NOW_MS, WALK_MS // 2).__next__
+        later = count(NOW_MS, WALK_MS // 2).__next__
+        monkeypatch.setattr(answering.answers.clock, "now_ms", later)
         assert len(await answering.ask((RANGE,), (RANGE,), (RANGE,))) == 3
         # At the moments 1 and 2 of the first walk: that is one, and time is up.
         assert answering.storage.handed == [IN_TURN, (On.READER, Haste.NONE)] * 3
@@ -353,6 +387,53 @@ def test_long_reads_beyond_the_bound_are_told_to_come_again(
         taken[-1:] = answering.hand((RANGE,))  # who gave up leaves room
         await held.let_go()
         assert [each.code for each in await replies_to(taken)] == [api.OK] * 3
+        held.storage.close()
+
+    asyncio.run(run())
+
+
+def test_tenants_take_turns_with_long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they came, one waited for thousands of another tenant."""
+
+    async def run() -> None:
+        monkeypatch.setattr("actors.answers.WALK_MAX", 2)
+        answering = Answering()
+        asked: list[str] = []
+        query = Machine.query
+
+        def note(machine: Machine, queries: Any, *rest: Any) -> api.Reply:
+            asked.append(op.decode(op.QUERIES, queries[0].tag, queries[0].body).tenant)
+            return query(machine, queries, *rest)
+
+        monkeypatch.setattr(Machine, "query", note)
+        held = Held(answering)
+        many = [wire(RangeKv(tenant="many"))]
+        reads = [read for _ in range(6) for read in answering.hand(tuple(many))]
+        reads += answering.hand((wire(RangeKv(tenant="one")),))
+        await held.let_go()
+        await replies_to(reads)
+        assert asked == ["many", "many", "one", "many", "many", "many", "many"]
+        held.storage.close()
+
+    asyncio.run(run())
+
+
+def test_no_tenant_takes_all_the_room_for_long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("actors.answers.READS_MAX", 20)
+        answering = Answering()
+        held = Held(answering)
+        many = [each for _ in range(60) for each in answering.hand((wire(RangeKv(tenant="m")),))]
+        (one,) = answering.hand((wire(RangeKv(tenant="o")),))
+        refused = [each for each in many if each.reply.done()]
+        assert not one.reply.done()
+        assert answering.answers.refusals.refused == len(refused) == 60 - 19
+        told = await replies_to(refused)
+        assert {each.code for each in told} == {api.OVERLOADED}
+        later = [each.retry_after_ms for each in told]
+        assert 50 <= min(later) < max(later) <= 150, "they do not come back together"
+        await held.let_go()
+        assert (await replies_to([one]))[0].code == api.OK
         held.storage.close()
 
     asyncio.run(run())

@@ -34,8 +34,8 @@ def waits(tenant: str, key: str = "k") -> Waiting:
     return Waiting(puts(tenant, key), b"", NOBODY, 9.0, (False, 0))
 
 
-def crowd_of(tenants: str) -> Crowd:
-    crowd = Crowd()
+def crowd_of(tenants: str) -> Crowd[Waiting]:
+    crowd: Crowd[Waiting] = Crowd()
     for tenant in tenants:
         crowd.append(waits(tenant))
     return crowd
@@ -52,7 +52,7 @@ def test_one_tenant_alone_fills_no_more_than_there_is_room_for() -> None:
 
 
 def test_who_is_put_back_counts_among_those_that_wait() -> None:
-    crowd = Crowd()
+    crowd: Crowd[Waiting] = Crowd()
     crowd.put_back([waits("a"), waits("b")])
     assert len(crowd) == 2
 
@@ -81,7 +81,7 @@ def test_who_comes_anew_waits_for_one_of_each() -> None:
 @given(st.lists(st.sampled_from("abcd") | st.integers(1, 5), max_size=60))
 def test_all_come_out_once_in_order_and_nobody_is_passed_over_twice(steps: list[str | int]) -> None:
     """A letter is one more of that tenant, a number is how many are taken."""
-    crowd = Crowd()
+    crowd: Crowd[Waiting] = Crowd()
     left: dict[str, list[str]] = {}  # by tenant: the keys of what waits
     passed: dict[str, Counter[str]] = {}  # by tenant that waits: whose turns it was since
     for number, step in enumerate([*steps, len(steps)]):
@@ -107,13 +107,13 @@ def test_all_come_out_once_in_order_and_nobody_is_passed_over_twice(steps: list[
     assert len(crowd) == 0
 
 
-def filled(tenants: str, limit: int) -> Crowd:
+def filled(tenants: str, limit: int) -> Crowd[Waiting]:
     """What these want to have waiting, in turns, as much as they may."""
-    crowd = Crowd()
+    crowd: Crowd[Waiting] = Crowd()
     open_to = list(tenants)
     while open_to:
         for tenant in tuple(open_to):
-            if crowd.admits(puts(tenant), limit):
+            if crowd.admits(tenant, limit):
                 crowd.append(waits(tenant))
             else:
                 open_to.remove(tenant)
@@ -127,20 +127,20 @@ def test_tenants_share_what_may_wait_and_leave_some(tenants: str) -> None:
     assert len(crowd) == pytest.approx(limit * ROOM_TIMES * count / (ROOM_TIMES * count + 1), abs=9)
     lines = Counter(tenants_of(crowd))
     assert max(lines.values()) - min(lines.values()) <= 1
-    assert crowd.admits(puts("who comes next"), limit)
+    assert crowd.admits("who comes next", limit)
 
 
 @given(st.lists(st.sampled_from("aaaaaabbc") | st.integers(1, 5), max_size=200), st.integers(1, 20))
 def test_who_has_less_waiting_is_admitted_first_and_never_more_than_the_limit(
     steps: list[str | int], limit: int
 ) -> None:
-    crowd = Crowd()
+    crowd: Crowd[Waiting] = Crowd()
     for step in steps:
         if isinstance(step, int):
             crowd.fill(deque(), step)
             continue
         lines = Counter(tenants_of(crowd))
-        admitted = {tenant: crowd.admits(puts(tenant), limit) for tenant in "abcd"}
+        admitted = {tenant: crowd.admits(tenant, limit) for tenant in "abcd"}
         assert admitted["d"] == (len(crowd) < limit), "it has nothing waiting"
         by_line = sorted("abcd", key=lambda tenant: lines[tenant])
         assert [admitted[each] for each in by_line] == sorted(admitted.values(), reverse=True)

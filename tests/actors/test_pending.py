@@ -24,7 +24,7 @@ from state_machines.errors import (
 from state_machines.machine import Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
-from tests.actors.virtual_time import in_virtual_time
+from tests.actors.virtual_time import VirtualClock, in_virtual_time
 
 
 def reply_future() -> asyncio.Future[bytes]:
@@ -219,12 +219,16 @@ async def test_everyone_ends_exactly_once_on_fail() -> None:
     assert code(slotted.reply) == api.NOT_LEADER
 
 
+def reads_of() -> Reads:
+    return Reads("s", Random(5), VirtualClock())
+
+
 # -- reads --------------------------------------------------------------------------------------
 
 
 @in_virtual_time
 async def test_reads_share_a_round_and_rounds_are_never_reused() -> None:
-    reads = Reads("s")
+    reads = reads_of()
     assert reads.begin_round() is None
     first, second, third = read(), read(), read()
     reads.queue(first)
@@ -245,7 +249,7 @@ async def test_reads_share_a_round_and_rounds_are_never_reused() -> None:
 
 @in_virtual_time
 async def test_a_read_waits_for_its_round_and_for_the_state() -> None:
-    reads = Reads("s")
+    reads = reads_of()
     mine = read()
     reads.queue(mine)
     begun = reads.begin_round()
@@ -261,7 +265,7 @@ async def test_a_read_waits_for_its_round_and_for_the_state() -> None:
 
 @in_virtual_time
 async def test_a_refused_round_holds_nobody() -> None:
-    reads = Reads("s")
+    reads = reads_of()
     refused = read()
     reads.queue(refused)
     begun = reads.begin_round()
@@ -274,7 +278,7 @@ async def test_a_refused_round_holds_nobody() -> None:
 
 @in_virtual_time
 async def test_an_answer_made_ahead_counts_if_the_round_ends_at_no_later_index() -> None:
-    reads = Reads("s")
+    reads = reads_of()
     soon, late, gone, asked = read(), read(), read(), read()
     for each, at in ((soon, 7), (late, 6), (gone, 7)):
         reads.queue(each)
@@ -291,7 +295,7 @@ async def test_an_answer_made_ahead_counts_if_the_round_ends_at_no_later_index()
 
 @in_virtual_time
 async def test_only_a_round_that_waits_for_no_other_has_begun() -> None:
-    reads = Reads("s")
+    reads = reads_of()
     first, second = read(), read()
     reads.queue(first)
     begun = reads.begin_round()
@@ -306,18 +310,24 @@ async def test_only_a_round_that_waits_for_no_other_has_begun() -> None:
 @in_virtual_time
 async def test_full_read_queues_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
-    reads = Reads("s")
+    reads = reads_of()
     for queue in (reads.queue, lambda read: reads.queue_safe(read, 0)):
         queue(read(5))
         queue(read(5))
-        with pytest.raises(Overloaded):
-            queue(read(5))
+        refused = reads.refusals.refused
+        later = set()
+        for _ in range(20):
+            with pytest.raises(Overloaded, match="s: the read queue is full") as told:
+                queue(read(5))
+            later.add(told.value.retry_after_ms)
+        assert reads.refusals.refused == refused + 20
+        assert 50 <= min(later) < max(later) <= 150, "they do not come back together"
 
 
 @in_virtual_time
 async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
-    reads = Reads("s")
+    reads = reads_of()
     for _ in range(6):  # each wants a revision that never comes, and its deadline passes
         waiting = read(2**60)
         reads.queue_safe(waiting, 2**60)
@@ -333,7 +343,7 @@ async def test_who_finds_a_queue_full_of_readers_that_gave_up_is_taken(
 ) -> None:
     """Where nothing is applied nobody had looked for them."""
     monkeypatch.setattr(pending, "READS_MAX", 2)
-    reads = Reads("s")
+    reads = reads_of()
     for _ in range(6):
         waiting = read(2**60)
         reads.queue_safe(waiting, 2**60)
@@ -344,7 +354,7 @@ async def test_who_finds_a_queue_full_of_readers_that_gave_up_is_taken(
 @in_virtual_time
 async def test_every_reader_ends_exactly_once_on_fail() -> None:
     for safe_too in (False, True):
-        reads = Reads("s")
+        reads = reads_of()
         waiting, in_round, safe, stale = read(), read(), read(), read(50)
         reads.queue(safe)
         begun = reads.begin_round()

@@ -17,7 +17,8 @@ LINE = re.compile(r'^ray_metaray_(\w+)\{.*\bgroup="([^"]+)".*\bseat="([^"]+)".*\
 WANTED = {
     *("term", "leads", "commit_index", "applied_index", "queue", "elections_total"),
     *("append_seconds_total", "apply_seconds_total", "slow_writes_total"),
-    *("overloaded_total", "loop_late_seconds", "write_replicate_seconds_total", "links"),
+    *("overloaded_total", "overloaded_reads_total", "loop_late_seconds", "links"),
+    "write_replicate_seconds_total",
 }
 
 

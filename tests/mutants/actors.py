@@ -62,6 +62,13 @@ ACTORS: Final = (
         "gone = False",
     ),
     Mutant(
+        "long-reads-are-answered-as-they-came",
+        "design 6",
+        "actors.answers",
+        "            read.tenant = self._tenant_of(read)\n",
+        "",
+    ),
+    Mutant(
         "another-leaders-entry-answers-a-write",
         "design 5.11",
         PENDING,
@@ -148,7 +155,7 @@ ACTORS: Final = (
         "a-client-lets-everybody-wait",
         "design 6",
         QUEUE_LANE,
-        "if crowded and not self._crowd.admits(operation, WAITING_MAX - len(self._waiting)):",
+        "if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):",
         "if crowded and self._closed:",
     ),
     Mutant(

@@ -98,11 +98,11 @@ READS: Final = (
         "if not self.ahead:",
     ),
     Mutant(
-        "a-long-read-joins-the-walk-under-way",
+        "a-long-read-does-not-wait-for-its-turn",
         "law 10",
         "actors.answers",
-        "walk, lost = partial(self._walk, tuple(waiting)), partial(self._lost, ())",
-        "walk, lost = partial(self._walk, waiting), partial(self._lost, ())",
+        "            self.storage.hand(partial(_reading, self.state), job, lost)\n",
+        "            job(_reading(self.state))\n",
     ),
     Mutant(
         "a-stale-read-does-not-wait-for-its-revision",

@@ -21,7 +21,7 @@ from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
 from tests.actors.alone import Alone
 from tests.actors.scripted import HANG, LOSE, NOT_LEADER, Call, Script, calling, once, put
-from tests.actors.virtual_time import in_virtual_time, settled
+from tests.actors.virtual_time import VirtualClock, in_virtual_time, settled
 from tests.entities.group import Group
 from tests.machine.alone import wire
 from tests.raft.paper.rig import Table, applied, leader, replica, turn
@@ -336,7 +336,7 @@ def test_read_step_3_asks_a_majority_that_it_still_leads() -> None:
 @in_virtual_time
 async def test_read_step_4_waits_for_the_state_to_reach_the_index() -> None:
     """Thesis 6.4 step 4: not before the state machine has come that far."""
-    reads = Reads("metadata-0/0")
+    reads = Reads("metadata-0/0", Random(1), VirtualClock())
     mine = Read(api.QueryRequest(), asyncio.get_running_loop().create_future())
     reads.queue(mine)
     begun = reads.begin_round()
