@@ -1,9 +1,10 @@
-"""What waits in a lane beyond its next call: tenants take turns.
+"""What waits beyond what is under way: tenants take turns.
 
-In the order in which they came, who comes with one operation would wait for all of who came with
-thousands through the same client. So the next call is filled with one operation of each tenant
-that has some waiting, then with another of each, and so on. A tenant's own stay in order. As long
-as all that waits fits into one call there is no crowd, and nobody pays for it.
+In a client that is what its next call does not carry, at a replica long reads beside the walk. In
+the order in which they came, who comes with one would wait for all of who came with thousands. So
+the next call, or walk, is filled with one of each tenant that has some waiting, then with another
+of each, and so on. A tenant's own stay in order. As long as all that waits fits into one call there
+is no crowd, and nobody pays for it.
 
 How much may wait has a limit, and no tenant reaches it: each may have `ROOM_TIMES` as much waiting
 as there is room left, so whoever comes next finds some (the dynamic thresholds of Choudhury and
