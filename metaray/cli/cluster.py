@@ -30,7 +30,8 @@ from metaray.cli.door import join_cluster, overview, start_service
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 
-EXPORTER: Final = "history-exporter"  #: of what `start_service` starts: what leads nothing
+EXPORTER: Final = "history-exporter"  #: of what `start_service` starts: what leads nothing,
+SLOTS: Final = "slots"  #: and what is nobody
 
 
 @app.command()
@@ -89,8 +90,8 @@ def up(
         said = f"leader {where}"
         if name == EXPORTER:
             said = f"exports to {cell(where)}"
-        elif is_learner(name):
-            said = where
+        elif name == SLOTS or is_learner(name):
+            said = cell(where)
         console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
 
 
