@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from state_machines import op, runs
 from state_machines.errors import Invalid, Overloaded
@@ -42,6 +42,8 @@ RETRY_MS_MIN: Final = 10
 RETRY_MS_MAX: Final = 5_000
 RETRY_MS_UNKNOWN: Final = 100  #: as long as nothing was answered yet
 RATE_SECONDS: Final = 0.1  #: how long a rate is measured before it is believed
+LOOK_SECONDS: Final = 0.05  #: between two looks at who gave up, of which the first was in vain
+LOOK_PARTS: Final = 8  #: it was, if fewer than one in so many had given up
 
 Share = tuple[int, int]
 """Operations and bytes."""
@@ -124,6 +126,18 @@ class Drain:
         return max(1, int(bounded * self._rng.randrange(50, 151)) // 100)
 
 
+class Room(Protocol):
+    """Where calls wait."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def let_go(self) -> None:
+        """Without those whose callers wait no more."""
+        ...
+
+
 class Refusals:
     """What those are told who find no room where calls wait, and how many they were."""
 
@@ -132,6 +146,18 @@ class Refusals:
         self._name = name
         self._drain = Drain(rng)
         self._monotonic = monotonic
+        self._rests_until = 0.0  # after a look in vain
+
+    def let_go(self, room: Room) -> None:
+        """Have who gave up leave the room, now that it is full. That is a look at all that wait, so
+        nobody looks for a while after a look that was in vain."""
+        now = self._monotonic()
+        if now < self._rests_until:
+            return
+        before = len(room)
+        room.let_go()
+        if (before - len(room)) * LOOK_PARTS < before:
+            self._rests_until = now + LOOK_SECONDS
 
     def begin(self) -> None:
         """Something waits again."""

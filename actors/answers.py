@@ -127,12 +127,10 @@ class Answers:
 
     def _wait(self, reads: list[Read]) -> None:
         room = READS_MAX - len(self._walk_of)
-        looked = False
         for read in reads:
             read.tenant = self._tenant_of(read)
-            if not looked and not self._long.admits(read.tenant, room):
-                self._long.let_go()  # who gave up leaves room for others
-                looked = True
+            if not self._long.admits(read.tenant, room):
+                self.refusals.let_go(self._long)
             if self._long.admits(read.tenant, room):
                 self._long.append(read)
             else:

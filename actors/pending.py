@@ -267,24 +267,25 @@ class Reads:
     waiting: list[Read] = field(default_factory=list)  #: for a round
     safe: list[tuple[int, list[Read]]] = field(default_factory=list)  #: once so much is applied
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
+    _asked: int = 0  # reads in rounds
     _next_round: int = 1
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.name, self.rng, self.clock.monotonic)
 
     def __len__(self) -> int:
-        return len(self.waiting) + len(self._rounds) + len(self.safe)
+        return len(self.waiting) + self._asked + len(self.safe)
 
     def queue(self, read: Read) -> None:
-        """Take a linearizable read in. Raises Overloaded when the queue is full."""
-        if len(self.waiting) >= READS_MAX:
+        """Take a linearizable read in. Raises Overloaded when so many wait for their rounds."""
+        if len(self.waiting) + self._asked >= READS_MAX:
             raise self.refusals.refuse(_READS_FULL, READS_MAX)
         self.waiting.append(read)
 
     def queue_safe(self, read: Read, index: int) -> None:
         """Take in a read that needs no round, only this index applied."""
         if len(self.safe) >= READS_MAX:
-            self.due(-1)  # who gave up leaves room for others
+            self.refusals.let_go(self)
         if len(self.safe) >= READS_MAX:
             raise self.refusals.refuse(_READS_FULL, READS_MAX)
         self.safe.append((index, [read]))
@@ -297,20 +298,30 @@ class Reads:
         reads, self.waiting = self.waiting, []
         context, self._next_round = self._next_round, self._next_round + 1
         self._rounds[context] = reads
+        self._asked += len(reads)
         self.begun = reads if len(self._rounds) == 1 else []
         return context, reads
 
     def abandon(self, context: int, error: MetarayError) -> None:
         """The core refused this round."""
         self.begun = []
-        refuse([read.reply for read in self._rounds.pop(context, ())], error)
+        refuse([read.reply for read in self._ended(context)], error)
 
     def confirmed(self, context: int, index: int) -> None:
         """The round is over: its reads are safe once `index` is applied."""
-        reads = self._rounds.pop(context, None)
+        reads = self._ended(context)
         # failpoint: read.confirmed
-        if reads and (later := [read for read in reads if not read.answered(index)]):
+        if later := [read for read in reads if not read.answered(index)]:
             self.safe.append((index, later))
+
+    def _ended(self, context: int) -> list[Read]:
+        reads = self._rounds.pop(context, [])
+        self._asked -= len(reads)
+        return reads
+
+    def let_go(self) -> None:
+        """Those whose callers wait no more leave room for others."""
+        self.due(-1)
 
     def due(self, applied: int) -> list[Read]:
         """The reads that may be answered from the state at `applied`."""
@@ -334,6 +345,7 @@ class Reads:
         for reads in self._rounds.values():
             refuse([read.reply for read in reads], error)
         self._rounds.clear()
+        self._asked = 0
         if safe_too:
             for _, reads in self.safe:
                 refuse([read.reply for read in reads], error)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import admission, pending
-from actors.admission import Admission, Charge, Drain
+from actors.admission import LOOK_SECONDS, Admission, Charge, Drain, Refusals
 from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
 from state_machines import op, runs
 from state_machines.errors import Invalid, Overloaded
@@ -407,3 +407,38 @@ async def test_a_leader_that_leads_no_more_starts_anew() -> None:
     again = write_of((PutKv(key="k", value=b""),))
     writes.queue(again)
     assert writes.take(0.0) == [again]
+
+
+class Room:
+    """Where calls wait, of which some have given up."""
+
+    def __init__(self) -> None:
+        self.waiting, self.gone, self.looks = 16, 0, 0
+
+    def __len__(self) -> int:
+        return self.waiting
+
+    def let_go(self) -> None:
+        self.looks += 1
+        self.waiting, self.gone = self.waiting - self.gone, 0
+
+
+def test_who_finds_a_room_full_does_not_look_in_vain_again_and_again() -> None:
+    """A look is at all that wait: ten thousand who are refused would hold everybody up."""
+    now = 5.0
+    refusals, room = Refusals("g", Random(1), lambda: now), Room()
+
+    def looks(gone: int) -> bool:
+        """Whether one who finds the room full has a look, where so many have given up."""
+        before = room.looks
+        room.waiting, room.gone = 16, gone
+        refusals.let_go(room)
+        return room.looks > before
+
+    assert [looks(2) for _ in range(3)] == [True] * 3, "each of these made room for two"
+    assert looks(1), "as it is not known before"
+    assert not looks(16)
+    now += LOOK_SECONDS / 2
+    assert not looks(16)
+    now += LOOK_SECONDS / 2
+    assert [looks(16) for _ in range(3)] == [True] * 3

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from actors import answers
+from actors.admission import LOOK_SECONDS
 from actors.answers import SINGLE_ROWS_MAX, WALK_MS, Answers
 from actors.pending import Read
 from actors.storage_thread import Haste, On, StorageThread
@@ -58,13 +59,15 @@ class Watched(StorageThread):
 
 
 class Moment:
-    """A clock that stands."""
+    """A clock that stands, unless it is moved."""
+
+    seconds = 0.0
 
     def now_ms(self) -> int:
         return NOW_MS
 
     def monotonic(self) -> float:
-        return 0.0
+        return self.seconds
 
 
 class Answering:
@@ -77,9 +80,10 @@ class Answering:
             self.group.run(PutKv(key=f"k{number}", value=b"1"))
         self.storage = Watched()
         self.failed: list[BaseException] = []
+        self.moment = Moment()
         machine: Machine = self.group.machine
         self.answers = Answers(
-            self.storage, machine, self.state, Moment(), Random(5), self.failed.append
+            self.storage, machine, self.state, self.moment, Random(5), self.failed.append
         )
 
     def hand(self, *reads: tuple[api.Command, ...]) -> list[Read]:
@@ -384,6 +388,7 @@ def test_long_reads_beyond_the_bound_are_told_to_come_again(
         assert all(each.reply.done() for each in refused)
         assert [each.code for each in await replies_to(refused)] == [api.OVERLOADED] * 2
         taken[-1].reply.cancel()
+        answering.moment.seconds += LOOK_SECONDS
         taken[-1:] = answering.hand((RANGE,))  # who gave up leaves room
         await held.let_go()
         assert [each.code for each in await replies_to(taken)] == [api.OK] * 3

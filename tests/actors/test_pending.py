@@ -325,6 +325,35 @@ async def test_full_read_queues_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_virtual_time
+async def test_reads_in_rounds_take_room_until_their_round_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a leader that is cut off takes reads in, turn by turn, until it knows that it is."""
+    monkeypatch.setattr(pending, "READS_MAX", 2)
+    reads = reads_of()
+
+    def begun() -> int:
+        round_ = reads.begin_round()
+        assert round_ is not None
+        with pytest.raises(Overloaded, match="s: the read queue is full"):
+            reads.queue(read())
+        return round_[0]
+
+    def fill() -> int:
+        reads.queue(read())
+        reads.queue(read())
+        return begun()
+
+    reads.confirmed(fill(), 0)
+    assert len(reads.due(0)) == 2
+    reads.abandon(fill(), NotLeader("lost"))
+    fill()
+    reads.fail(Stopped("over"), safe_too=False)
+    reads.queue(read())
+    assert len(reads) == 1
+
+
+@in_virtual_time
 async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
     reads = reads_of()

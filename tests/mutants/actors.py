@@ -226,8 +226,8 @@ ACTORS: Final = (
         "waiting-reads-have-no-limit",
         "design 6",
         PENDING,
-        "        if len(self.waiting) >= READS_MAX:\n",
-        "        if len(self.waiting) < 0:\n",
+        "        if len(self.waiting) + self._asked >= READS_MAX:\n",
+        "        if len(self.waiting) + self._asked < 0:\n",
     ),
     Mutant(
         "the-loop-waits-for-the-disk",
