@@ -42,7 +42,7 @@ _GAUGES = {
     "slow_writes_total": "writes slower than the slow-write threshold",
     "overloaded_total": "proposal calls refused because too much waited",
     "overloaded_reads_total": "query calls refused because too many waited",
-    "loop_late_seconds": "for how long the event loop was held at most",
+    "loop_late_seconds": "longest that the event loop was held, of five to ten minutes",
     "links": "other seats that are reached over TCP, not by actor calls",
     "proposals_total": "proposal calls taken",
     "queries_total": "query calls taken",

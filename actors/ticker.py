@@ -8,6 +8,7 @@ from collections.abc import Callable
 from actors.clock import Clock
 
 CAUGHT_UP_MAX = 2  #: after a pause the core is not told of all the time that passed
+LATE_WINDOW_SECONDS = 300.0  #: how late the loop was is told for one to two of these
 
 
 class Ticker:
@@ -19,7 +20,13 @@ class Ticker:
         self._ticked = ticked
         self._last = self._wanted = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
-        self.late_seconds = 0.0  #: the longest that the loop was held, by a turn or by the machine
+        self._late = self._late_before = 0.0  # the longest, in this window and in the one before
+        self._window_ends = clock.monotonic() + LATE_WINDOW_SECONDS
+
+    @property
+    def late_seconds(self) -> float:
+        """The longest that the loop was held of late, by a turn or by the machine."""
+        return max(self._late, self._late_before)
 
     def start(self) -> None:
         """Begin."""
@@ -34,7 +41,10 @@ class Ticker:
 
     def _again(self) -> None:
         now = self._clock.monotonic()
-        self.late_seconds = max(self.late_seconds, now - self._wanted)
+        if now >= self._window_ends:
+            self._late, self._late_before = 0.0, self._late
+            self._window_ends = now + LATE_WINDOW_SECONDS
+        self._late = max(self._late, now - self._wanted)
         self._wanted = now + self._seconds
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
         due = int((now - self._last) / self._seconds)
