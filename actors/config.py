@@ -111,7 +111,7 @@ class RaftSettings:
     are kept in memory; at times there are twice as many."""
 
     log_keep_bytes: int = _setting(64 << 20, 64 << 10, 1 << 40, "bytes")
-    """What these entries may take, twice as much at times. Fewer are kept if they are large."""
+    """What these entries may take, an eighth more at times. Fewer are kept if they are large."""
 
     map_bytes: int = _setting(1 << 30, 1 << 20, 1 << 44, "bytes")
     """Address space an LMDB file starts with; it grows ahead of need."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from actors.clock import Clock
 from actors.committed import Holds
@@ -27,6 +28,9 @@ from storage.journaled import Checkpoint
 from storage.state import State
 from storage.state_view import StateView
 from storage.stores import Stores
+
+STRIDES: Final = 8
+"""The log is cut once it has an eighth more bytes than it should keep: they are in memory."""
 
 Viewer = tuple[int, asyncio.Future[StateView]]
 """Who waits for a view of the state, and the index that it has to have at least."""
@@ -183,8 +187,9 @@ class Upkeep:
         if held is not None and held < core.first_index:
             return  # an exporter of the history wants what is oldest here
         many = flushed - keep - core.first_index >= keep
-        if not many and core.behind(flushed, 2 * size) < core.first_index:
-            return  # in strides, so that each delete is worth its transaction
+        much = core.behind(flushed, size + size // STRIDES) >= core.first_index
+        if not many and not much:
+            return  # in strides, so that each delete is worth its transactions
         target = max(flushed - keep, core.behind(flushed, size))
         if held is not None:
             target = min(target, held)

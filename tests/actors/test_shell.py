@@ -196,8 +196,9 @@ def test_a_snapshot_is_in_the_state_before_it_is_in_the_log() -> None:
     [
         (100, 10_000, 800),  # by their number
         (1_000, 10_000, None),  # too few for a stride
-        (1_000, 100, 800),  # by their bytes: more than twice of what may be is there
-        (1_000, 450, None),
+        (1_000, 100, 800),  # by their bytes
+        (1_000, 799, 101),  # an eighth more than may be is there
+        (1_000, 801, None),  # less than that
         (100, 40, 860),  # what is less of the two
     ],
 )
