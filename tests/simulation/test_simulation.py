@@ -132,6 +132,12 @@ def test_a_change_that_was_on_its_way_when_a_quorum_was_healed_needs_more_of_the
     assert not run(draw(4651)).failure
 
 
+def test_a_replica_whose_seat_joined_anew_is_watched() -> None:
+    """False alarm of seeds 1300, 2507, 3476, 4518: the one that was removed was watched on, and
+    what the one in its place had applied was not known when it was acknowledged."""
+    assert not run(draw(3476)).failure
+
+
 def test_faults_can_be_picked_by_their_place() -> None:
     plan = _with("crash leader")
     assert struck(plan, [0, 2]).faults == (plan.faults[0], plan.faults[2])

@@ -18,6 +18,7 @@ from typing import Any
 
 from actors.caller import Caller
 from actors.controller import Controller
+from actors.replica import Replica
 from actors.seat import Seat
 from actors.seat_names import learner_seats, learners_among, voter_seats
 from actors.seat_spec import SeatSpec
@@ -159,7 +160,7 @@ class World:
         self.controllers: dict[int, Process] = {}
         self.damaged: dict[str, int] = {}  #: group -> a replica whose disk was lost or corrupted
         self._seat_of: dict[Process, Seat] = {}
-        self._looks: dict[Process, Callable[[], bool]] = {}
+        self._looks: dict[Process, tuple[Replica, Callable[[], bool]]] = {}
         self._born = 0
         self._chance = self.rng("chance")
         for seats in self.group_seats.values():
@@ -199,20 +200,23 @@ class World:
         return self._digest.hexdigest()
 
     def _after(self, process: Process) -> None:
-        look = self._looks.get(process)
-        if look is None:
+        watched = self._looks.get(process)
+        if watched is None:
             self._meet(process)
+            return
+        replica, look = watched
+        now = self._seat_of[process].replica
+        if now is not None and now is not replica:
+            self._meet(process)  # its seat had to join anew
         elif look():
-            replica = self._seat_of[process].replica
-            assert replica is not None
             self._note("state", process.name, self.monitor.members[replica.core.id].shape)
 
     def _meet(self, process: Process) -> None:
-        """A step of a process that has no replica, or has one only now."""
+        """A step of a process that has no replica, or has one, or another one, only now."""
         seat = self._seat_of.get(process)
         if seat is not None and seat.replica is not None:
             self._count_ticks(seat.replica, process.name)
-            self._looks[process] = self.monitor.adopt(seat.replica)
+            self._looks[process] = seat.replica, self.monitor.adopt(seat.replica)
         elif seat is not None and seat.status_word == "stopped":
             damaged = not self.monitor.excused.isdisjoint(self.homes[process.name].rooms)
             whole = not damaged and process.name not in self.monitor.full
