@@ -6,8 +6,9 @@ The rows travel as ordinary commands through the log, so the slot map decides wh
 and limits hold, and whoever watches sees each change once, at a revision above all before. First
 every row of the scope is read and checked; nothing has been proposed by then. Then the live rows of
 the scope are read and compared: what is equal is left alone. What the backup does not have goes,
-children before their parents; then what is missing or differs is put, parents first. Last the scope
-is read again, and its checksums are compared to the backup's.
+children before their parents; then what is missing or differs is put, parents first. Rows of one
+table go in any order, some commands at a time. Last the scope is read again, and its checksums are
+compared to the backup's.
 
 A restore that was interrupted is finished by doing it again: what it had done is equal by then.
 Rows that others write to the scope meanwhile are seen or not; the checksums tell.
@@ -16,7 +17,9 @@ Rows that others write to the scope meanwhile are seen or not; the checksums tel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -61,11 +64,12 @@ REMOVALS: Final[dict[str, Callable[..., Any]]] = {
 }
 BATCH_ROWS: Final = 500  #: of one command
 BATCH_BYTES: Final = 256 << 10  #: of one command, softly: a batch has at least one row
+WINDOW: Final = 4  #: commands under way at once: the next are made while groups apply these
 REFUSALS_SHOWN: Final = 5  #: of one table, in words; all are counted
 
 
 class Caller(Protocol):
-    """What is asked of a client: `BlockingClient` has it."""
+    """What is asked of a client: `BlockingClient` has it. Several threads call at once."""
 
     def call(self, operation: Any, /, *, group: str = "") -> Any:
         """Carry out one operation."""
@@ -332,22 +336,25 @@ class _Work:
     def remove(self) -> None:
         """Take away what the backup does not have, children first."""
         for known in reversed(self._tables):
-            removal = REMOVALS[known.table.kind]
-            for keys in _batches(self._index.others(known)):
-                self._propose(known, removal(table=known.table.name, keys=keys), "remove")
+            make = REMOVALS[known.table.kind]
+            commands = (
+                (make(table=known.table.name, keys=keys), "")
+                for keys in _batches(self._index.others(known))
+            )
+            self._propose(known, commands, "remove")
 
     def put(self) -> None:
         """Put what is missing or differs, parents first."""
         states = (ADD, CHANGE) if self._replace else (ADD,)
         for known in self._tables:
             make = PUTS[known.table.kind]
-            for rows in _batches(self._due(known, states)):
-                command = make(table=known.table.name, rows=rows, replace=self._replace)
-                if not known.local:
-                    self._propose(known, command, "put")
-                    continue
-                for group in self._groups(known):
-                    self._propose(known, command, "put", group)
+            groups = self._groups(known) if known.local else [""]
+            commands = (
+                (make(table=known.table.name, rows=rows, replace=self._replace), group)
+                for rows in _batches(self._due(known, states))
+                for group in groups
+            )
+            self._propose(known, commands, "put")
 
     def _due(self, known: Restorer[Any], states: tuple[int, ...]) -> Iterator[bytes]:
         for row, _ in self._found(known):
@@ -356,8 +363,21 @@ class _Work:
             if found is not None and found[2] in states:
                 yield packing.pack(wanted)
 
-    def _propose(self, known: Restorer[Any], command: Any, phase: str, group: str = "") -> None:
-        outcomes: Sequence[Outcome] = self._client.call(command, group=group)
+    def _propose(
+        self, known: Restorer[Any], commands: Iterable[tuple[Any, str]], phase: str
+    ) -> None:
+        """Carry out commands on rows of one table, some at a time; all have ended when this does,
+        also when it raises. To each its group, empty for that of its rows."""
+        under_way: deque[Future[Sequence[Outcome]]] = deque()
+        with ThreadPoolExecutor(WINDOW, "restore") as pool:
+            for command, group in commands:
+                if len(under_way) == WINDOW:
+                    self._count(known, under_way.popleft().result(), phase)
+                under_way.append(pool.submit(self._client.call, command, group=group))
+            for each in under_way:
+                self._count(known, each.result(), phase)
+
+    def _count(self, known: Restorer[Any], outcomes: Sequence[Outcome], phase: str) -> None:
         report = self._reports[known.table.name]
         for outcome in outcomes:
             if outcome.ok:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from state_machines import names, packing, quota, removal, row_key
@@ -197,6 +198,14 @@ def _known(table: str, kind: str) -> Restorer[Any]:
     return known
 
 
+@lru_cache(maxsize=1)
+def _decoded(table: str, rows: tuple[bytes, ...]) -> tuple[Any, ...]:
+    """What the rows of a command say, which is asked when it is checked, sent to its groups and
+    applied. Raises Invalid."""
+    kind = TABLES[table].row
+    return tuple([packing.unpack(kind, row, f"rows of {table}") for row in rows])
+
+
 class Restore(Batch):
     """Put rows of a table. What the kinds' commands share; each declares the fields below.
 
@@ -216,16 +225,18 @@ class Restore(Batch):
         """Rows of a table that is restored, each within its entity's limits."""
         known = _known(self.table, self.of_kind)
         count(len(self.rows), "rows", 1, ROWS_MAX)
-        for row in self.rows:
-            check_row(known, self._decoded(row))
+        for row in _decoded(self.table, self.rows):
+            check_row(known, row)
 
-    def _decoded(self, row: bytes) -> Any:
-        return packing.unpack(TABLES[self.table].row, row, f"rows of {self.table}")
-
-    def slot_key_of(self, item: bytes) -> tuple[str, ...] | None:
-        """That of the row, as its table says."""
+    def slot_key_of(self, item: Any) -> tuple[str, ...] | None:
+        """That of a row, as its table says."""
         table = TABLES[self.table]
-        return table.slot_key(table.key_of(self._decoded(item)))
+        return table.slot_key(table.key_of(item))
+
+    def slot_keys(self) -> list[tuple[str, ...]]:
+        """One for each row, or none for cluster-wide ones."""
+        keys = map(self.slot_key_of, _decoded(self.table, self.rows))
+        return [key for key in keys if key is not None]
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """Without `replace` a row that is there stays, whatever it says.
@@ -235,8 +246,7 @@ class Restore(Batch):
         """
         known = RESTORERS[self.table]
 
-        def put(item: bytes) -> Revision:
-            row = self._decoded(item)
+        def put(row: Any) -> Revision:
             tenant = known.tenant(row)
             limits = quota.of(db, tenant) if tenant else None
             if limits is not None and limits.closed:
@@ -247,7 +257,7 @@ class Restore(Batch):
             known.put(db, at, before, row)
             return Revision(db.revision)
 
-        return each(db, self.rows, put)
+        return each(db, _decoded(self.table, self.rows), put)
 
 
 class Remove(Batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 from jobs.cut import Manifest
 from metaray import backups
 from metaray.restore_index import Index
-from metaray.restoring import Scope, restore
+from metaray.restoring import BATCH_ROWS, WINDOW, Scope, restore
 from state_machines import packing
 from state_machines.batch import OK, Outcome
 from state_machines.lease import ATTACHMENTS
-from state_machines.metadata.kv import KV
+from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.restore import RestoreMetadata
 from state_machines.metadata.timestamp import COUNT_MAX, TakeTimestamps
@@ -66,9 +67,8 @@ def test_all_truth_comes_back_into_an_empty_cluster(seed: int, groups: int, tmp_
             floors = {known.table.key_of(row): known.floor(row) for row in was.rows(known.table)}
             for row in now.rows(known.table):
                 assert known.floor(row) >= floors[known.table.key_of(row)]
-    if groups == 1:
-        for kind in KINDS:
-            derived.check(kind, now.members[f"{kind}-0"].store)
+    for name, member in now.members.items():
+        derived.check(name.rpartition("-")[0], member.store)
 
 
 def test_rows_that_lived_on_leases_take_no_memory(tmp_path: Path) -> None:
@@ -144,3 +144,57 @@ def test_a_settled_tenant_has_every_table_and_all_of_it_comes_back(tmp_path: Pat
     for kind in KINDS:
         derived.check(kind, was.members[f"{kind}-0"].store)
         derived.check(kind, now.members[f"{kind}-0"].store)
+
+
+class Watched(Cluster):
+    """Sees which commands are under way at once. The first waits for another one to come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[str] = []
+        self.together: set[tuple[str, ...]] = set()
+        self.refusal = ""
+        self._met = threading.Event()
+
+    def call(self, operation: Any, /, *, group: str = "") -> Any:
+        if not isinstance(operation, RestoreMetadata):
+            return super().call(operation, group=group)
+        self.under_way.append(operation.table)
+        self.together.add(tuple(self.under_way))
+        try:
+            if len(self.under_way) > 1:
+                self._met.set()
+            elif operation.table == KV.name:
+                assert self._met.wait(30), "nothing comes beside the first command"
+            if self.refusal == operation.table:
+                self.refusal = ""
+                raise ConnectionError("the client is gone")
+            return super().call(operation, group=group)
+        finally:
+            self.under_way.remove(operation.table)
+
+
+def _many_pairs(directory: Path) -> None:
+    was = Cluster()
+    for number in range(BATCH_ROWS * (WINDOW + 2)):
+        was.call(PutKv(key=f"k{number}", value=b"v"))
+    was.call(RestoreMetadata(table=EPOCHS.name, rows=(packing.pack(NodeEpoch("n", 7)),)))
+    world.write(was, directory)
+
+
+def test_commands_of_one_table_are_under_way_together(tmp_path: Path) -> None:
+    _many_pairs(tmp_path / "cut")
+    now = Watched()
+    assert restore(now, tmp_path / "cut", Scope(), now_ms=now_ms).ok
+    assert {len(set(tables)) for tables in now.together} == {1}, "each table after the other"
+    assert max(map(len, now.together)) <= WINDOW
+
+
+def test_none_is_under_way_when_a_restore_has_failed(tmp_path: Path) -> None:
+    _many_pairs(tmp_path / "cut")
+    now = Watched()
+    now.refusal = KV.name
+    with pytest.raises(ConnectionError):
+        restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    assert now.under_way == []
+    assert restore(now, tmp_path / "cut", Scope(), now_ms=now_ms).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,7 @@ class Cluster:
         self.asked: list[Any] = []
         self.fails_after = -1
         self.map = SlotMap()
+        self._turn = threading.Lock()  # of threads that call at once
         for each in self.members.values():
             each.now_ms = TAKEN_MS + 1_000
         if groups > 1:
@@ -69,6 +71,10 @@ class Cluster:
 
     def call(self, operation: Any, /, *, group: str = "") -> Any:
         """One operation, parted over its groups."""
+        with self._turn:
+            return self._called(operation, group)
+
+    def _called(self, operation: Any, group: str) -> Any:
         op.validate(operation)
         kind: Any = type(operation)
         if not op.is_query(kind):
