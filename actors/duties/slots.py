@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from actors.duties.duty import Context, Duty
-from actors.planners.slots import Founding, Kept, Late, plan_founding, plan_late
+from actors.planners.slots import Founding, Kept, Late, plan_alone, plan_founding, plan_late
 from actors.seat_names import kind_of
 from state_machines.metadata.slot_map import AssignSlots, GetSlots
 from state_machines.slots import GetHolding, Own
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 class Slots(Duty):
     """Give the slots of a kind with several groups to all of them, before it has rows.
 
-    A kind that has rows keeps them where they are: nothing moves them yet.
+    A kind that has rows keeps them where they are: nothing moves them. One that began with several
+    groups, was interrupted, and has one group now gets all slots there.
     """
 
     name: ClassVar[str] = "slots"
@@ -28,6 +29,7 @@ class Slots(Duty):
 
     def __init__(self) -> None:
         self._left: tuple[Kept | Late, ...] = ()
+        self._whole: set[str] = set()  # kinds whose only group has been asked: it has every slot
 
     def under_way(self) -> Sequence[str]:
         """The kinds with groups that have no slots, and why."""
@@ -35,11 +37,19 @@ class Slots(Duty):
 
     async def step(self, context: Context) -> int:
         """Every kind that has several groups and no map. Returns how many got one."""
-        if not _several(context.expected.union(context.groups.groups())):
-            return 0
+        kinds = _by_kind(context.expected.union(context.groups.groups()))
+        alone = {kind: groups[0] for kind, groups in kinds.items() if len(groups) == 1}
         done = 0
+        for kind, group in alone.items():
+            if kind not in self._whole and group in context.groups.groups():
+                done += await _make_whole(context, kind, group)
+                self._whole.add(kind)
+        if len(alone) == len(kinds):
+            return done
         left: list[Kept | Late] = []
-        for kind, groups in _several(await context.every_group()).items():
+        for kind, groups in _by_kind(await context.every_group()).items():
+            if len(groups) == 1:
+                continue
             maps = await context.caller.call(GetSlots())
             given = {each.group for row in maps if row.kind == kind for each in row.ranges}
             if given:
@@ -57,6 +67,19 @@ class Slots(Duty):
             done += 1
         self._left = tuple(left)
         return done
+
+
+async def _make_whole(context: Context, kind: str, group: str) -> bool:
+    """See to it that the only group of a kind has every slot; whether there was something to do."""
+    maps = await context.caller.call(GetSlots())
+    if any(each.kind == kind for each in maps):
+        return False
+    held = await context.caller.call(GetHolding(group_kind=kind), group=group)
+    plan = plan_alone(kind, max([each.version for each in maps], default=0), group, held)
+    if plan is None:
+        return False
+    await _found(context, plan)
+    return True
 
 
 async def _found(context: Context, plan: Founding) -> None:
@@ -81,9 +104,9 @@ async def _found(context: Context, plan: Founding) -> None:
     log.info("%r: %s", context, plan)
 
 
-def _several(groups: Sequence[str] | frozenset[str]) -> dict[str, list[str]]:
-    """The groups of each kind that has more than one, by number."""
+def _by_kind(groups: Sequence[str] | frozenset[str]) -> dict[str, list[str]]:
+    """The groups of each kind, by number."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for group in sorted(groups, key=lambda group: (len(group), group)):
         found[kind_of(group)].append(group)
-    return {kind: each for kind, each in found.items() if len(each) > 1}
+    return found

@@ -2,7 +2,7 @@
 
 Only groups without rows are told, for nothing moves rows from one to another. So a kind that began
 with one group stays there, and a group that comes later gets none. A start that was interrupted is
-gone through again with a new version.
+gone through again with a new version, also by a kind that has but one group then.
 """
 
 from __future__ import annotations
@@ -77,3 +77,12 @@ def plan_founding(kind: str, latest: int, holdings: Mapping[str, Holding]) -> Fo
             return Kept(kind, each.group, held.table)
     version = max(latest, *(each.version for each in holdings.values())) + 1
     return Founding(kind, version, ranges)
+
+
+def plan_alone(kind: str, latest: int, group: str, holding: Holding) -> Founding | None:
+    """What to tell the only group of a kind that has no map: that it has every slot, if it was told
+    of a part of them when there were to be several. `latest`: as for `plan_founding`."""
+    (whole,) = even((group,))
+    if not gives_up((whole,), holding.ranges):
+        return None
+    return Founding(kind, max(latest, holding.version) + 1, (whole,))

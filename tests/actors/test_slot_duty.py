@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from actors.duties.quotas import Quotas
 from actors.duties.slots import Slots
 from actors.planners.slots import Founding, Kept, even, plan_founding
+from state_machines.errors import WrongShard
 from state_machines.metadata.slot_map import AssignSlots, GetSlots, KindSlots
 from state_machines.metadata.tenant import CreateTenants, NewTenant, TenantQuotas
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
@@ -117,6 +120,44 @@ async def test_a_founding_that_was_interrupted_is_gone_through_again() -> None:
     assert maps(world) == (KindSlots("offset", 2, HALVES),)
     for each in HALVES:
         assert world.named(each.group).ask(GetHolding(group_kind="offset")).version == 2
+
+
+@in_virtual_time
+async def test_one_group_has_all_slots_after_a_founding_of_two_that_was_interrupted() -> None:
+    world = World()
+    told = Own(controller_epoch=1, group_kind="offset", version=7, ranges=HALVES[:1])
+    world.named("offset-0").run(told)
+    with pytest.raises(WrongShard):
+        world.named("offset-0").run(commit(group_of("offset-1")))
+    await world.step(Slots)
+    assert maps(world) == (KindSlots("offset", 8, even(["offset-0"])),)
+    world.named("offset-0").run(commit(group_of("offset-1")))
+    world.commands.clear()
+    await world.step(Slots)
+    assert world.commands == [], "once"
+
+
+class Asked(World):
+    """Counts who asks its groups anything."""
+
+    asked = 0
+
+    async def call(self, operation: Any, *, group: str = "", **more: Any) -> Any:
+        self.asked += 1
+        return await super().call(operation, group=group, **more)
+
+
+@in_virtual_time
+async def test_the_only_group_of_a_kind_is_asked_once() -> None:
+    world = Asked()
+    world.absent = {"mqtt-0"}
+    controller = world.controller(Slots)
+    for there in (world.absent, set(), set()):
+        world.absent, before = there, world.asked
+        controller.context.wake("slots")
+        await controller.step()
+        assert controller.records["slots"].last_error == ""
+    assert world.asked == before > 0, "the third time"
 
 
 @in_virtual_time

@@ -209,8 +209,15 @@ CONTROLLER: Final = (
         "slots-are-given-out-while-groups-are-not-there-yet",
         "law 11",
         "actors.duties.slots",
-        "_several(await context.every_group())",
-        "_several(context.groups.groups())",
+        "_by_kind(await context.every_group())",
+        "_by_kind(context.groups.groups())",
+    ),
+    Mutant(
+        "the-only-group-of-a-kind-keeps-the-part-that-it-was-told-of",
+        "design 5.15",
+        "actors.planners.slots",
+        "    if not gives_up((whole,), holding.ranges):\n",
+        "    if gives_up((whole,), holding.ranges):\n",
     ),
     Mutant(
         "limits-are-parted-with-groups-that-own-nothing",
