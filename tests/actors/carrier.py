@@ -29,6 +29,7 @@ class Carrier:
     links: set[str] = field(default_factory=set)
     looked_at: set[str] = field(default_factory=set)
     full: bool = False
+    link_ends_after: int = 0  #: so many envelopes; 0: never
     posted: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  #: bytes, an exception, or a gate to wait at
     frozen: asyncio.Event | None = None
@@ -48,6 +49,8 @@ class Carrier:
         if seat not in self.links or self.full:
             return False
         self.posted.append((seat, codec.decode_envelope(envelope).messages))
+        if len(self.posted) == self.link_ends_after:
+            self.links = self.links - {seat}
         return True
 
     async def deliver(self, seat: str, envelope: bytes) -> bytes:

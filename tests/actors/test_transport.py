@@ -157,6 +157,18 @@ async def test_what_a_link_refuses_is_lost() -> None:
 
 
 @in_virtual_time
+async def test_what_a_link_has_not_taken_when_it_ends_goes_by_calls() -> None:
+    async with transporting() as made:
+        made.carrier.links, made.carrier.link_ends_after = {SEATS[1]}, 1
+        size = transport_module.ENVELOPE_BYTES_MAX // 2
+        made.transport.send([append(number, size) for number in range(1, 6)])
+        await settled()
+        assert [numbers(each) for _, each in made.carrier.posted] == [[1, 2]]
+        called = [number for _, each in made.carrier.delivered for number in numbers(each)]
+        assert called == [1, 2, 3, 4, 5]
+
+
+@in_virtual_time
 async def test_a_call_waits_for_no_answer_that_would_go_by_a_link() -> None:
     """Two that waited kept a candidate from asking for a vote, for 50 ms of each such fail-over."""
     async with transporting() as made:
@@ -243,13 +255,15 @@ async def test_an_open_call_ends_after_a_moment_and_leaves_nothing() -> None:
         assert made.transport.open_calls == 0
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @in_virtual_time
-async def test_a_cancelled_call_is_not_answered_on() -> None:
+async def test_a_cancelled_call_is_not_answered_on(at_once: bool) -> None:
     async with transporting() as made:
         call = asyncio.create_task(made.transport.deliver(envelope(Heartbeat(PEER, ME, 1, 0))))
         await settled()
         call.cancel()
-        await settled()
+        if not at_once:
+            await settled()
         made.transport.send([HeartbeatReply(ME, PEER, 1)])
         await settled()
         assert len(made.carrier.delivered) == 1
