@@ -37,6 +37,7 @@ class Carrier:
     helloed: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
     life: asyncio.Event | None = None
+    leads: bool = True  #: who is attended, without `life`
     attended: list[tuple[str, int]] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
@@ -80,8 +81,8 @@ class Carrier:
     async def attend(self, seat: str, replica: int) -> bool:
         self.attended.append((seat, replica))
         if self.life is None:
-            await asyncio.sleep(ATTEND_SECONDS)
-            return True
+            await asyncio.sleep(ATTEND_SECONDS if self.leads else 0.01)
+            return self.leads
         await self.life.wait()
         raise Died(seat)
 

@@ -13,9 +13,12 @@ from state_machines.errors import Invalid
 from state_machines.raft.messages import (
     Append,
     AppendReply,
+    Configuration,
     Heartbeat,
     HeartbeatReply,
+    InstallSnapshot,
     Message,
+    SnapshotMeta,
     VoteReply,
 )
 from state_machines.wire import codec
@@ -31,6 +34,8 @@ from tests.actors.carrier import (
     transporting,
 )
 from tests.actors.virtual_time import in_virtual_time, settled
+
+META = SnapshotMeta(index=1, term=1, configuration=Configuration(voters=(ME,)))
 
 
 def numbers(messages: Sequence[Message]) -> list[int]:
@@ -112,6 +117,20 @@ async def test_heartbeats_to_a_frozen_peer_do_not_pile_up() -> None:
             await asyncio.sleep(0.01)
         assert made.carrier.most_under_way <= CALLS_MAX + transport_module.HEARTBEATS_MAX
         assert len(made.carrier.delivered) > 10  # but they go on
+
+
+@in_virtual_time
+async def test_heartbeats_that_were_answered_leave_room_for_others() -> None:
+    async with transporting() as made:
+        made.carrier.frozen = gate = asyncio.Event()
+        made.transport.send([append(1)])
+        await settled()
+        made.carrier.frozen = None  # it alone is stuck
+        for _ in range(3 * transport_module.HEARTBEATS_MAX):
+            made.transport.send([beat()])
+            await settled()
+        assert made.transport.dropped == 0
+        gate.set()
 
 
 @in_virtual_time
@@ -284,6 +303,16 @@ async def test_replies_alone_are_not_waited_for() -> None:
         assert loop.time() == begun
 
 
+@in_virtual_time
+async def test_a_reply_beside_something_else_is_waited_for() -> None:
+    async with transporting() as made:
+        both = envelope(AppendReply(PEER, ME, 1, 1), Heartbeat(PEER, ME, 1, 0))
+        call = asyncio.create_task(made.transport.deliver(both))
+        await settled()
+        made.transport.send([HeartbeatReply(ME, PEER, 1)])
+        assert codec.decode_envelope(await call).messages == (HeartbeatReply(ME, PEER, 1),)
+
+
 # -- refusals -----------------------------------------------------------------------------------
 
 
@@ -292,9 +321,10 @@ async def test_replies_alone_are_not_waited_for() -> None:
     [
         envelope(Heartbeat(PEER, ME, 1, 0), cluster="another"),
         envelope(Heartbeat(PEER, ME, 1, 0), group="h-0"),
+        envelope(InstallSnapshot(PEER, ME, 1, META)),
         b"\xff\xff",
     ],
-    ids=["cluster", "group", "rubbish"],
+    ids=["cluster", "group", "snapshot", "rubbish"],
 )
 def test_a_strangers_envelope_is_refused_both_ways(bad: bytes) -> None:
     @in_virtual_time
@@ -378,6 +408,27 @@ async def test_the_watch_is_renewed() -> None:
         await asyncio.sleep(3 * transport_module.ATTEND_SECONDS + 1)
         assert len(made.carrier.attended) == 4
         assert made.died == []
+
+
+@in_virtual_time
+async def test_a_leader_that_steps_down_is_left_until_it_leads_again() -> None:
+    async with transporting() as made:
+        made.carrier.leads = False
+        made.transport.attend(PEER)
+        await asyncio.sleep(10)
+        assert made.carrier.attended == [(SEATS[1], PEER)]
+        made.transport.attend(PEER)
+        await settled()
+        assert made.carrier.attended == [(SEATS[1], PEER)] * 2
+        assert made.died == []
+
+
+@in_virtual_time
+async def test_who_sits_at_no_seat_of_the_group_any_more_is_forgotten() -> None:
+    async with transporting() as made:
+        made.transport.know(SEATS[:2])
+        assert made.transport.seat_of(OTHER) == ""
+        assert made.transport.seat_of(PEER) == SEATS[1]
 
 
 @in_virtual_time
