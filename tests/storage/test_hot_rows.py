@@ -37,6 +37,15 @@ def test_it_keeps_to_its_bytes_and_forgets_what_was_read_longest_ago() -> None:
     assert (hot.hits, hot.misses) == (4, 1 + KEPT_ONE_IN)
 
 
+def test_rows_that_are_found_together_were_read_just_then() -> None:
+    hot = HotRows(3 * ROW)
+    for key in (b"k1", b"k2", b"k3"):
+        hot.add("t", key, bytes(10))
+    hot.find("t", [b"k1", b"k2"])
+    hot.keep({"u": {}}, ROW)
+    assert hot.find("t", [b"k1", b"k2", b"k3"])[1] == [b"k3"]
+
+
 def test_rows_read_in_turn_that_do_not_fit_leave_each_other_in_place() -> None:
     hot = HotRows(50 * ROW)
     for _ in range(10):
@@ -53,6 +62,18 @@ def test_a_large_table_does_not_drive_out_a_small_one() -> None:
     for number in range(50 * KEPT_ONE_IN):
         hot.add("large", b"%03d" % number, bytes(9))
     assert hot.get("small", b"k0") is not None
+
+
+def test_a_table_that_was_written_is_as_large_as_what_is_left_of_it() -> None:
+    hot = HotRows(10 * ROW)
+    for number in range(6):
+        hot.add("written", b"%02d" % number, bytes(10))
+    for number in range(4):
+        hot.add("read", b"%02d" % number, bytes(10))
+    hot.drop("written", [b"%02d" % number for number in range(5)])
+    hot.keep({"u": {}}, 6 * ROW)
+    assert hot.get("written", b"05") is not None, "the other one is larger"
+    assert hot.get("read", b"00") is None
 
 
 def test_a_row_beyond_the_bound_is_not_kept() -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from state_machines.keyvalue import KeyValue
@@ -39,8 +39,12 @@ STEPS = st.one_of(
 )
 
 
+PUT_AGAIN = [("put", "t", KEYS[0], b"1"), ("freeze",), ("put", "t", KEYS[0], b"2"), ("full",)]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(steps=st.lists(STEPS, max_size=30))
+@example(steps=PUT_AGAIN)
 def test_a_reading_stays_as_it_was(steps: list[tuple[object, ...]]) -> None:
     shelf, model = MemoryShelf(), MemoryKeyValue()
     state, engine = State(shelf), shelf.engine
