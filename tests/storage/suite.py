@@ -134,6 +134,17 @@ class EngineContract:
         assert list(engine.scan("t", b"00017", b"01400")) == rows[17:1400]
         assert list(engine.scan("t", b"00017", b"01400", reverse=True)) == rows[1399:16:-1]
 
+    @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 80])
+    def test_a_scan_goes_on_at_the_very_next_key(self, engine: Engine, rows: int) -> None:
+        """Wherever a batch of it ends: behind a key comes the same with a zero byte more."""
+        ends = [b"m", b"m\0", b"m\0\0", b"m\0\1", b"m\1", b"n"]
+        keys = [b"a%03d" % number for number in range(rows)] + ends
+        engine.write([("t", each, b"") for each in keys])
+        assert [key for key, _ in engine.scan("t")] == keys
+        more = ends + [b"z%03d" % number for number in range(rows)]
+        engine.write([("u", each, b"") for each in more])
+        assert [key for key, _ in engine.scan("u", reverse=True)] == more[::-1]
+
     def test_runs_are_written_beside_a_thread_that_reads(self, engine: Engine) -> None:
         engine.write([("t", b"%03d" % n, b"old") for n in range(0, 200, 2)])
         assert engine.get("t", b"000") == b"old"  # whoever reads has begun to

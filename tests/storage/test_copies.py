@@ -88,6 +88,24 @@ def test_a_copy_is_what_the_view_was_while_writing_goes_on(
             assert said(copy.view) == {b"%d" % at}
 
 
+def test_a_view_that_ends_with_the_last_chunk_gives_no_copy(state: State, copies: Copies) -> None:
+    """Pages that it saw may have been used again before they were copied."""
+    write(state, 1)
+    with state.view() as view:
+        with pytest.raises(ViewLost):
+            copies.make("a", view, lambda _: view.close())
+        assert list(copies.root.iterdir()) == []
+
+
+def test_a_file_that_gives_no_more_bytes_gives_no_copy(
+    state: State, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(state, 1)
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+    with state.view() as view, pytest.raises(OSError, match="shorter than it was"):
+        copies.make("a", view, at_once)
+
+
 def test_the_first_copy_is_of_a_state_without_rows(state: State, copies: Copies) -> None:
     with state.view() as view, Copy(copies.make("a", view, at_once)) as copy:
         assert copy.view.applied.index == 0

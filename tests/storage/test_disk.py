@@ -298,6 +298,18 @@ def test_a_file_that_was_cut_off_is_refused_and_does_not_end_the_process(
         DiskEngine(path)
 
 
+def test_a_copy_has_the_pages_that_are_free_at_the_end(tmp_path: Path) -> None:
+    path, copy = tmp_path / "e", tmp_path / "copy"
+    size, used = with_a_free_end(path)
+    os.truncate(path / "data.mdb", used)
+    engine = DiskEngine(path)
+    with engine.view(to_copy=True) as view:
+        assert view.size == size
+        view.copy_to(copy, lambda _: None)
+    engine.close()
+    assert copy.stat().st_size == size
+
+
 def test_a_file_that_lacks_only_pages_that_are_free_is_whole(tmp_path: Path) -> None:
     """LMDB does not write a page that it has made and freed in one transaction."""
     path = tmp_path / "e"

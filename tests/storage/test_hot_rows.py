@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.keyvalue import KeptKeys
+from storage import state as state_module
 from storage.hot_rows import (
     AWAITED_BYTES_MAX,
     DROPPED_AT_ONCE,
@@ -217,14 +219,19 @@ def flushed(state: State, index: int) -> None:
     state.flush()
 
 
-def test_many_rows_that_are_written_are_not_hot_any_more(disk: Disk) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_rows_that_are_written_are_not_hot_any_more(disk: Disk, together: bool) -> None:
     keys = (("a",), ("b",))
     state = State(disk.shelf())
     state.put_many("t", keys, [b"1", b"1"])
     flushed(state, 1)
     state = State(disk.shelf())
     assert state.get_many("t", keys) == [b"1", b"1"]
-    state.put_many("t", keys[:1], [b"2"])
+    if together:
+        state.put_many("t", keys[:1], [b"2"])
+    else:
+        assert state.get("t", keys[0]) == b"1"  # those that were read together come in
+        state.put("t", keys[0], b"2")
     flushed(state, 2)
     for index in (3, 4):  # from here on it is in no layer
         state.put("u", ("other",), b"")
@@ -289,3 +296,16 @@ def test_a_row_that_is_deleted_does_not_come_back_once_its_tombstone_has_left_me
         flushed(table)
     assert state.get("t", ("k",)) is None
     assert state.get_many("t", (("k",),)) == [None]
+
+
+def test_what_is_not_there_is_remembered_of_a_bounded_number_of_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_module, "MISSING_KEPT", 10)
+    state = State(MemoryShelf())
+    looked: list[bytes] = []
+    monkeypatch.setattr(state.engine, "get", lambda _, key: looked.append(key))
+    keys = [(number,) for number in range(15)]
+    for _ in range(2):
+        assert not any(state.get("t", key) for key in keys)
+    assert looked == list(map(encode, keys + keys[10:]))
