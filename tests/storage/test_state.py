@@ -163,6 +163,37 @@ def test_there_are_two_layers_at_most(disk: Disk) -> None:
     assert len(names(state)) == 100
 
 
+def test_a_layer_that_is_frozen_counts_until_it_is_durable(disk: Disk) -> None:
+    state = State(disk.shelf(), flush_bytes=10_000)
+    state.put("t", ("a",), bytes(6_000))
+    assert not state.crowded
+    state.set_applied(point(1))
+    held, flush = state.dirty_bytes, state.freeze()
+    assert flush is not None
+    assert state.dirty_bytes == held > 6_000
+    assert not state.crowded
+    state.put("t", ("b",), bytes(6_000))
+    assert state.dirty_bytes > 12_000
+    assert state.crowded, "the next full layer has to wait for this one"
+    state.finish(flush)
+    assert not state.crowded
+    assert 6_000 < state.dirty_bytes < 7_000
+
+
+def test_a_flush_that_was_overtaken_by_another_is_not_finished(disk: Disk) -> None:
+    state = State(disk.shelf())
+    state.put("t", ("a",), b"1")
+    state.set_applied(point(1))
+    overtaken = state.freeze()
+    state.put("t", ("a",), b"2")
+    state.set_applied(point(2))
+    state.flush()
+    assert overtaken is not None
+    state.finish(overtaken)
+    assert state.flushed == point(2)
+    assert State(disk.shelf()).get("t", ("a",)) == b"2"
+
+
 @pytest.mark.parametrize("names", ["abc", "aba"])
 def test_keys_that_are_kept_are_counted_as_others_are(names: str) -> None:
     keys = tuple([("acme", name) for name in names])

@@ -1,0 +1,91 @@
+"""Bugs of what stands between a reader and the file: layers, hot rows, views and copies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+HOT: Final = "storage.hot_rows"
+VIEW: Final = "storage.disk_view"
+
+MEMORY: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "a-row-is-twice-in-a-scan-after-a-flush-that-found-no-room",
+        "law 5",
+        "storage.layer",
+        "        self.fresh += [key for key in newer.rows if key not in self.rows]\n",
+        "        self.fresh += newer.rows\n",
+    ),
+    Mutant(
+        "a-row-that-was-read-stays-when-it-is-written",
+        "law 5",
+        "storage.state",
+        "            self.hot.drop(table, (encoded,))\n"
+        "            self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)\n",
+        "            self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)\n",
+    ),
+    Mutant(
+        "keys-that-are-not-there-are-remembered-without-a-bound",
+        "A32",
+        "storage.state",
+        "            if len(missing) < MISSING_KEPT:\n",
+        "            if MISSING_KEPT:\n",
+    ),
+    Mutant(
+        "rows-of-a-frozen-layer-are-not-counted",
+        "A32",
+        "storage.state",
+        "        return self._bytes + (0 if self._flush is None else self._flush.size)\n",
+        "        return self._bytes\n",
+    ),
+    Mutant(
+        "an-apply-on-the-loop-waits-for-a-layer-that-is-not-durable",
+        "law 15",
+        "storage.state",
+        "self._bytes >= self.flush_bytes // 2",
+        "self._bytes >= self.flush_bytes",
+    ),
+    Mutant(
+        "a-flush-that-was-overtaken-is-finished",
+        "law 5",
+        "storage.state",
+        "        if self._flush is not flush:\n            return\n",
+        "",
+    ),
+    Mutant(
+        "a-table-whose-rows-were-written-counts-as-large-as-before",
+        "A32",
+        HOT,
+        "                found.size -= cost\n",
+        "",
+    ),
+    Mutant(
+        "rows-that-are-found-together-are-as-old-as-before",
+        "A32",
+        HOT,
+        "            for key in read:\n                rows.move_to_end(key)\n",
+        "",
+    ),
+    Mutant(
+        "a-scan-goes-on-behind-the-next-key",
+        "law 5",
+        VIEW,
+        'start = last + b"\\0"',
+        'start = last + b"\\1"',
+    ),
+    Mutant(
+        "a-copy-is-made-of-pages-that-were-used-again",
+        "law 5",
+        VIEW,
+        "        self._still_open()  # until here no page that it sees was used again\n",
+        "",
+    ),
+    Mutant(
+        "a-copy-lacks-the-free-pages-at-its-end",
+        "law 5",
+        VIEW,
+        "            os.ftruncate(target, size)\n",
+        "",
+    ),
+)
