@@ -266,29 +266,33 @@ class Reads:
     begun: list[Read] = field(default_factory=list)  #: in the round under way, if there is but one
     waiting: list[Read] = field(default_factory=list)  #: for a round
     safe: list[tuple[int, list[Read]]] = field(default_factory=list)  #: once so much is applied
+    stale: list[tuple[int, Read]] = field(default_factory=list)  #: the same, without a round
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
-    _asked: int = 0  # reads in rounds
+    _taken: int = 0  # reads in rounds, and those that are safe but for the state
     _next_round: int = 1
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.name, self.rng, self.clock.monotonic)
 
     def __len__(self) -> int:
-        return len(self.waiting) + self._asked + len(self.safe)
+        return len(self.waiting) + self._taken + len(self.stale)
 
     def queue(self, read: Read) -> None:
-        """Take a linearizable read in. Raises Overloaded when so many wait for their rounds."""
-        if len(self.waiting) + self._asked >= READS_MAX:
+        """Take a linearizable read in. Raises Overloaded when so many wait for their rounds, or for
+        the state after them."""
+        if len(self.waiting) + self._taken >= READS_MAX:
+            self.refusals.let_go(self)
+        if len(self.waiting) + self._taken >= READS_MAX:
             raise self.refusals.refuse(_READS_FULL, READS_MAX)
         self.waiting.append(read)
 
-    def queue_safe(self, read: Read, index: int) -> None:
-        """Take in a read that needs no round, only this index applied."""
-        if len(self.safe) >= READS_MAX:
+    def queue_stale(self, read: Read, index: int) -> None:
+        """Take in a read that needs no round, only this index applied. Raises Overloaded."""
+        if len(self.stale) >= READS_MAX:
             self.refusals.let_go(self)
-        if len(self.safe) >= READS_MAX:
+        if len(self.stale) >= READS_MAX:
             raise self.refusals.refuse(_READS_FULL, READS_MAX)
-        self.safe.append((index, [read]))
+        self.stale.append((index, read))
 
     def begin_round(self) -> tuple[int, list[Read]] | None:
         """All that waits shares one round. Its context is never used again."""
@@ -298,7 +302,7 @@ class Reads:
         reads, self.waiting = self.waiting, []
         context, self._next_round = self._next_round, self._next_round + 1
         self._rounds[context] = reads
-        self._asked += len(reads)
+        self._taken += len(reads)
         self.begun = reads if len(self._rounds) == 1 else []
         return context, reads
 
@@ -313,29 +317,45 @@ class Reads:
         # failpoint: read.confirmed
         if later := [read for read in reads if not read.answered(index)]:
             self.safe.append((index, later))
+            self._taken += len(later)
 
     def _ended(self, context: int) -> list[Read]:
         reads = self._rounds.pop(context, [])
-        self._asked -= len(reads)
+        self._taken -= len(reads)
         return reads
 
     def let_go(self) -> None:
         """Those whose callers wait no more leave room for others."""
+        self.waiting = _wanted(self.waiting)
+        for reads in self._rounds.values():
+            self._taken -= len(reads)
+            reads[:] = _wanted(reads)
+            self._taken += len(reads)
         self.due(-1)
+
+    @property
+    def wait_for_state(self) -> bool:
+        """Whether some may be due when more is applied."""
+        return bool(self.safe or self.stale)
 
     def due(self, applied: int) -> list[Read]:
         """The reads that may be answered from the state at `applied`."""
-        if not self.safe:
+        if not self.wait_for_state:
             return []
         # failpoint: read.due
         due: list[Read] = []
         later: list[tuple[int, list[Read]]] = []
         for index, reads in self.safe:
+            self._taken -= len(reads)
+            wanted = _wanted(reads)
             if index <= applied:
-                due.extend(read for read in reads if not read.reply.done())
-            elif waiting := [read for read in reads if not read.reply.done()]:
-                later.append((index, waiting))
-        self.safe = later
+                due += wanted
+            elif wanted:
+                later.append((index, wanted))
+                self._taken += len(wanted)
+        stale = [(index, read) for index, read in self.stale if not read.reply.done()]
+        due += [read for index, read in stale if index <= applied]
+        self.safe, self.stale = later, [each for each in stale if each[0] > applied]
         return due
 
     def fail(self, error: MetarayError, *, safe_too: bool) -> None:
@@ -345,11 +365,19 @@ class Reads:
         for reads in self._rounds.values():
             refuse([read.reply for read in reads], error)
         self._rounds.clear()
-        self._asked = 0
+        self._taken = sum(len(reads) for _, reads in self.safe)
         if safe_too:
             for _, reads in self.safe:
                 refuse([read.reply for read in reads], error)
+            refuse([read.reply for _, read in self.stale], error)
             self.safe.clear()
+            self.stale.clear()
+            self._taken = 0
+
+
+def _wanted(reads: list[Read]) -> list[Read]:
+    """Those whose callers still wait."""
+    return [read for read in reads if not read.reply.done()]
 
 
 def limit_ms(request: Any, settings: RaftSettings) -> int:

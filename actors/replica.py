@@ -415,7 +415,7 @@ class Replica:
                 self.writes.applied(index, term, replies, now)
                 self.history.add(index, changes)
             self.history.applied(self.applied.index)
-            if self.reads.safe:
+            if self.reads.wait_for_state:
                 self._serve_reads()
             if self.applied.configuration is not self._noted:
                 self._note_removal()
@@ -430,7 +430,7 @@ class Replica:
         if index <= self.applied.index:
             self.answers.hand((read,))
         else:
-            self.reads.queue_safe(read, index)
+            self.reads.queue_stale(read, index)
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""

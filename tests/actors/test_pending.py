@@ -311,7 +311,7 @@ async def test_only_a_round_that_waits_for_no_other_has_begun() -> None:
 async def test_full_read_queues_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
     reads = reads_of()
-    for queue in (reads.queue, lambda read: reads.queue_safe(read, 0)):
+    for queue in (reads.queue, lambda read: reads.queue_stale(read, 0)):
         queue(read(5))
         queue(read(5))
         refused = reads.refusals.refused
@@ -354,12 +354,56 @@ async def test_reads_in_rounds_take_room_until_their_round_is_over(
 
 
 @in_virtual_time
+async def test_reads_take_room_until_the_state_has_come_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a leader whose disk stands still takes reads in, round by round: its followers confirm
+    them."""
+    monkeypatch.setattr(pending, "READS_MAX", 2)
+    reads = reads_of()
+    safe = [read(), read()]
+    for each in safe:
+        reads.queue(each)
+    begun = reads.begin_round()
+    assert begun is not None
+    reads.confirmed(begun[0], 9)
+    with pytest.raises(Overloaded, match="s: the read queue is full"):
+        reads.queue(read())
+    assert reads.due(8) == []
+    assert len(reads) == 2
+    assert reads.due(9) == safe
+    reads.queue(read())
+    assert len(reads) == 1
+
+
+@in_virtual_time
+async def test_who_gave_up_makes_room_wherever_he_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "READS_MAX", 3)
+    reads = reads_of()
+    for_the_state, in_a_round, for_a_round = read(), read(), read()
+    reads.queue(for_the_state)
+    begun = reads.begin_round()
+    assert begun is not None
+    reads.confirmed(begun[0], 9)
+    reads.queue(in_a_round)
+    reads.begin_round()
+    reads.queue(for_a_round)
+    for each in (for_the_state, in_a_round, for_a_round):
+        with pytest.raises(Overloaded):
+            reads.queue(read())
+        each.reply.cancel()
+        await asyncio.sleep(1)  # after a look in vain nobody looks for a moment
+        reads.queue(read())
+    assert len(reads) == 3
+
+
+@in_virtual_time
 async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "READS_MAX", 2)
     reads = reads_of()
     for _ in range(6):  # each wants a revision that never comes, and its deadline passes
         waiting = read(2**60)
-        reads.queue_safe(waiting, 2**60)
+        reads.queue_stale(waiting, 2**60)
         assert reads.due(10) == []
         waiting.reply.cancel()
     assert reads.due(10) == []
@@ -375,7 +419,7 @@ async def test_who_finds_a_queue_full_of_readers_that_gave_up_is_taken(
     reads = reads_of()
     for _ in range(6):
         waiting = read(2**60)
-        reads.queue_safe(waiting, 2**60)
+        reads.queue_stale(waiting, 2**60)
         waiting.reply.cancel()
     assert len(reads) <= 2
 
@@ -392,7 +436,7 @@ async def test_every_reader_ends_exactly_once_on_fail() -> None:
         reads.queue(in_round)
         reads.begin_round()
         reads.queue(waiting)
-        reads.queue_safe(stale, stale.request.min_revision)
+        reads.queue_stale(stale, stale.request.min_revision)
         reads.fail(Stopped("over"), safe_too=safe_too)
         assert code(waiting.reply) == code(in_round.reply) == api.STOPPED
         assert safe.reply.done() is stale.reply.done() is safe_too
