@@ -8,6 +8,7 @@ import resource
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
@@ -148,13 +149,21 @@ def test_a_directory_held_by_another_process_is_refused_until_that_is_killed(roo
         assert directory.identity.boot == 3
 
 
-def test_opening_waits_for_a_process_that_is_just_ending(root: Path) -> None:
+def test_opening_waits_for_a_process_that_is_just_ending(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = Directory.create(root, "c", GROUP)
     waiting = threading.Event()
     found: list[int] = []
+    sleep = time.sleep
+
+    def tried(seconds: float) -> None:
+        waiting.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", tried)
 
     def wait() -> None:
-        waiting.set()
         with opened(held.path, wait_s=30) as directory:
             found.append(directory.identity.boot)
 
