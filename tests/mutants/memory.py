@@ -26,6 +26,13 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "            self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)\n",
     ),
     Mutant(
+        "a-reading-sees-what-is-written-after-a-flush-that-found-no-room",
+        "law 5",
+        "storage.state",
+        "                if thawed[table].shared:\n",
+        "                if thawed[table] is None:\n",
+    ),
+    Mutant(
         "keys-that-are-not-there-are-remembered-without-a-bound",
         "A32",
         "storage.state",

@@ -41,10 +41,13 @@ STEPS = st.one_of(
 
 PUT_AGAIN = [("put", "t", KEYS[0], b"1"), ("freeze",), ("put", "t", KEYS[0], b"2"), ("full",)]
 
+READ_BETWEEN = [*PUT_AGAIN[:2], ("read",), *PUT_AGAIN[2:]]
+
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(steps=st.lists(STEPS, max_size=30))
 @example(steps=PUT_AGAIN)
+@example(steps=READ_BETWEEN)
 def test_a_reading_stays_as_it_was(steps: list[tuple[object, ...]]) -> None:
     shelf, model = MemoryShelf(), MemoryKeyValue()
     state, engine = State(shelf), shelf.engine

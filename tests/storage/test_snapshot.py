@@ -75,6 +75,7 @@ def test_a_snapshot_replaces_the_whole_state(disk: Disk, chunk_bytes: int) -> No
     chunks = stream(source(), chunk_bytes)
     state = older(disk)
     state.install(receive(state, chunks), META)
+    assert state.verified, "every row was looked at when it came"
     for _ in range(2):
         assert state.applied == state.flushed == META
         assert state.installed
