@@ -95,4 +95,25 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "            os.ftruncate(target, size)\n",
         "",
     ),
+    Mutant(
+        "a-copy-begins-with-meta-pages-of-another-transaction",
+        "law 5",
+        "storage.disk",
+        "        if max(meta_pages.numbers(head)) != transaction.id():\n            return None\n",
+        "",
+    ),
+    Mutant(
+        "a-page-that-is-not-there-and-not-free-is-not-missed",
+        "law 16",
+        "storage.disk",
+        "for each in free) <= last - whole:",
+        "for each in free) < last - whole:",
+    ),
+    Mutant(
+        "a-map-at-its-limit-takes-the-views-away",
+        "law 13",
+        "storage.disk",
+        "        if wanted <= self._map_bytes:\n            return\n",
+        "",
+    ),
 )

@@ -193,6 +193,16 @@ def test_a_view_is_taken_away_when_the_map_must_grow(tmp_path: Path) -> None:
     engine.close()
 
 
+def test_a_map_at_its_limit_leaves_the_views_open(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e", map_bytes=1 << 20, limit_bytes=1 << 20)
+    engine.write([("t", b"a", b"1")])
+    with engine.view() as view:
+        with pytest.raises(MapFull):
+            engine.write([("t", b"%03d" % each, bytes(9_000)) for each in range(200)])
+        assert view.get("t", b"a") == b"1"
+    engine.close()
+
+
 def test_after_a_failed_commit_every_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +306,40 @@ def test_a_file_that_was_cut_off_is_refused_and_does_not_end_the_process(
     os.truncate(path / "data.mdb", left)
     with pytest.raises(CorruptRecord, match=rf"data\.mdb: .* {left} bytes, .* end at {size}"):
         DiskEngine(path)
+
+
+def test_a_file_that_lacks_one_page_beside_those_that_are_free_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "e"
+    size, used = with_a_free_end(path)
+    os.truncate(path / "data.mdb", used)
+    free = meta_pages.free(path / "data.mdb", PAGE_BYTES)
+    assert set(range(used // PAGE_BYTES, size // PAGE_BYTES)) <= set(free)
+    monkeypatch.setattr(meta_pages, "free", lambda *_: [each for each in free if each != max(free)])
+    with pytest.raises(CorruptRecord, match=rf"data\.mdb: .* {used} bytes"):
+        DiskEngine(path)
+
+
+def test_a_view_that_is_opened_while_somebody_writes_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta pages change in place: they may be of a transaction that it does not see."""
+    engine = DiskEngine(tmp_path / "e")
+    engine.write([("t", b"a", b"1")])
+    read = meta_pages.read
+
+    def late(path: Path, size: int) -> bytes:
+        engine.write([("t", b"b", b"2")])
+        return read(path, size)
+
+    monkeypatch.setattr(meta_pages, "read", late)
+    with engine.view(to_copy=True) as view:
+        assert view.size == 0
+        with pytest.raises(ViewLost, match="opened while somebody wrote"):
+            view.copy_to(tmp_path / "copy", lambda _: None)
+    assert not (tmp_path / "copy").exists()
+    engine.close()
 
 
 def test_a_copy_has_the_pages_that_are_free_at_the_end(tmp_path: Path) -> None:
