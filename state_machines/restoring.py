@@ -200,8 +200,8 @@ def _known(table: str, kind: str) -> Restorer[Any]:
 
 @lru_cache(maxsize=1)
 def _decoded(table: str, rows: tuple[bytes, ...]) -> tuple[Any, ...]:
-    """What the rows of a command say, which is asked when it is checked, sent to its groups and
-    applied. Raises Invalid."""
+    """What the rows of a command say: kept until the next one, for it is asked when the command is
+    checked, when it is sent to its groups and when it is applied. Raises Invalid."""
     kind = TABLES[table].row
     return tuple([packing.unpack(kind, row, f"rows of {table}") for row in rows])
 
