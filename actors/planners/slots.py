@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from state_machines.slots import SLOTS, Holding, SlotRange, gives_up
+
+_GROWING: Final = "; for rows on all groups restore a backup into a cluster that begins with them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Kept:
     def __str__(self) -> str:
         return (
             f"{self.kind}: {self.group} has rows of {self.table} and keeps every slot; "
-            "the other groups of the kind have none"
+            f"the other groups of the kind have none{_GROWING}"
         )
 
 
@@ -45,7 +48,8 @@ class Late:
     groups: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind}: no slots for {', '.join(self.groups)}, which came after the others"
+        late = ", ".join(self.groups)
+        return f"{self.kind}: no slots for {late}, which came after the others{_GROWING}"
 
 
 def plan_late(kind: str, owners: Collection[str], groups: Sequence[str]) -> Late | None:

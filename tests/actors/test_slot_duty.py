@@ -165,8 +165,11 @@ async def test_a_group_that_comes_later_is_told_of() -> None:
     world = World(offset=3)
     world.run(AssignSlots(kind="offset", expected_version=0, ranges=HALVES))
     controller = await world.step(Slots)
-    said = controller.status()["duties"]["slots"]["under_way"]
-    assert said == ["offset: no slots for offset-2, which came after the others"]
+    [said] = controller.status()["duties"]["slots"]["under_way"]
+    assert said == (
+        "offset: no slots for offset-2, which came after the others; for rows on all groups restore"
+        " a backup into a cluster that begins with them"
+    )
 
 
 @in_virtual_time

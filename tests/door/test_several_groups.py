@@ -73,7 +73,7 @@ def test_the_first_rows_of_a_kind_lie_on_all_of_its_groups(make_cluster: MakeClu
             check_spread(client, 1)
         later = replace(CONFIG, groups=(*GROUPS[:3], "offset-2", *GROUPS[3:]))
         said = started(later)["slots"]
-        assert said == "offset: no slots for offset-2, which came after the others"
+        assert said.startswith("offset: no slots for offset-2, which came after the others; ")
 
 
 def test_a_kind_grows_by_a_backup(make_cluster: MakeCluster, tmp_path: Path) -> None:
