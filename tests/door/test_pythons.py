@@ -26,6 +26,18 @@ def test_the_quickest_is_taken(tmp_path: Path) -> None:
     assert pythons.quickest(files) == files[1]
 
 
+def test_one_that_was_disturbed_has_other_turns(tmp_path: Path) -> None:
+    slow = _python(tmp_path, "slow", "echo 6200")
+    turns = tmp_path / "turns"
+    quick = _python(
+        tmp_path,
+        "quick",
+        f"echo >>'{turns}'; [ $(wc -l <'{turns}') = 3 ] && echo 4400 || echo 9000",
+    )
+    assert pythons.quickest([slow, quick]) == quick
+    assert turns.read_text() == "\n" * pythons.ROUNDS
+
+
 def test_what_is_hardly_quicker_leaves_the_first_one_its_place(tmp_path: Path) -> None:
     files = [_python(tmp_path, f"python{us}", f"echo {us}") for us in (1_000, 901, 899)]
     assert pythons.quickest(files[:2]) == files[0]
