@@ -365,14 +365,13 @@ class Reads:
         for reads in self._rounds.values():
             refuse([read.reply for read in reads], error)
         self._rounds.clear()
-        self._taken = sum(len(reads) for _, reads in self.safe)
         if safe_too:
             for _, reads in self.safe:
                 refuse([read.reply for read in reads], error)
             refuse([read.reply for _, read in self.stale], error)
             self.safe.clear()
             self.stale.clear()
-            self._taken = 0
+        self._taken = sum(len(reads) for _, reads in self.safe)
 
 
 def _wanted(reads: list[Read]) -> list[Read]:

@@ -4,7 +4,7 @@ One version of Python comes in builds of different speed: what distributors, con
 optimised with a profile of its own runs (PGO), what pyenv builds only if it was asked to, and then
 calls of functions take a quarter less time or so. A build does not reliably say how it was
 made (Debian's does not), so it is measured: for half a second each, in turns, for other work may
-slow whoever's turn it is to half the pace.
+slow whoever's turn it is by a half.
 
     python metaray/pythons.py python3.11 /opt/bin/python3    # the quickest of these on PATH
     python metaray/pythons.py                                # this one's pace in microseconds

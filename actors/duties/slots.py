@@ -36,7 +36,8 @@ class Slots(Duty):
         return [str(each) for each in self._left]
 
     async def step(self, context: Context) -> int:
-        """Every kind that has several groups and no map. Returns how many got one."""
+        """Every kind that has several groups and no map, or one group without all slots. Returns
+        how many got a map."""
         kinds = _by_kind(context.expected.union(context.groups.groups()))
         alone = {kind: groups[0] for kind, groups in kinds.items() if len(groups) == 1}
         done = 0
@@ -76,7 +77,7 @@ async def _make_whole(context: Context, kind: str, group: str) -> bool:
         return False
     held = await context.caller.call(GetHolding(group_kind=kind), group=group)
     plan = plan_alone(kind, max([each.version for each in maps], default=0), group, held)
-    if plan is None:
+    if not isinstance(plan, Founding):
         return False
     await _found(context, plan)
     return True

@@ -83,10 +83,9 @@ def plan_founding(kind: str, latest: int, holdings: Mapping[str, Holding]) -> Fo
     return Founding(kind, version, ranges)
 
 
-def plan_alone(kind: str, latest: int, group: str, holding: Holding) -> Founding | None:
-    """What to tell the only group of a kind that has no map: that it has every slot, if it was told
-    of a part of them when there were to be several. `latest`: as for `plan_founding`."""
-    (whole,) = even((group,))
-    if not gives_up((whole,), holding.ranges):
+def plan_alone(kind: str, latest: int, group: str, holding: Holding) -> Founding | Kept | None:
+    """The same for the only group of a kind, if it was told of a part of the slots when there were
+    to be several groups; None if it has them all."""
+    if not gives_up(even((group,)), holding.ranges):
         return None
-    return Founding(kind, max(latest, holding.version) + 1, (whole,))
+    return plan_founding(kind, latest, {group: holding})

@@ -71,6 +71,16 @@ def test_all_truth_comes_back_into_an_empty_cluster(seed: int, groups: int, tmp_
         derived.check(name.rpartition("-")[0], member.store)
 
 
+def test_several_groups_come_back_into_fewer(tmp_path: Path) -> None:
+    was, now = Cluster(3), Cluster()
+    for tenant in ("acme", "umbrella"):
+        settle(was, tenant)
+    world.write(was, tmp_path / "cut")
+    assert restore(now, tmp_path / "cut", Scope(), now_ms=now_ms).ok
+    for kind in KINDS:
+        derived.check(kind, now.members[f"{kind}-0"].store)
+
+
 def test_rows_that_lived_on_leases_take_no_memory(tmp_path: Path) -> None:
     count = 10_000
     rows = [(ATTACHMENTS.row(KV.name, b"k%d" % each, 1, each, each), 1) for each in range(count)]

@@ -216,8 +216,8 @@ CONTROLLER: Final = (
         "the-only-group-of-a-kind-keeps-the-part-that-it-was-told-of",
         "design 5.15",
         "actors.planners.slots",
-        "    if not gives_up((whole,), holding.ranges):\n",
-        "    if gives_up((whole,), holding.ranges):\n",
+        "    if not gives_up(even((group,)), holding.ranges):\n",
+        "    if gives_up(even((group,)), holding.ranges):\n",
     ),
     Mutant(
         "limits-are-parted-with-groups-that-own-nothing",
