@@ -1,6 +1,8 @@
-"""Admission: who may enter a leader's log now, and who is told to come back, and when.
+"""Admission: who may wait to be served now, and who is told to come back, and when.
 
-What was admitted *waits* until it is answered: in the queue, then in the log, then to be applied.
+At a leader these are proposals. What was admitted *waits* until it is answered: in the queue, then
+in the log, then to be applied. At every replica they are also the reads of single rows for which
+there is no room in the job under way (`answers.py`), with limits of their own.
 Proposals are of two classes. All of whose commands are `urgent` (`op.py`) enter the log first and
 are refused only at a limit of their own, so that a broker's heartbeat does not wait behind a storm.
 For the rest what waits is bounded in operations and bytes, twice:
@@ -30,11 +32,6 @@ from state_machines import op, runs
 from state_machines.errors import Invalid, Overloaded
 from state_machines.limits import CALL_ITEMS_MAX
 
-OPERATIONS_SOFT: Final = 40_000  #: waiting at a leader; beyond it tenants keep to their share
-OPERATIONS_MAX: Final = 100_000  #: the same: beyond it everybody is refused
-BYTES_SOFT: Final = 24 << 20
-BYTES_MAX: Final = 64 << 20
-PROPOSALS_MAX: Final = 10_000  #: calls that wait
 URGENT_MAX: Final = 2_000  #: urgent calls that wait
 URGENT_BYTES_MAX: Final = 4 << 20
 
@@ -50,8 +47,24 @@ Share = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may wait, of what is not urgent."""
+
+    calls: int
+    operations_soft: int  #: beyond it tenants keep to their share
+    operations: int  #: beyond it everybody is refused
+    size_soft: int = 24 << 20  #: the same in bytes
+    size: int = 64 << 20
+
+
+PROPOSALS: Final = Limits(calls=10_000, operations_soft=40_000, operations=100_000)
+READS: Final = Limits(calls=10_000, operations_soft=200_000, operations=500_000)
+"""Half a second of reading, about, and a second and a quarter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Charge:
-    """What a proposal costs, and whom."""
+    """What a call costs, and whom."""
 
     urgent: bool
     operations: int
@@ -60,7 +73,7 @@ class Charge:
 
     @classmethod
     def of(cls, admitted: Iterable[Any], size: int) -> Charge:
-        """The charge of what the commands of a proposal say: operations and runs."""
+        """The charge of what a call's commands, or queries, say: operations and runs."""
         counts: dict[str, int] = {}
         urgent = True
         for each in admitted:
@@ -79,6 +92,9 @@ class Charge:
         total = sum(counts.values())
         shares = {name: (count, size * count // total) for name, count in counts.items()}
         return cls(urgent and bool(counts), total, size, shares)
+
+
+UNCHARGED: Final = Charge(False, 0, 0, {})
 
 
 def _count_run(counts: dict[str, int], run: runs.Run) -> None:
@@ -191,10 +207,11 @@ class Waits:
 
 @dataclass(slots=True)
 class Admission:
-    """Who waits at one leader. Pure: the time is told, luck is passed in."""
+    """Who waits at one replica. Pure: the time is told, luck is passed in."""
 
     name: str
     rng: Random
+    limits: Limits = PROPOSALS
     refused: int = 0  #: calls that were told `Overloaded`
     urgent: Waits = field(default_factory=Waits)
     rest: Waits = field(default_factory=Waits)
@@ -205,15 +222,13 @@ class Admission:
         self._drain = Drain(self.rng)
 
     def enter(self, charge: Charge, now: float) -> None:
-        """Take a proposal in. Raises Overloaded, or Invalid for one that is too much at once; then
+        """Take a call in. Raises Overloaded, or Invalid for one that is too much at once; then
         nothing is charged."""
         if charge.operations > CALL_ITEMS_MAX:
             raise Invalid(f"commands: {charge.operations} items, the limit is {CALL_ITEMS_MAX}")
         why = self._why_urgent_not(charge) if charge.urgent else self._why_not(charge)
         if why:
-            self.refused += 1
-            after = self._drain.retry_after_ms(self.urgent.operations + self.rest.operations)
-            raise Overloaded(f"{self.name}: {why}", after)
+            raise self._refusal(why)
         if not self.urgent.calls and not self.rest.calls:
             self._drain.begin(now)
         if charge.urgent:
@@ -225,6 +240,12 @@ class Admission:
             if waits is None:
                 waits = self._tenants[tenant] = Waits()
             waits.add(1, *share)
+
+    def check_room(self, operations: int, size: int) -> None:
+        """Raise Overloaded if so much more finds no room, whoever asks: before it is known whose it
+        is."""
+        if why := self._why_full(operations, size):
+            raise self._refusal(why)
 
     def leave(self, charge: Charge, now: float) -> None:
         """It was answered, or is not waited for any more."""
@@ -255,26 +276,38 @@ class Admission:
             return f"urgent proposals of {self.urgent.size} bytes wait, {URGENT_BYTES_MAX} may"
         return ""
 
+    def _refusal(self, why: str) -> Overloaded:
+        self.refused += 1
+        after = self._drain.retry_after_ms(self.urgent.operations + self.rest.operations)
+        return Overloaded(f"{self.name}: {why}", after)
+
     def _why_not(self, charge: Charge) -> str:
-        rest = self.rest
-        if rest.calls >= PROPOSALS_MAX:
-            return f"{PROPOSALS_MAX} proposals wait, the limit"
-        if rest.calls and rest.operations + charge.operations > OPERATIONS_MAX:
-            return f"{rest.operations} operations wait, the limit is {OPERATIONS_MAX}"
-        if rest.size + charge.size > BYTES_MAX:
-            return f"the proposal queue is full: {rest.size} bytes wait, the limit is {BYTES_MAX}"
-        if rest.operations >= OPERATIONS_SOFT or rest.size >= BYTES_SOFT:
+        rest, limits = self.rest, self.limits
+        if why := self._why_full(charge.operations, charge.size):
+            return why
+        if rest.operations >= limits.operations_soft or rest.size >= limits.size_soft:
             return self._who_has_enough(charge)
         return ""
 
+    def _why_full(self, operations: int, size: int) -> str:
+        rest, limits = self.rest, self.limits
+        if rest.calls >= limits.calls:
+            return f"{limits.calls} calls wait, the limit"
+        if rest.calls and rest.operations + operations > limits.operations:
+            return f"{rest.operations} operations wait, the limit is {limits.operations}"
+        if rest.size + size > limits.size:
+            return f"{rest.size} bytes wait, the limit is {limits.size}"
+        return ""
+
     def _who_has_enough(self, charge: Charge) -> str:
-        tenants = self._tenants
+        tenants, limits = self._tenants, self.limits
         count = len(tenants.keys() | charge.tenants.keys())
         theirs, who = 0, ""
         for tenant, (operations, _) in charge.tenants.items():
             waits = tenants.get(tenant)
             if waits is not None and (
-                waits.operations * count >= OPERATIONS_SOFT or waits.size * count >= BYTES_SOFT
+                waits.operations * count >= limits.operations_soft
+                or waits.size * count >= limits.size_soft
             ):
                 theirs, who = theirs + operations, tenant
         if theirs * 2 <= charge.operations:

@@ -1,10 +1,13 @@
 """How a replica answers reads, once it may: some in haste, and long ones beside everything else.
 
 Reads of single rows are answered together, on the loop if there is haste (`storage_thread.py`), and
-if all that is committed is applied their answers are made while their round is under way. A read
-that may walk over many rows would hold saves and applies up for as long: it is answered on the
-reader thread, from a `storage.reading` that is taken in its turn, so that it sees every entry that
-was applied before, whole.
+if all that is committed is applied their answers are made while their round is under way. Saves and
+applies wait behind them on the storage thread, so many are answered in pieces: what is beyond
+`ROWS_MAX` waits, within limits (`admission.py`), and tenants take turns by rows (`fair_queue.py`).
+
+A read that may walk over many rows would hold saves and applies up for as long: it is answered on
+the reader thread, from a `storage.reading` that is taken in its turn, so that it sees every entry
+that was applied before, whole.
 
 There is one reading at a time, however many wait: each pins a copy of the layer and a reader's
 place in LMDB. What comes during a walk waits for its end, and then shares the next reading, which
@@ -19,22 +22,25 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from actors.admission import Refusals
+from actors.admission import READS, Admission, Charge, Refusals
 from actors.clock import Clock
 from actors.crowd import Crowd
+from actors.fair_queue import FairQueue
 from actors.pending import READS_MAX, Read, refuse
 from actors.storage_thread import Haste, On, StorageThread
 from state_machines import op, runs
-from state_machines.errors import MetarayError, Rejected, Stopped
+from state_machines.errors import MetarayError, Overloaded, Rejected, Stopped
 from state_machines.keyvalue import KeyValue
+from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.machine import Machine
 from storage.errors import ViewLost
 from storage.reading import Reading
 from storage.state import State
 
 SINGLE_ROWS_MAX: Final = 500  #: a millisecond or two
+ROWS_MAX: Final = 2_000  #: soft: of single rows at the storage thread, some milliseconds
 WALK_MAX: Final = 500  #: reads in one walk
 WALK_MS: Final = 50  #: soft: who was answered waits no longer for others of the same walk
 
@@ -70,24 +76,33 @@ class Answers:
     clock: Clock
     rng: Random
     failed: Callable[[BaseException], None]
+    admission: Admission = field(init=False)  #: of those of single rows that wait for their turn
     refusals: Refusals = field(init=False)  #: of long ones
+    _short: FairQueue[Read] = field(default_factory=FairQueue, init=False)  # waiting
+    _rows: int = field(default=0, init=False)  # single ones at the storage thread
     _long: Crowd[Read] = field(default_factory=Crowd, init=False)  # waiting
     _walk_of: deque[Read] = field(default_factory=deque, init=False)  # in the walk under way
     _walking: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.admission = Admission(self.machine.group, self.rng, READS)
         self.refusals = Refusals(self.machine.group, self.rng, self.clock.monotonic)
 
     def __len__(self) -> int:
-        return len(self._long) + len(self._walk_of)
+        return len(self._short) + len(self._long) + len(self._walk_of)
+
+    @property
+    def refused(self) -> int:
+        """How many calls were told `Overloaded`."""
+        return self.admission.refused + self.refusals.refused
 
     def hand(self, due: Sequence[Read]) -> None:
-        """Hand these over to be answered. Long ones are refused when too many wait."""
+        """Hand these over to be answered. Some are refused when too many wait."""
         few = [read for read in due if _of_single_rows(read)]
         if len(few) < len(due):
             self._wait([read for read in due if not _of_single_rows(read)])
         if few:
-            self._here(few, Haste.HERE if _rows_of(few) <= SINGLE_ROWS_MAX else Haste.NONE)
+            self._take(few)
         if len(self._long) and not self._walking:
             self.refusals.begin()
             self._next()
@@ -107,13 +122,68 @@ class Answers:
         self._hand(reads, made, Haste.SPARE)
 
     def fail(self, error: MetarayError) -> None:
-        """Refuse the long reads: the replica serves no more."""
-        refuse([read.reply for read in (*self._walk_of, *self._long)], error)
+        """Refuse those that wait: the replica serves no more."""
+        refuse([read.reply for read in (*self._short, *self._walk_of, *self._long)], error)
+        self._short.clear()
+        self.admission.clear()
         self._long, self._walk_of, self._walking = Crowd(), deque(), False
 
-    def _here(self, reads: Sequence[Read], haste: Haste) -> None:
+    def _take(self, reads: Sequence[Read]) -> None:
+        """Single rows: now, if they find room at the storage thread, else when it is their turn."""
+        rows = _rows_of(reads)
+        if not self._short and self._rows + rows <= ROWS_MAX:
+            self._piece(reads, rows)
+            return
+        for read in reads:
+            try:
+                self._enter(read)
+            except Overloaded as error:
+                refuse([read.reply], error)
+        self._fill()
+
+    def _enter(self, read: Read) -> None:
+        """Raises Overloaded."""
+        rows, size = _rows_of((read,)), read.request.ByteSize()
+        self.admission.check_room(rows, size)
+        if rows <= BATCH_ITEMS_MAX:  # or its answer is a refusal, and costs nothing
+            read.charge = Charge.of(self._asked(read), size)
+        self.admission.enter(read.charge, self.clock.monotonic())
+        self._short.append(read)
+
+    def _asked(self, read: Read) -> list[Any]:
+        """What its queries say, but for those that cannot be decoded."""
+        found = []
+        for query in read.request.queries:
+            with suppress(Rejected):
+                found.append(self.machine.decode(op.QUERIES, query))
+        return found
+
+    def _fill(self) -> None:
+        """Hand over those whose turn it is, once the storage thread has none: so nothing waits
+        behind more than one piece there, and the loop has its turn in between."""
+        while self._short and not self._rows:
+            piece: list[Read] = []
+            rows = 0
+            while self._short and rows < ROWS_MAX:
+                read = self._short.popleft()
+                self.admission.leave(read.charge, self.clock.monotonic())
+                if not read.gone:  # its caller's deadline may have passed while it waited
+                    piece.append(read)
+                    rows += _rows_of((read,))
+            if piece:
+                self._piece(piece, rows)
+
+    def _piece(self, reads: Sequence[Read], rows: int) -> None:
         """Together, in their turn among the storage thread's jobs."""
-        self._hand(reads, partial(_done, reads), haste)
+
+        def done(replies: list[bytes]) -> None:
+            self._rows -= rows
+            _done(reads, replies)
+            if self._short:
+                self._fill()
+
+        self._rows += rows
+        self._hand(reads, done, Haste.HERE if rows <= SINGLE_ROWS_MAX else Haste.NONE)
 
     def _hand(
         self, reads: Sequence[Read], done: Callable[[list[bytes]], None], haste: Haste

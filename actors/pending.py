@@ -15,7 +15,7 @@ from operator import attrgetter
 from random import Random
 from typing import Any, Self
 
-from actors.admission import PROPOSALS_MAX, Admission, Charge, Refusals, Waits
+from actors.admission import PROPOSALS, UNCHARGED, Admission, Charge, Refusals, Waits
 from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.fair_queue import FairQueue
@@ -83,6 +83,7 @@ class Read:
     ahead_at: int = 0
     partners: bytes = b""  #: what goes with the answer: see `vouching.py`
     tenant: str = ""  #: whose it is, of a long one
+    charge: Charge = UNCHARGED  #: what it costs, of one that waits for its turn
 
     @property
     def gone(self) -> bool:
@@ -111,7 +112,7 @@ class Writes:
     slow_seconds: float
     rng: Random
     linger_seconds: float = 0.0
-    batch_max: int = PROPOSALS_MAX
+    batch_max: int = PROPOSALS.calls
     slow: int = 0
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     admission: Admission = field(init=False)

@@ -97,7 +97,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
             "elections": replica.leadership.won,
             "slow_writes": writes.slow,
             "overloaded": writes.admission.refused,
-            "overloaded_reads": replica.reads.refusals.refused + replica.answers.refusals.refused,
+            "overloaded_reads": replica.reads.refusals.refused + replica.answers.refused,
             "loop_late_seconds": replica.ticker.late_seconds,
             "proposals": counters.proposals,
             "queries": counters.queries,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import admission, pending
-from actors.admission import LOOK_SECONDS, Admission, Charge, Drain, Refusals
+from actors.admission import LOOK_SECONDS, Admission, Charge, Drain, Limits, Refusals
 from actors.pending import AHEAD_BYTES_MAX, Slot, Writes
 from state_machines import op, runs
 from state_machines.errors import Invalid, Overloaded
@@ -57,11 +57,7 @@ def run_of(tenants: list[str]) -> runs.Run:
     return runs.unpack(OpenSession, len(operations), runs.body_of(runs.of(operations)))
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"OPERATIONS_SOFT": 40, "OPERATIONS_MAX": 100, "PROPOSALS_MAX": 60, "URGENT_MAX": 5}
-    for name, limit in limits.items():
-        monkeypatch.setattr(admission, name, limit)
+SMALL = Limits(calls=60, operations_soft=40, operations=100)
 
 
 # -- what a proposal costs ----------------------------------------------------------------------
@@ -131,9 +127,8 @@ def test_what_keeps_the_fleet_alive_is_urgent_and_nothing_long_is() -> None:
 # -- who is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small")
 def test_one_tenant_keeps_to_the_soft_limit_and_others_find_room_above_it() -> None:
-    made = Admission("s", Random(1))
+    made = Admission("s", Random(1), SMALL)
     big, little = charge({"big": 10}), charge({"little": 5})
     for _ in range(4):
         made.enter(big, 0.0)
@@ -157,9 +152,8 @@ def test_what_is_too_much_at_once_is_refused_even_where_nobody_waits() -> None:
     assert made.rest.calls == 0
 
 
-@pytest.mark.usefixtures("small")
 def test_a_proposal_goes_with_the_greater_part_of_its_operations() -> None:
-    made = Admission("s", Random(1))
+    made = Admission("s", Random(1), SMALL)
     for _ in range(4):
         made.enter(charge({"big": 10}), 0.0)
     made.enter(charge({"big": 5, "little": 5}), 0.0)
@@ -167,11 +161,8 @@ def test_a_proposal_goes_with_the_greater_part_of_its_operations() -> None:
         made.enter(charge({"big": 6, "little": 5}), 0.0)
 
 
-@pytest.mark.usefixtures("small")
-def test_bytes_count_as_operations_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "BYTES_SOFT", 400)
-    monkeypatch.setattr(admission, "BYTES_MAX", 1_000)
-    made = Admission("s", Random(1))
+def test_bytes_count_as_operations_do() -> None:
+    made = Admission("s", Random(1), replace(SMALL, size_soft=400, size=1_000))
     made.enter(charge({"big": 1}, 500), 0.0)
     with pytest.raises(Overloaded, match="'big'"):
         made.enter(charge({"big": 1}, 1), 0.0)
@@ -180,9 +171,9 @@ def test_bytes_count_as_operations_do(monkeypatch: pytest.MonkeyPatch) -> None:
         made.enter(charge({"third": 1}, 401), 0.0)
 
 
-@pytest.mark.usefixtures("small")
 def test_urgent_ones_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Admission("s", Random(1))
+    monkeypatch.setattr(admission, "URGENT_MAX", 5)
+    made = Admission("s", Random(1), SMALL)
     for each in range(10):
         made.enter(charge({f"t{each}": 10}), 0.0)
     with pytest.raises(Overloaded, match="100 operations wait, the limit is 100"):
@@ -202,10 +193,14 @@ def test_urgent_ones_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 class Crowd:
     """An admission, and what is known to wait."""
 
-    made: Admission = field(default_factory=lambda: Admission("s", Random(1)))
+    limits: Limits
+    made: Admission = field(init=False)
     inside: list[Charge] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
     now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.made = Admission("s", Random(1), self.limits)
 
     def ask(self, asked: Charge) -> None:
         waiting = sum(each.operations for each in self.inside if not each.urgent)
@@ -216,25 +211,22 @@ class Crowd:
             for name, (count, _) in each.tenants.items():
                 held[name] = held.get(name, 0) + (0 if each.urgent else count)
         present = {name for name, count in held.items() if count} | set(asked.tenants)
-        share = admission.OPERATIONS_SOFT / len(present)
+        share = self.limits.operations_soft / len(present)
         try:
             self.made.enter(asked, self.now)
         except Overloaded as error:
             self.told.append(error.retry_after_ms)
-            full = (
-                calls >= admission.PROPOSALS_MAX
-                or waiting + asked.operations > admission.OPERATIONS_MAX
-            )
+            full = calls >= self.limits.calls or waiting + asked.operations > self.limits.operations
             if asked.urgent:
                 assert urgent >= admission.URGENT_MAX
             else:
                 over = any(held.get(name, 0) >= share for name in asked.tenants)
-                assert full or (over and waiting >= admission.OPERATIONS_SOFT)
+                assert full or (over and waiting >= self.limits.operations_soft)
         else:
             self.inside.append(asked)
         assert all(0 < each <= admission.RETRY_MS_MAX * 3 // 2 for each in self.told)
-        assert self.made.rest.operations <= admission.OPERATIONS_MAX
-        assert self.made.rest.calls <= admission.PROPOSALS_MAX
+        assert self.made.rest.operations <= self.limits.operations
+        assert self.made.rest.calls <= self.limits.calls
         assert self.made.urgent.calls <= admission.URGENT_MAX
 
     def answer(self, count: int) -> None:
@@ -262,10 +254,9 @@ asked = st.builds(
 def test_bounded_fair_and_the_same_with_the_same_seed(steps: list[Charge | int]) -> None:
     """Who is below the share is refused at a hard limit only; what is told has its bounds."""
     with pytest.MonkeyPatch.context() as patch:
-        limits = {"OPERATIONS_SOFT": 40, "OPERATIONS_MAX": 100, "PROPOSALS_MAX": 20}
-        for name, limit in (limits | {"URGENT_MAX": 5}).items():
-            patch.setattr(admission, name, limit)
-        crowds = Crowd(), Crowd()
+        patch.setattr(admission, "URGENT_MAX", 5)
+        limits = replace(SMALL, calls=20)
+        crowds = Crowd(limits), Crowd(limits)
         for crowd in crowds:
             for each in steps:
                 if isinstance(each, int):

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from actors import admission, pending
+from actors import pending
+from actors.admission import PROPOSALS
 from actors.caller import error_of
 from actors.deadlines import Deadlines
 from actors.pending import PHASES, Read, Reads, Slot, Write, Writes
@@ -51,9 +52,9 @@ def entry(index: int, term: int = 1) -> Entry:
 
 
 @in_virtual_time
-async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "PROPOSALS_MAX", 3)
+async def test_a_full_queue_refuses() -> None:
     writes = Writes("s", 1.0, Random(1))
+    writes.admission.limits = replace(PROPOSALS, calls=3)
     for _ in range(3):
         writes.queue(write())
     with pytest.raises(Overloaded) as refused:
@@ -69,11 +70,9 @@ async def test_a_full_queue_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_virtual_time
-async def test_too_many_bytes_are_refused_and_counted_off_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(admission, "BYTES_MAX", 100)
+async def test_too_many_bytes_are_refused_and_counted_off_again() -> None:
     writes = Writes("s", 1.0, Random(1))
+    writes.admission.limits = replace(PROPOSALS, size=100)
     for round_ in range(5):
         writes.queue(write(60))
         with pytest.raises(Overloaded):

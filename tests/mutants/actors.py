@@ -120,7 +120,7 @@ ACTORS: Final = (
         "waiting-proposals-have-no-limit",
         "design 6",
         "actors.admission",
-        "        if rest.calls >= PROPOSALS_MAX:\n",
+        "        if rest.calls >= limits.calls:\n",
         "        if rest.calls < 0:\n",
     ),
     Mutant(

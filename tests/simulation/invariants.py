@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from actors.admission import PROPOSALS_MAX, URGENT_MAX
+from actors.admission import PROPOSALS, READS, URGENT_MAX
 from actors.pending import READS_MAX
 from actors.replica import Replica
 from actors.seat_names import is_learner
@@ -334,9 +334,12 @@ class Monitor:
     def _bounded(self, replica: Any) -> None:
         """Memory: what waits has a limit everywhere."""
         waiting = len(replica.writes)
-        self.expect(waiting <= PROPOSALS_MAX + URGENT_MAX, "the proposal queue is over its limit")
+        self.expect(waiting <= PROPOSALS.calls + URGENT_MAX, "the proposal queue is over its limit")
         self.expect(len(replica.reads) <= 3 * READS_MAX, "the reads are over their limit")
-        self.expect(len(replica.answers) <= READS_MAX, "the long reads are over their limit")
+        answers = replica.answers
+        self.expect(answers.admission.rest.calls <= READS.calls, "the reads are over their limit")
+        long = len(answers) - answers.admission.rest.calls
+        self.expect(long <= READS_MAX, "the long reads are over their limit")
         for lane in replica.transport._lanes.values():
             self.expect(len(lane.waiting) <= BUFFER_MAX, "a peer's buffer is over its limit")
             self.expect(lane.calls <= CALLS_MAX, "more envelopes under way than may be")
