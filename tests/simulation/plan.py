@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from actors.answers import ROWS_MAX
 from actors.config import RaftSettings
 from state_machines.limits import CLIENTS_MAX
 
@@ -80,6 +81,7 @@ class Plan:
     settings: RaftSettings
     faults: tuple[Fault, ...]
     learners: int = 0  #: of each group; a seed draws none
+    single_rows: int = ROWS_MAX  #: at a storage thread at a time; other reads wait for their turn
 
 
 def draw(seed: int) -> Plan:
@@ -127,4 +129,5 @@ def draw(seed: int) -> Plan:
             journal_bytes=rng.choice((4, 16, 256)) << 10,
         ),
         faults=tuple(faults),
+        single_rows=Random(f"rows {seed}").choice((1, 1, 2, ROWS_MAX)),
     )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from actors import answers
 from actors.caller import Caller
 from state_machines import clients
 from state_machines.metadata.kv import PutKv
@@ -59,8 +60,9 @@ def run(plan: Plan) -> Result:
         logging.disable(logging.CRITICAL)
     collecting = gc.isenabled()
     gc.disable()  # a coroutine that is collected in the middle of a run would act
-    constants = vars(clients)
+    constants, limits = vars(clients), vars(answers)
     remembered, constants["CLIENTS_MAX"] = constants["CLIENTS_MAX"], plan.remembered
+    single_rows, limits["ROWS_MAX"] = limits["ROWS_MAX"], plan.single_rows
     world = World(plan)
     workload = Workload(world)
     began = time.process_time()
@@ -82,6 +84,7 @@ def run(plan: Plan) -> Result:
             result.seen += home.condition.seen
         world.end()
         constants["CLIENTS_MAX"] = remembered
+        limits["ROWS_MAX"] = single_rows
         if collecting:
             gc.enable()
         if level < logging.CRITICAL:
