@@ -1,10 +1,10 @@
 """The side that is called: a port, and what comes in through it.
 
 A connection may do nothing before it has proved that it knows the secret, and has a moment to do
-so. Then its calls run side by side, as many as `CALLS_MAX`; beyond that, and while the other side
-does not read its answers, nothing more is read from it. Long polls wait for seconds, so they count
-apart: what is beyond `POLLS_MAX` is refused, and holds up nothing. So a connection costs a bounded
-amount whatever is at its other end.
+so. Then its calls run side by side, within `CALLS_MAX` and `CALLS_BYTES_MAX`; beyond these, and
+while the other side does not read its answers, nothing more is read from it. Long polls wait for
+seconds, so they count apart: what is beyond `POLLS_MAX` is refused, and holds up nothing. So a
+connection costs a bounded amount whatever is at its other end.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from state_machines.errors import Invalid, Overloaded
 from state_machines.wire import link_pb2 as link
 
 CALLS_MAX: Final = 1_024  #: calls of one connection under way
+CALLS_BYTES_MAX: Final = 16 << 20  #: soft: of what they ask
 POLLS_MAX: Final = 10_000  #: long polls of one connection, beside them
 POLL_AGAIN_MS: Final = 1_000  #: after which one that was refused may be tried again
 STRANGERS_MAX: Final = 64  #: connections that have not proved anything yet
@@ -89,7 +90,9 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(GREETING_BYTES_MAX)
         self._nonce = secret.nonce()
         self._waiting: deque[link.Frame] = deque()  # of one read, at most
-        self._under_way: dict[asyncio.Future[bytes], int] = {}  # answer -> number of the call
+        # answer -> number of the call, and bytes of what it asks
+        self._under_way: dict[asyncio.Future[bytes], tuple[int, int]] = {}
+        self._bytes = 0  # of those under way
         self._polls: dict[asyncio.Future[bytes], None] = {}  # those of them that are long polls
         self._unread = False
         self._paused = False
@@ -143,6 +146,7 @@ class Connection(asyncio.Protocol):
             while (
                 self._waiting
                 and len(self._under_way) - len(self._polls) < CALLS_MAX
+                and self._bytes < CALLS_BYTES_MAX
                 and not self._unread
             ):
                 self._take(self._waiting.popleft())
@@ -182,7 +186,9 @@ class Connection(asyncio.Protocol):
             if answer.done():
                 self._say(frame.call, answer)
                 return
-            self._under_way[answer] = frame.call
+            size = 0 if poll else len(frame.body)
+            self._under_way[answer] = frame.call, size
+            self._bytes += size
             if poll:
                 self._polls[answer] = None
             answer.add_done_callback(self._answer)
@@ -209,7 +215,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, answer: asyncio.Future[bytes]) -> None:
         self._polls.pop(answer, None)
-        self._say(self._under_way.pop(answer), answer)
+        call, size = self._under_way.pop(answer)
+        self._bytes -= size
+        self._say(call, answer)
         if self._waiting:
             self._work()
 

@@ -343,6 +343,13 @@ ACTORS: Final = (
         "            self._calls.linked(seat)\n",
     ),
     Mutant(
+        "calls-under-way-have-no-limit-in-bytes",
+        "design 6",
+        "actors.direct.listener",
+        "                and self._bytes < CALLS_BYTES_MAX\n",
+        "",
+    ),
+    Mutant(
         "a-long-poll-counts-as-any-other-call",
         "liveness",
         "actors.direct.listener",

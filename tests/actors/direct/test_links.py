@@ -309,6 +309,27 @@ async def test_calls_under_way_are_bounded() -> None:
 
 
 @in_loop
+async def test_calls_under_way_are_bounded_in_bytes_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand calls of four megabytes each were taken in."""
+    monkeypatch.setattr(listener_module, "CALLS_BYTES_MAX", 2_500)
+    async with connected() as place:
+        link_up = the_link(place)
+        polls = [link_up.call("polled", b"p" * 1_000) for _ in range(3)]
+        for _ in range(2):  # what was answered leaves its room to others
+            calls = [link_up.call("held", b"x" * 1_000) for _ in range(6)]
+            await eventually(lambda: any(each._paused for each in place.listener.connections))
+            assert place.served.called.count(b"x" * 1_000) == 3
+            place.served.gate.set()
+            assert len(await asyncio.gather(*calls)) == 6
+            place.served.gate.clear()
+            place.served.called.clear()
+        place.served.gate.set()
+        await asyncio.gather(*polls)
+
+
+@in_loop
 async def test_calls_that_wait_when_a_connection_is_ended_are_never_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
