@@ -27,6 +27,7 @@ from actors.calls import LinkedCache, LinkedGroups
 from actors.wanted import Part
 from metaray.cached import Cache
 from metaray.join import join_cluster
+from metaray.offsets import BlockingOffsets, Offsets
 from metaray.timestamps import BlockingTimestamps, Timestamps
 from metaray.transactions import Compare, Transacted, transact
 from metaray.watches import Watches
@@ -34,16 +35,6 @@ from metaray.watching import Change, Progress
 from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.errors import Unknown
 from state_machines.metadata.kv import DeleteKv, GetKv, KvEntry, KvPage, PutKv, RangeKv
-from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
-from state_machines.offset.history import OffsetAt, OffsetsAt
-from state_machines.offset.offset import (
-    CommitOffsets,
-    CommitReply,
-    FetchOffsets,
-    Offset,
-    OffsetCommit,
-)
-from state_machines.offset.reset import RewindGroup, RewindReply
 from state_machines.op import Stamp
 from state_machines.tables import Tables
 
@@ -89,7 +80,7 @@ class Query(Protocol[R_co]):
         ...
 
 
-class Client(Watches, Timestamps):
+class Client(Offsets, Watches, Timestamps):
     """The async client. One event loop; any number of tasks."""
 
     def __init__(
@@ -242,54 +233,6 @@ class Client(Watches, Timestamps):
         """Entries whose key starts with `prefix`, in order; `page.next` continues."""
         return await self.call(RangeKv(tenant=tenant, prefix=prefix, limit=limit, after=after))
 
-    async def commit_offsets(
-        self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
-    ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply. Who
-        commits the same partitions again and again had better name them once (`Partitions`)."""
-        return await self.call(CommitOffsets.of(commits, tenant=tenant))
-
-    async def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
-        """All offsets of a consumer group."""
-        return await self.call(FetchOffsets(tenant=tenant, group=group))
-
-    async def delete_group(self, group: str, *, tenant: str = "default") -> int:
-        """Forget a consumer group. Returns how many offsets it had."""
-        gone = 0
-        while True:
-            gone += (some := await self.call(DeleteGroup(tenant=tenant, group=group)))
-            if some < DELETE_LIMIT:
-                return gone
-
-    async def offsets_at(
-        self, group: str, at_ms: int, *, tenant: str = "default"
-    ) -> tuple[OffsetAt, ...]:
-        """Where a consumer group stood at a moment (Unix ms). Compacted if it is too long ago."""
-        found: list[OffsetAt] = []
-        after = b""
-        while True:
-            asked = OffsetsAt(tenant=tenant, group=group, at_ms=at_ms, after=after)
-            page = await self.call(asked)
-            found += page.offsets
-            after = page.next
-            if not after:
-                return tuple(found)
-
-    async def rewind(
-        self,
-        group: str,
-        at_ms: int,
-        *,
-        expected_generation: int | None = None,
-        tenant: str = "default",
-    ) -> RewindReply:
-        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
-        return await self.call(
-            RewindGroup(
-                tenant=tenant, group=group, at_ms=at_ms, expected_generation=expected_generation
-            )
-        )
-
     async def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
         """Write a cut of any groups to a directory: see `metaray.exporting`, also for `choice`."""
         from metaray import exporting  # brings pyarrow: only for who exports
@@ -303,7 +246,7 @@ class Client(Watches, Timestamps):
         return await asyncio.to_thread(exporting.export_refs, **choice)
 
 
-class BlockingClient(BlockingTimestamps):
+class BlockingClient(BlockingOffsets, BlockingTimestamps):
     """The same client for threads: an event loop of its own in the background."""
 
     def __init__(
@@ -441,41 +384,6 @@ class BlockingClient(BlockingTimestamps):
     ) -> KvPage:
         """Entries whose key starts with `prefix`, in order; `page.next` continues."""
         return self._wait(self._client.list_keys(prefix, limit=limit, after=after, tenant=tenant))
-
-    def commit_offsets(
-        self, commits: Sequence[OffsetCommit], *, tenant: str = "default"
-    ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply."""
-        return self._wait(self._client.commit_offsets(commits, tenant=tenant))
-
-    def fetch_offsets(self, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
-        """All offsets of a consumer group."""
-        return self._wait(self._client.fetch_offsets(group, tenant=tenant))
-
-    def delete_group(self, group: str, *, tenant: str = "default") -> int:
-        """Forget a consumer group. Returns how many offsets it had."""
-        return self._wait(self._client.delete_group(group, tenant=tenant))
-
-    def offsets_at(
-        self, group: str, at_ms: int, *, tenant: str = "default"
-    ) -> tuple[OffsetAt, ...]:
-        """Where a consumer group stood at a moment (Unix ms). Compacted if it is too long ago."""
-        return self._wait(self._client.offsets_at(group, at_ms, tenant=tenant))
-
-    def rewind(
-        self,
-        group: str,
-        at_ms: int,
-        *,
-        expected_generation: int | None = None,
-        tenant: str = "default",
-    ) -> RewindReply:
-        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
-        return self._wait(
-            self._client.rewind(
-                group, at_ms, expected_generation=expected_generation, tenant=tenant
-            )
-        )
 
     def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
         """Write a cut of any groups to a directory: see `metaray.exporting`, also for `choice`."""

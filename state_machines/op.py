@@ -14,13 +14,13 @@ belong to every group.
 An operation may have more: `validate()` raises Invalid for fields beyond their limits; `slot_key()`
 is what the group is chosen by (`slots.py`); one that carries many items has `slot_keys()`,
 `select(indexes)` and `join(parts, replies)` instead; one that concerns every group of its kind says
-`every_group`; a query that reads no more than the row that its fields name says `single_row`; a
-command that many items make long names their field as `many`; one that says `urgent` keeps the
-fleet alive (a broker's heartbeat, what the controller decides): it is small, rare, and enters the
-log before the rest; one that reads its own body says `unpack(body)`, one that writes it `pack()`,
-and one that knows the types of its fields `check_types()`, all of which come to the same as the
-usual way. What it may do for many of its class at once is in `runs.py`. Without
-any of these it is cluster-wide and belongs to the kind's first group.
+`every_group`; a query that reads no more than the row, or two, that its fields name says
+`single_row`; a command that many items make long names their field as `many`; one that says
+`urgent` keeps the fleet alive (a broker's heartbeat, what the controller decides): it is small,
+rare, and enters the log before the rest; one that reads its own body says `unpack(body)`, one that
+writes it `pack()`, and one that knows the types of its fields `check_types()`, all of which come to
+the same as the usual way. What it may do for many of its class at once is in `runs.py`. Without any
+of these it is cluster-wide and belongs to the kind's first group.
 
 One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
 slot keys of all it touches, None for what is cluster-wide. It is done whole, in one group. If it

@@ -2,6 +2,7 @@
 
     rows        an offset a partition, a group of them; the fields that others read
     offset      the commit, and reading back what was committed
+    get         the offset of one partition
     group       generations, lists and deletion of consumer groups
     activity    when groups were heard of last, and the expiry of silent ones
     history     where a group stood a while ago
@@ -15,6 +16,7 @@ Importing this package registers them all.
 
 from state_machines.offset import (
     activity,
+    get,
     group,
     history,
     offset,
@@ -27,6 +29,7 @@ from state_machines.offset import (
 
 __all__ = [
     "activity",
+    "get",
     "group",
     "history",
     "offset",

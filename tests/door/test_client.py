@@ -64,6 +64,8 @@ def test_replies_are_typed(client: BlockingClient, tenant: str) -> None:
     [offset] = client.fetch_offsets("g", tenant=tenant)
     assert isinstance(offset, Offset)
     assert (offset.topic, offset.partition, offset.offset) == ("t", 3, 17)
+    assert client.fetch_offset("g", "t", 3, tenant=tenant) == offset
+    assert client.fetch_offset("g", "t", 4, tenant=tenant) is None
     assert client.delete_group("g", tenant=tenant) == 1
     opened = client.call(OpenSession(tenant=tenant, client_id="c", broker="b", expiry_s=60))
     assert isinstance(opened, OpenedSession)

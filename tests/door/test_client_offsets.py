@@ -58,6 +58,17 @@ def test_a_group_of_any_size_is_deleted() -> None:
     asyncio.run(run())
 
 
+def test_the_offset_of_one_partition() -> None:
+    async def run() -> None:
+        client = Near()
+        await client.commit_offsets(commits(3, 7))
+        assert await client.fetch_offset("g", "t", 2) in await client.fetch_offsets("g")
+        assert await client.fetch_offset("g", "t", 3) is None
+        assert await client.fetch_offset("g", "t", 2, tenant="other", stale=True) is None
+
+    asyncio.run(run())
+
+
 def test_a_moment_is_read_to_its_end_and_gone_back_to() -> None:
     async def run() -> None:
         client = Near()

@@ -147,6 +147,13 @@ READS: Final = (
         "",
     ),
     Mutant(
+        "offsets-of-a-group-that-is-being-deleted-are-told-in-runs",
+        "design 3",
+        "state_machines.offset.get",
+        "[:_TOLD] if there[whose] else None)\n",
+        "[:_TOLD])\n",
+    ),
+    Mutant(
         "a-stale-read-does-not-wait-for-its-revision",
         "design 3",
         "actors.replica",
