@@ -151,8 +151,8 @@ async def _add(client: Client, key: str, tenant: str) -> None:
 
 async def counted(client: Client, key: str, tenant: str) -> int:
     """The counter."""
-    rows = await client.fetch_offsets(key, tenant=tenant)
-    return rows[0].commits if rows else 0
+    row = await client.fetch_offset(key, "t", 0, tenant=tenant)
+    return row.commits if row is not None else 0
 
 
 async def offset(task: Task) -> None:
