@@ -269,6 +269,9 @@ class _Answers:
         if self._reads and hasattr(run.kind, "read_run") and not self._one_by_one():
             result.body = runs.pack_values(self._read(result, run))
             return
+        if self._reads and not runs.in_columns(run.kind):
+            result.body = self._lists(result, run)
+            return
         replies: list[Any] = []
         outcomes: Iterable[Any]
         if self._reads:
@@ -287,6 +290,18 @@ class _Answers:
         result.body = runs.pack_replies(run.kind, replies)
         if not self._reads:
             self._size += len(result.body)
+
+    def _lists(self, result: api.Result, run: runs.Run) -> bytes:
+        """What a run of queries finds that are answered with lists, or values: each is packed once,
+        for its size counts before the next is made."""
+        packed: list[bytes] = []
+        for place, each in enumerate(self._each(run)):
+            if isinstance(each, Rejected):
+                self._refuse(result.refusals.add(place=place), each)
+                continue
+            packed.append(packing.pack(each))
+            self._size += len(packed[-1])
+        return runs.join_replies(packed)
 
     def _read(self, result: api.Result, run: runs.Run) -> list[runs.Values]:
         """What a run of queries finds. Those for which the reply has no room any more are refused;

@@ -82,24 +82,37 @@ def map_head(fields: int) -> bytes:
     return bytes((FIXED_MAP | fields,))
 
 
+def list_head(items: int) -> bytes:
+    """What a list of so many items begins with."""
+    return bytes(_Packer().pack_array_header(items))
+
+
 def pack_columns(columns: Any) -> bytes:
     """Lists or tuples of scalars, in a map or a list, as msgpack (`runs.py`)."""
     return bytes(msgpack.packb(columns))
 
 
 def _plain(value: Any) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind in PLAIN:
         return value
     if kind is tuple:
         return value if PLAIN.issuperset(map(type, value)) else [_plain(each) for each in value]
-    if not dataclasses.is_dataclass(kind):
+    values = values_of(kind)(value)
+    if not PLAIN.issuperset(map(type, values)):
+        values = tuple(map(_plain, values))
+    return dict(zip(field_names(kind), values, strict=True))
+
+
+@cache
+def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of all fields of an object of this dataclass, in order."""
+    if not hasattr(kind, "__dataclass_fields__"):
         raise TypeError(f"{kind.__name__} cannot be packed")
     names = field_names(kind)
-    values = [getattr(value, name) for name in names]
-    if not PLAIN.issuperset(map(type, values)):
-        values = list(map(_plain, values))
-    return dict(zip(names, values, strict=True))
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple([getattr(value, name) for name in names])
 
 
 @cache

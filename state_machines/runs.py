@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from operator import attrgetter
 from types import NoneType
 from typing import Any, Final
 
@@ -75,23 +74,13 @@ def _fields(kind: Any) -> list[tuple[str, Any, frozenset[type]]]:
     return [(each.name, each.default, _scalars(hints[each.name])) for each in fields(kind)]
 
 
-@cache
-def _values(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """All fields of an object of this class, in order."""
-    names = packing.field_names(kind)
-    if len(names) > 1:
-        return attrgetter(*names)
-    one = attrgetter(*names)
-    return lambda each: (one(each),)
-
-
 # -- operations ---------------------------------------------------------------------------------
 
 
 def of(operations: Sequence[Any]) -> Run:
     """The run of these operations, unchecked."""
     kind: Any = type(operations[0])
-    columns = zip(*map(_values(kind), operations), strict=True)
+    columns = zip(*map(packing.values_of(kind), operations), strict=True)
     names = packing.field_names(kind)
     return Run(kind, len(operations), dict(zip(names, columns, strict=True)))
 
@@ -209,13 +198,9 @@ def count_of(commands: Sequence[api.Command]) -> int:
 
 
 def weight(some: Any) -> int:
-    """How many bytes an operation of a flat class, or any reply, takes at most."""
+    """How many bytes an operation of a flat class takes at most, or a reply like one, or None."""
     kind: Any = type(some)
-    if kind in packing.PLAIN:
-        return _weight_of((some,))
-    if hasattr(kind, "__dataclass_fields__") and flat(kind):
-        return _weight_of(_values(kind)(some))
-    return len(packing.pack(some))  # pages and lists: a flat query may be answered with much
+    return _weight_of((some,) if kind in packing.PLAIN else packing.values_of(kind)(some))
 
 
 def weight_of(columns: Iterable[Column]) -> int:
@@ -273,6 +258,16 @@ def _reply_columns(kind: Any) -> Any:
     return None
 
 
+def in_columns(kind: Any) -> bool:
+    """Whether replies to a run of these travel as columns, not one after the other."""
+    return _reply_columns(kind) is not None
+
+
+def join_replies(packed: Sequence[bytes]) -> bytes:
+    """`pack_replies` of those that travel one after the other, each as `packing.pack` has it."""
+    return packing.list_head(len(packed)) + b"".join(packed)
+
+
 def pack_replies(kind: type, replies: Sequence[Any]) -> bytes:
     """The replies to those of a run that were not rejected.
 
@@ -281,7 +276,7 @@ def pack_replies(kind: type, replies: Sequence[Any]) -> bytes:
     made = _reply_columns(kind)
     if made is None:
         return packing.pack(tuple(replies))
-    values = _values(made)
+    values = packing.values_of(made)
     return pack_values([None if each is None else values(each) for each in replies])
 
 
