@@ -144,8 +144,8 @@ class Answers:
     def _enter(self, read: Read) -> None:
         """Raises Overloaded."""
         rows, size = _rows_of((read,)), read.request.ByteSize()
-        self.admission.check_room(rows, size)
         if rows <= BATCH_ITEMS_MAX:  # or its answer is a refusal, and costs nothing
+            self.admission.check_room(rows, size)
             read.charge = Charge.of(self._asked(read), size)
         self.admission.enter(read.charge, self.clock.monotonic())
         self._short.append(read)

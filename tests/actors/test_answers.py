@@ -21,6 +21,7 @@ from actors.pending import Read
 from actors.storage_thread import Haste, On, StorageThread
 from state_machines import op, runs
 from state_machines.errors import Invalid, Stopped
+from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.machine import Machine
 from state_machines.metadata.kv import GetKv, KvPage, PutKv, RangeKv
 from state_machines.wire import api_pb2 as api
@@ -571,6 +572,27 @@ def test_what_cannot_be_read_waits_like_others_and_is_refused_in_its_turn(small:
         assert [each.code for each in replies] == [api.OK] * 4 + [api.INVALID]
         assert replies[3].results[0].code == api.INVALID
         assert answering.answers.admission.rest.calls == 0
+        held.storage.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_for_too_much_is_told_so_however_full_it_is(
+    small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not to come again, for that would be no better."""
+
+    async def run() -> None:
+        monkeypatch.setattr(
+            answers, "READS", Limits(calls=100, operations_soft=150, operations=150)
+        )
+        answering = Answering()
+        held = Held(answering, On.STORAGE)
+        due = answering.hand(*[rows_of("a", 20)] * 6)
+        due += answering.hand((api.Command(tag=GET.tag, count=BATCH_ITEMS_MAX + 1, body=b"?"),))
+        assert not any(each.reply.done() for each in due)
+        await held.let_go()
+        assert [each.code for each in await replies_to(due)] == [api.OK] * 6 + [api.INVALID]
         held.storage.close()
 
     asyncio.run(run())
