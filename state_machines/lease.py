@@ -398,6 +398,7 @@ def _view(lease: Lease, at: Stamp) -> LeaseView:
 class GetLease:
     """Read a lease."""
 
+    single_row: ClassVar[bool] = True
     lease_id: int
 
     def read(self, db: Tables, at: Stamp) -> LeaseView | None:

@@ -361,6 +361,7 @@ class UndoAdvice(Batch):
 class GetAdvice:
     """Read an advice."""
 
+    single_row: ClassVar[bool] = True
     id: str
 
     def validate(self) -> None:

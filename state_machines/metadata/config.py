@@ -9,7 +9,7 @@ Who reads a setting watches these rows, or asks `metadata.config.resolve`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from state_machines import names, settings
 from state_machines.batch import Batch, Outcome, Revision, each
@@ -171,6 +171,7 @@ class DeleteConfigs(Batch):
 class GetConfig:
     """Read what a scope says of a setting."""
 
+    single_row: ClassVar[bool] = True
     scope: str = CLUSTER
     key: str
 

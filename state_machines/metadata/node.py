@@ -196,6 +196,7 @@ class ExpireNodes:
 class GetNode:
     """Read a node."""
 
+    single_row: ClassVar[bool] = True
     node_id: str
 
     def validate(self) -> None:

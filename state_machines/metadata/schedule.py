@@ -322,6 +322,7 @@ class EndRun:
 class GetSchedule:
     """Read a schedule."""
 
+    single_row: ClassVar[bool] = True
     name: str
 
     def validate(self) -> None:

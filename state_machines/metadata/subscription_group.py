@@ -227,6 +227,7 @@ class DeleteSubscriptionGroups(_Groups):
 class GetSubscriptionGroup:
     """Read a group."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     group: str
 

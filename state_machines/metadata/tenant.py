@@ -341,6 +341,7 @@ def _marked(db: Tables, name: str, revision: int) -> Tenant | None:
 class GetTenant:
     """Read a tenant."""
 
+    single_row: ClassVar[bool] = True
     name: str = names.DEFAULT_TENANT
 
     def validate(self) -> None:

@@ -328,6 +328,7 @@ class FinishTopicConfigs(_Topics):
 class GetTopicConfig:
     """Read a topic."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     name: str
 

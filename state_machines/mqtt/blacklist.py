@@ -262,6 +262,7 @@ class DeleteBlacklist(Batch):
 class GetBarred:
     """Read an entry."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     type: str
     resource: str

@@ -209,6 +209,7 @@ def _alive(row: Retained, now_ms: int) -> bool:
 class GetRetained:
     """The retained message of a topic."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     topic: str
 

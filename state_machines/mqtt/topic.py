@@ -182,6 +182,7 @@ class DeleteTopics:
 class GetTopic:
     """Read a topic."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     name: str
 

@@ -260,6 +260,7 @@ class DeleteWill:
 class GetWill:
     """Read a session's will."""
 
+    single_row: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     client_id: str
 
