@@ -351,6 +351,7 @@ async def test_a_peer_that_dies_in_mid_stream_is_told_to_the_core_and_served_whe
         await eventually(
             lambda: again.replica and again.replica.status()["applied"] >= replica.core.commit
         )
+        await eventually(lambda: replica.snapshots.sent)  # it may have been told of it since
         assert replica.snapshots.sent == 1
         assert (await group.leader()) is leader
 
