@@ -53,6 +53,10 @@ def test_it_looks_for_a_row_or_two_and_walks_over_none(cls: Any) -> None:
     assert 1 <= store.looked <= ROWS_MAX
 
 
+def test_each_counts_as_one() -> None:
+    assert not [op.TAGS[cls] for cls in SINGLE if getattr(cls, "many", "")]
+
+
 def test_what_is_got_by_its_name_is_such_a_read() -> None:
     """A topic, a retained message and others were looked for as long lists are: one at a time."""
     got = {
