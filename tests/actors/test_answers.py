@@ -119,7 +119,8 @@ class Held:
 
 
 async def replies_to(reads: list[Read]) -> list[api.Reply]:
-    return [api.Reply.FromString(await each.reply) for each in reads]
+    async with asyncio.timeout(10):
+        return [api.Reply.FromString(await each.reply) for each in reads]
 
 
 GET, RANGE = wire(GetKv(key="k1")), wire(RangeKv())
