@@ -51,7 +51,10 @@ def answer(
     """The encoded reply to each read, from the state as it is, or as it is in `store`."""
     # failpoint: read.before_answer
     return [
-        machine.query(read.request.queries, now_ms, store).SerializeToString() for read in reads
+        machine.query(
+            read.request.queries, now_ms, store, columns=read.request.columns
+        ).SerializeToString()
+        for read in reads
     ]
 
 

@@ -77,6 +77,7 @@ class QueryLane(QueueLane):
             timeout_ms=timeout_ms,
             queries=call.commands,
             vouched=vouched,
+            columns=True,
         )
         return self._groups.query(seat, request.SerializeToString())
 

@@ -28,7 +28,7 @@ from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
 from actors.crowd import Crowd
 from actors.shared_call import UnderWay, Waiting, commands_of, fail
-from state_machines import op, runs
+from state_machines import columnar, op
 from state_machines.errors import MetarayError, NoQuorum, Overloaded, Unknown
 from state_machines.wire import api_pb2 as api
 
@@ -69,7 +69,7 @@ class QueueLane(Lane, ABC):
         if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):
             raise self._full()
         kind: Any = type(operation)
-        body = b"" if runs.flat(kind) else op.encode(operation)
+        body = b"" if columnar.flat(kind) else op.encode(operation)
         future = self._loop.create_future()
         waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
         if deadline < self._nearest:

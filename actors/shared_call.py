@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from state_machines import op, runs
+from state_machines import columnar, op, runs
 from state_machines.errors import (
     BY_CODE,
     Invalid,
@@ -138,7 +138,7 @@ def _said(waiting: Waiting) -> api.Command:
 
 def _run_of(same: Sequence[Waiting]) -> runs.Run | None:
     """Their run, unchecked; None if they make none."""
-    if len(same) <= 1 or not runs.flat(_kind(same[0])):
+    if len(same) <= 1 or not columnar.flat(_kind(same[0])):
         return None
     return runs.of([each.operation for each in same])
 

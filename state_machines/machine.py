@@ -16,7 +16,7 @@ not be sent on to be applied again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ import state_machines.mqtt
 import state_machines.offset
 import state_machines.table_rows
 import state_machines.transaction  # noqa: F401 - registers the entities
-from state_machines import clients, op, packing, quota, runs, slots
+from state_machines import clients, columnar, op, packing, quota, runs, slots
 from state_machines.changes import Changes
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
 from state_machines.keyvalue import KeyValue
@@ -184,10 +184,15 @@ class Machine:
     # -- reads ------------------------------------------------------------------------------
 
     def query(
-        self, queries: Sequence[api.Command], now_ms: int, store: KeyValue | None = None
+        self,
+        queries: Sequence[api.Command],
+        now_ms: int,
+        store: KeyValue | None = None,
+        *,
+        columns: bool = False,
     ) -> api.Reply:
         """Answer queries from the state as it is, or as it is in `store`. `now_ms` is the answering
-        replica's clock.
+        replica's clock; `columns`: who asked reads lists of rows as columns.
 
         The reply's revision is that of the last entry with commands.
         """
@@ -201,7 +206,7 @@ class Machine:
             detail = f"queries: {count}, the limit is {BATCH_ITEMS_MAX}"
             return api.Reply(code=api.INVALID, detail=detail, revision=at.index)
         reply = api.Reply(revision=at.index)
-        answers = _Answers(self, db, at, reply, op.QUERIES)
+        answers = _Answers(self, db, at, reply, op.QUERIES, columnar.pack if columns else None)
         for query in queries:
             answers.add(query)
         return reply
@@ -211,7 +216,13 @@ class _Answers:
     """The results of a proposal's commands, or of queries, one after the other, in one reply."""
 
     def __init__(
-        self, machine: Machine, db: Tables, at: Stamp, reply: api.Reply, registry: dict[str, type]
+        self,
+        machine: Machine,
+        db: Tables,
+        at: Stamp,
+        reply: api.Reply,
+        registry: dict[str, type],
+        pack: Callable[[Any], bytes] | None = None,
     ) -> None:
         self._machine = machine
         self._db = db
@@ -219,6 +230,7 @@ class _Answers:
         self._reply = reply
         self._registry = registry
         self._reads = registry is op.QUERIES
+        self._pack = pack or packing.pack
         self._size = 0  # of what was answered
         self._said: Any = None  # the last reply of an operation
         self._body = _NOTHING  # what that is on the wire
@@ -241,7 +253,7 @@ class _Answers:
         reply = self._carried_out(operation)
         # Mostly an entry's batches are answered alike. A yes equals a one, and is not the same.
         if type(reply) is not type(self._said) or reply != self._said:
-            self._said, self._body = reply, packing.pack(reply)
+            self._said, self._body = reply, self._pack(reply)
         self._size += len(self._body)
         return self._body
 
@@ -299,7 +311,7 @@ class _Answers:
             if isinstance(each, Rejected):
                 self._refuse(result.refusals.add(place=place), each)
                 continue
-            packed.append(packing.pack(each))
+            packed.append(self._pack(each))
             self._size += len(packed[-1])
         return runs.join_replies(packed)
 

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, dataclass_transform
 
-from state_machines import packing
+from state_machines import columnar, packing
 from state_machines.errors import Invalid
 from state_machines.limits import REPLY_BYTES_MAX
 
@@ -184,7 +184,8 @@ def reply_type(cls: Any) -> Any:
 def decode_reply(operation: Any, body: bytes) -> Any:
     """The typed reply."""
     cls: Any = type(operation)
-    return packing.unpack(reply_type(cls), body, "reply", 2 * REPLY_BYTES_MAX)
+    decode = columnar.decoder(reply_type(cls))
+    return decode(packing.load(body, "reply", 2 * REPLY_BYTES_MAX), "reply")
 
 
 def join(operation: Any, parts: Sequence[Any], replies: Sequence[Any]) -> Any:

@@ -59,21 +59,26 @@ each time and fetches them anew, which takes ten times as long as it takes to pa
 
 def pack(value: Any) -> bytes:
     """A dataclass, or a plain value, as msgpack. The same value gives the same bytes."""
-    return bytes(_Packer().pack(value if type(value) in PLAIN else _plain(value)))
+    return pack_plain(value if type(value) in PLAIN else plain(value))
+
+
+def pack_plain(value: Any) -> bytes:
+    """What `plain` gives, as msgpack."""
+    return bytes(_Packer().pack(value))
 
 
 def pack_checked(value: Any) -> bytes:
     """`pack` of a dataclass that `check` has passed: no column is looked at again."""
     kind: Any = type(value)
     fields = {name: getattr(value, name) for name in field_names(kind)}
-    return bytes(_Packer(default=_plain).pack(fields))
+    return bytes(_Packer(default=plain).pack(fields))
 
 
 def pack_fields(value: Any, names: Sequence[str]) -> bytes:
     """Some fields of a dataclass that `check` has passed, as they are within what `pack_checked`
     makes. `map_head` and all fields so are the same as that."""
     fields = {name: getattr(value, name) for name in names}
-    return bytes(_Packer(default=_plain).pack(fields))[len(map_head(len(fields))) :]
+    return bytes(_Packer(default=plain).pack(fields))[len(map_head(len(fields))) :]
 
 
 def map_head(fields: int) -> bytes:
@@ -92,15 +97,16 @@ def pack_columns(columns: Any) -> bytes:
     return bytes(msgpack.packb(columns))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A dataclass, or a tuple or a scalar, as what msgpack writes."""
     kind: Any = type(value)
     if kind in PLAIN:
         return value
     if kind is tuple:
-        return value if PLAIN.issuperset(map(type, value)) else [_plain(each) for each in value]
+        return value if PLAIN.issuperset(map(type, value)) else [plain(each) for each in value]
     values = values_of(kind)(value)
     if not PLAIN.issuperset(map(type, values)):
-        values = tuple(map(_plain, values))
+        values = tuple(map(plain, values))
     return dict(zip(field_names(kind), values, strict=True))
 
 
@@ -232,8 +238,11 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 @cache
-def decoder(kind: Any) -> Decoder:
-    """The decoder of an annotated type. TypeError for a type that no body may have."""
+def decoder(kind: Any, lists: Callable[[Any], Decoder] | None = None) -> Decoder:
+    """The decoder of an annotated type. TypeError for a type that no body may have.
+
+    `lists`: what gives the decoder of a list of this type; None: `list_decoder`.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is types.NoneType or kind is None:
         return _exactly(types.NoneType)
@@ -244,13 +253,12 @@ def decoder(kind: Any) -> Decoder:
     if origin in (typing.Union, types.UnionType):
         some = [each for each in arguments if each is not types.NoneType]
         if len(some) == 1 and len(arguments) == 2:
-            return _optional(decoder(some[0]))
+            return _optional(decoder(some[0], lists))
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return (
-            _column(arguments[0], list) if arguments[0] in PLAIN else _many(decoder(arguments[0]))
-        )
+        one = arguments[0]
+        return _column(one, list) if one in PLAIN else (lists or list_decoder)(one)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return _dataclass(kind)
+        return _dataclass(kind, lists)
     raise TypeError(f"{kind!r} cannot be in a body")
 
 
@@ -301,7 +309,10 @@ def _column(kind: type, wanted: type) -> Decoder:
     return decode
 
 
-def _many(inner: Decoder) -> Decoder:
+def list_decoder(one: Any) -> Decoder:
+    """The decoder of a list of this type."""
+    inner = decoder(one)
+
     def decode(value: Any, field: str) -> tuple[Any, ...]:
         if type(value) is not list:
             raise _wrong(field, "a list", value)
@@ -310,10 +321,10 @@ def _many(inner: Decoder) -> Decoder:
     return decode
 
 
-def _dataclass(kind: type) -> Decoder:
+def _dataclass(kind: type, lists: Callable[[Any], Decoder] | None) -> Decoder:
     hints = typing.get_type_hints(kind)
     fields = [
-        (each.name, decoder(hints[each.name]), _as_they_are(hints[each.name]), each)
+        (each.name, decoder(hints[each.name], lists), _as_they_are(hints[each.name]), each)
         for each in dataclasses.fields(kind)
     ]
 
@@ -433,7 +444,7 @@ def row_packer() -> Callable[[Any], bytes]:
 def row_values(row: Any) -> list[Any]:
     """A row's plain values, in the order of its fields."""
     kind: Any = type(row)
-    return [_plain(getattr(row, name)) for name in field_names(kind)]
+    return [plain(getattr(row, name)) for name in field_names(kind)]
 
 
 unpack_values: Final[Callable[[bytes], tuple[int, list[Any]]]] = msgpack.unpackb

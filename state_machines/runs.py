@@ -12,23 +12,20 @@ nothing and answers with a dataclass or None, gives their `Values`, some of them
 
 from __future__ import annotations
 
-import itertools
 import typing
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import NoneType
 from typing import Any, Final
 
-from state_machines import op, packing
+from state_machines import columnar, op, packing
+from state_machines.columnar import Column
 from state_machines.errors import Invalid
-from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX, INT_MIN, REPLY_BYTES_MAX
+from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
 SCALAR_BYTES: Final = 9  #: the most that msgpack takes for a number, or in front of a text
-
-Column = Sequence[Any]
 
 Values = Sequence[Any] | None
 """A reply as the values of its fields, in order; None for None."""
@@ -53,27 +50,6 @@ class Run:
         return [kind(**dict(zip(names, values, strict=True))) for values in self.rows(*names)]
 
 
-@cache
-def flat(kind: Any) -> bool:
-    """Whether operations of this class can be a run."""
-    names, hints = packing.field_names(kind), typing.get_type_hints(kind)
-    return bool(names) and all(_scalars(hints[name]) for name in names)
-
-
-@cache
-def _scalars(hint: Any) -> frozenset[type]:
-    """The scalar types that a field may have; none for a field that is no scalar."""
-    some = frozenset(typing.get_args(hint)) or frozenset({NoneType if hint is None else hint})
-    return some if packing.PLAIN.issuperset(some) else frozenset()
-
-
-@cache
-def _fields(kind: Any) -> list[tuple[str, Any, frozenset[type]]]:
-    """Name, default and scalar types of each field: what is dear to find out."""
-    hints = typing.get_type_hints(kind)
-    return [(each.name, each.default, _scalars(hints[each.name])) for each in fields(kind)]
-
-
 # -- operations ---------------------------------------------------------------------------------
 
 
@@ -88,7 +64,7 @@ def of(operations: Sequence[Any]) -> Run:
 @cache
 def swept(kind: Any) -> bool:
     """Whether operations of this class are checked many at a time, by `sweep`."""
-    return flat(kind) and hasattr(kind, "validate_run")
+    return columnar.flat(kind) and hasattr(kind, "validate_run")
 
 
 def sweep(run: Run) -> bytes:
@@ -96,8 +72,8 @@ def sweep(run: Run) -> bytes:
 
     Raises Invalid unless all are valid, which does not say whose fault it is.
     """
-    for name, _, scalars in _fields(run.kind):
-        check_column(run.columns[name], scalars, name)
+    for name, _, scalars in columnar.fields_of(run.kind):
+        columnar.check(run.columns[name], scalars, name)
     validate(run)
     try:
         return body_of(run)
@@ -113,7 +89,7 @@ def body_of(run: Run) -> bytes:
     return packing.pack_columns(
         {
             name: run.columns[name]
-            for name, default, _ in _fields(run.kind)
+            for name, default, _ in columnar.fields_of(run.kind)
             if default is MISSING or run.columns[name].count(default) != run.count
         }
     )
@@ -126,7 +102,7 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
     """
     if not 0 < count <= BATCH_ITEMS_MAX:
         raise Invalid(f"count: {count}, the range is 1 to {BATCH_ITEMS_MAX}")
-    if not flat(kind):
+    if not columnar.flat(kind):
         raise Invalid(f"count: {op.TAGS[kind]} does not come in runs")
     found = packing.load(body, any_depth=True)
     if type(found) is not dict:
@@ -134,7 +110,7 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
     if not found.keys() <= frozenset(packing.field_names(kind)):  # nobody looks at the others
         packing.check_depth(found)
     columns: dict[str, Column] = {}
-    for name, default, scalars in _fields(kind):
+    for name, default, scalars in columnar.fields_of(kind):
         column = found.get(name)
         if name not in found:
             if default is MISSING:
@@ -143,23 +119,10 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
         elif type(column) is not list or len(column) != count:
             raise Invalid(f"{name}: a list of {count} is wanted")
         else:
-            check_column(column, scalars, name)
+            columnar.check(column, scalars, name)
         assert column is not None, "given or made"
         columns[name] = column
     return Run(kind, count, columns)
-
-
-def check_column(column: Column, kinds: frozenset[type], field: str) -> None:
-    """Raise Invalid unless every value is of one of these types, and within 64 bits if a number."""
-    found = frozenset(map(type, column))
-    if not found <= kinds:
-        wrong = next(each for each in column if type(each) not in kinds)
-        wanted = " or ".join(sorted(each.__name__ for each in kinds))
-        raise Invalid(f"{field}: {wanted} is wanted, not {type(wrong).__name__}")
-    if int in found:
-        numbers = column if len(found) == 1 else [each for each in column if type(each) is int]
-        if min(numbers) < INT_MIN or max(numbers) > INT_MAX:
-            raise Invalid(f"{field}: beyond 64 bits")
 
 
 def validate(run: Run) -> None:
@@ -253,7 +216,7 @@ def _reply_columns(kind: Any) -> Any:
     hint = op.reply_type(kind)
     some = [each for each in typing.get_args(hint) if each is not NoneType] or [hint]
     one: Any = some[0]
-    if len(some) == 1 and hasattr(one, "__dataclass_fields__") and flat(one):
+    if len(some) == 1 and hasattr(one, "__dataclass_fields__") and columnar.flat(one):
         return one
     return None
 
@@ -297,42 +260,26 @@ def unpack_replies(kind: type, count: int, body: bytes) -> list[Any]:
         if len(found) != count:
             raise Invalid(f"reply: {len(found)} replies came to {count} operations")
         hint = op.reply_type(kind)
-        if scalars := _scalars(hint):
-            check_column(found, scalars, "reply")
+        if scalars := columnar.scalars_of(hint):
+            columnar.check(found, scalars, "reply")
             return found
         packing.check_depth(found, "reply")
-        decode_one = packing.decoder(hint)
+        decode_one = columnar.decoder(hint)
         return [decode_one(each, "reply") for each in found]
     nothing, *columns = found or [None]
     if type(nothing) is not list or len(columns) not in (0, len(fields(made))):
         raise Invalid("reply: columns are wanted")
-    for (name, _, scalars), column in zip(_fields(made), columns, strict=False):
+    for (name, _, scalars), column in zip(columnar.fields_of(made), columns, strict=False):
         if type(column) is not list or len(column) != count - len(nothing):
             raise Invalid(f"reply: {name}: a list of {count - len(nothing)} is wanted")
-        check_column(column, scalars, name)
+        columnar.check(column, scalars, name)
     places = frozenset(nothing)
     if len(places) != len(nothing) or not places <= frozenset(range(count)):
         raise Invalid(f"reply: places beyond {count}, or one twice")
     if not columns and len(places) != count:
         raise Invalid(f"reply: {len(places)} replies came to {count} operations")
-    objects = _objects(made, columns) if columns else []
+    objects = columnar.objects(made, columns) if columns else []
     if not places:
         return objects
     there = iter(objects)
     return [None if place in places else next(there) for place in range(count)]
-
-
-def _objects(kind: Any, columns: Sequence[Column]) -> list[Any]:
-    """An object of this frozen class with slots for each row: what its `__init__` does, which
-    takes twice as long."""
-    objects = list(map(object.__new__, itertools.repeat(kind, len(columns[0]))))
-    for put, column in zip(_setters(kind), columns, strict=True):
-        deque(map(put, objects, column), maxlen=0)
-    return objects
-
-
-@cache
-def _setters(kind: Any) -> list[Callable[[Any, Any], None]]:
-    """What sets each field of a new object, in order."""
-    assert not hasattr(kind, "__post_init__"), f"{kind.__name__}: made without `__init__`"
-    return [getattr(kind, name).__set__ for name in packing.field_names(kind)]

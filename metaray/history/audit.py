@@ -20,7 +20,7 @@ from jobs.errors import BadHistory
 from jobs.operation_files import Gap, Range
 from jobs.operations import OPERATIONS
 from metaray.history.rows import operations_of
-from state_machines import op, packing, runs
+from state_machines import columnar, op, packing
 from state_machines.errors import Invalid, Rejected
 from state_machines.limits import INT_MAX, INT_MIN
 
@@ -177,7 +177,7 @@ def said(row: dict[str, Any]) -> list[Any] | None:
 def _count(kind: type, body: bytes) -> int:
     """How many operations a run has; 0 for a body that is no run. Of a class that may come in runs
     no field is a list, so where one is, it is a column."""
-    if not runs.flat(kind):
+    if not columnar.flat(kind):
         return 0
     columns = packing.load(body)
     lists = [each for each in columns.values() if type(each) is list]

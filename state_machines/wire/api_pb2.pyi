@@ -139,7 +139,7 @@ class ProposeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("group", "stale", "min_revision", "timeout_ms", "queries", "vouched", "vouch")
+    __slots__ = ("group", "stale", "min_revision", "timeout_ms", "queries", "vouched", "vouch", "columns")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     MIN_REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class QueryRequest(_message.Message):
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     VOUCHED_FIELD_NUMBER: _ClassVar[int]
     VOUCH_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     group: str
     stale: bool
     min_revision: int
@@ -154,7 +155,8 @@ class QueryRequest(_message.Message):
     queries: _containers.RepeatedCompositeFieldContainer[Command]
     vouched: bool
     vouch: bool
-    def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., vouched: _Optional[bool] = ..., vouch: _Optional[bool] = ...) -> None: ...
+    columns: bool
+    def __init__(self, group: _Optional[str] = ..., stale: _Optional[bool] = ..., min_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., queries: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., vouched: _Optional[bool] = ..., vouch: _Optional[bool] = ..., columns: _Optional[bool] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("group", "tables", "from_revision", "now", "limit", "timeout_ms", "every_table", "only", "stale", "progress_at")

@@ -48,6 +48,7 @@ class Call:
     min_revision: int = 0
     body: bytes = b""
     vouched: bool = False
+    columns: bool = False
     vouch: bool = False
     queries: tuple[api.Command, ...] = ()
 
@@ -122,6 +123,7 @@ class Script:
             min_revision=asked.min_revision,
             vouched=asked.vouched,
             vouch=asked.vouch,
+            columns=asked.columns,
             queries=tuple(asked.queries),
         )
         return self._answer(call, lambda: self._read(asked.queries))

@@ -326,9 +326,9 @@ def test_nothing_is_walked_over_for_callers_that_gave_up(monkeypatch: pytest.Mon
         asked: list[Any] = []
         query = Machine.query
 
-        def note(machine: Machine, queries: Any, *rest: Any) -> api.Reply:
+        def note(machine: Machine, queries: Any, *rest: Any, **more: Any) -> api.Reply:
             asked.append(queries)
-            return query(machine, queries, *rest)
+            return query(machine, queries, *rest, **more)
 
         monkeypatch.setattr(Machine, "query", note)
         held = Held(answering)
@@ -411,9 +411,9 @@ def test_tenants_take_turns_with_long_reads(monkeypatch: pytest.MonkeyPatch) -> 
         asked: list[str] = []
         query = Machine.query
 
-        def note(machine: Machine, queries: Any, *rest: Any) -> api.Reply:
+        def note(machine: Machine, queries: Any, *rest: Any, **more: Any) -> api.Reply:
             asked.append(op.decode(op.QUERIES, queries[0].tag, queries[0].body).tenant)
-            return query(machine, queries, *rest)
+            return query(machine, queries, *rest, **more)
 
         monkeypatch.setattr(Machine, "query", note)
         held = Held(answering)

@@ -147,6 +147,7 @@ async def test_queries_that_want_different_states_do_not_share_a_call() -> None:
         (1, True, 0),
         (1, True, 9),
     ]
+    assert all(c.columns for c in script.calls), "lists of rows are read as columns"
 
 
 @in_virtual_time

@@ -33,13 +33,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     query = Machine.query
 
-    def note(machine: Machine, queries: Any, *rest: Any) -> api.Reply:
+    def note(machine: Machine, queries: Any, *rest: Any, **more: Any) -> api.Reply:
         try:
             (first, *_) = runs.operations_of(op.QUERIES, queries[0])
             asked.append(first.tenant)
         except Invalid:
             asked.append("?")
-        return query(machine, queries, *rest)
+        return query(machine, queries, *rest, **more)
 
     monkeypatch.setattr(Machine, "query", note)
     return asked

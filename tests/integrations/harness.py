@@ -88,7 +88,8 @@ class Service:
             raise ConnectionError("the service is down")
         asked = api.QueryRequest.FromString(request)
         with self._lock:
-            reply = self._machines[asked.group].query(list(asked.queries), self.now_ms)
+            machine, queries = self._machines[asked.group], list(asked.queries)
+            reply = machine.query(queries, self.now_ms, columns=asked.columns)
         return reply.SerializeToString()
 
     async def watch(self, seat: str, request: bytes) -> bytes:

@@ -71,9 +71,10 @@ class Group:
         return one(self.together(command))
 
     def ask(self, query: Any) -> Any:
-        """One query."""
+        """One query, asked as a client does it."""
         op.validate(query)
-        return one(outcomes([query], self.machine.query([wire(query)], self.now_ms)))
+        reply = self.machine.query([wire(query)], self.now_ms, columns=True)
+        return one(outcomes([query], reply))
 
 
 def outcomes(operations: Sequence[Any], reply: api.Reply) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_machines import op, packing, runs
+from state_machines import columnar, op, packing, runs
 from state_machines.errors import Conflict, Invalid, WrongShard
 from state_machines.limits import (
     BATCH_ITEMS_MAX,
@@ -32,7 +32,7 @@ from tests.bad_input.values import nested
 from tests.machine.alone import Group, outcomes
 from tests.machine.operations import commands
 
-KINDS = sorted({op.kind(cls) for cls in op.COMMANDS.values() if runs.flat(cls)} - {""})
+KINDS = sorted({op.kind(cls) for cls in op.COMMANDS.values() if columnar.flat(cls)} - {""})
 
 
 def wire(operations: Sequence[Any], count: int | None = None) -> api.Command:
@@ -70,7 +70,7 @@ def told(operations: Sequence[Any], reply: api.Reply) -> list[Any]:
 def test_a_run_of_any_flat_class_survives_the_wire(data: st.DataObject) -> None:
     made = data.draw(st.lists(commands(data.draw(st.sampled_from(KINDS))), max_size=20))
     classes: set[Any] = {type(each) for each in made}
-    for cls in filter(runs.flat, classes):
+    for cls in filter(columnar.flat, classes):
         same = [each for each in made if type(each) is cls]
         body = runs.body_of(runs.of(same))
         run = runs.unpack(cls, len(same), body)
@@ -173,7 +173,7 @@ def test_replies_that_are_lists_come_in_runs_too() -> None:
     ]
 
 
-FLAT_QUERIES = [cls for cls in op.QUERIES.values() if runs.flat(cls)]
+FLAT_QUERIES = [cls for cls in op.QUERIES.values() if columnar.flat(cls)]
 
 
 @pytest.mark.parametrize("cls", FLAT_QUERIES, ids=lambda cls: op.TAGS[cls])
@@ -268,7 +268,7 @@ def test_a_run_beyond_the_limits_is_not_admitted(columns: Any, count: int, said:
 
 
 def test_only_flat_classes_come_in_runs() -> None:
-    assert not runs.flat(PutSubscriptions)
+    assert not columnar.flat(PutSubscriptions)
     group = Group("mqtt")
     proposal = group.proposal()
     proposal.commands.add(tag=op.TAGS[PutSubscriptions], body=b"\x80", count=2)
@@ -301,7 +301,7 @@ def test_replies_that_do_not_fit_are_invalid(body: bytes) -> None:
         runs.unpack_replies(GetKv, 2, body)
 
 
-FLAT = [each for each in sorted(op.TAGS, key=op.TAGS.__getitem__) if runs.flat(each)]
+FLAT = [each for each in sorted(op.TAGS, key=op.TAGS.__getitem__) if columnar.flat(each)]
 
 
 @pytest.mark.parametrize("kind", FLAT, ids=op.TAGS.get)
