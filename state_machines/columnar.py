@@ -14,15 +14,18 @@ import typing
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from state_machines import packing
 from state_machines.errors import Invalid
 from state_machines.limits import INT_MAX, INT_MIN
 from state_machines.packing import Decoder
 
-ROWS_MIN: Final = 3  #: fewer rows are packed, and read, as quickly one after the other
+ROWS_MIN: Final = 8  #: fewer rows are packed, read and made as quickly one after the other
+
+T = TypeVar("T")
 
 Column = Sequence[Any]
 
@@ -63,8 +66,8 @@ def check(column: Column, kinds: frozenset[type], field: str) -> None:
 
 
 def objects(kind: Any, columns: Sequence[Column]) -> list[Any]:
-    """An object of this frozen class with slots for each row: what its `__init__` does, which
-    takes twice as long."""
+    """An object of this frozen class with slots for each row, at least one: what its `__init__`
+    does, which takes twice as long."""
     made = list(map(object.__new__, itertools.repeat(kind, len(columns[0]))))
     for put, column in zip(_setters(kind), columns, strict=True):
         deque(map(put, made, column), maxlen=0)
@@ -78,6 +81,23 @@ def _setters(kind: Any) -> list[Callable[[Any, Any], None]]:
     return [getattr(kind, name).__set__ for name in packing.field_names(kind)]
 
 
+def rows(kind: Any, columns: Sequence[Column]) -> list[Any]:
+    """Stored rows of this class, whose columns have what `packing.row_of` has in a list."""
+    columns = list(columns)
+    for place, convert, name in packing.converters(kind):
+        columns[place] = [convert(each, name) for each in columns[place]]
+    return objects(kind, columns)
+
+
+def alike(kind: type[T], others: Sequence[Any]) -> tuple[T, ...]:
+    """An object of this class for each of those, with what their fields of the same names say."""
+    made: Any = kind
+    values = map(attrgetter(*packing.field_names(made)), others)
+    if len(others) < ROWS_MIN:
+        return tuple([made(*each) for each in values])
+    return tuple(objects(made, list(zip(*values, strict=True))))
+
+
 # -- lists of rows in replies -------------------------------------------------------------------
 
 
@@ -86,7 +106,7 @@ def pack(reply: Any) -> bytes:
     kind: Any = type(reply)
     if kind is tuple:
         return packing.pack_plain(_columns_of(reply))
-    if not _has_lists(kind):
+    if all(len(getattr(reply, name)) < ROWS_MIN for name in _lists_of(kind)):
         return packing.pack(reply)
     values = packing.values_of(kind)(reply)
     plain = [_columns_of(each) if type(each) is tuple else packing.plain(each) for each in values]
@@ -94,9 +114,12 @@ def pack(reply: Any) -> bytes:
 
 
 @cache
-def _has_lists(kind: Any) -> bool:
-    """Whether objects of this type have fields that are lists of rows."""
-    return _is_row(kind) and any(map(_is_list, typing.get_type_hints(kind).values()))
+def _lists_of(kind: Any) -> tuple[str, ...]:
+    """The fields of objects of this type that are lists of rows."""
+    if not _is_row(kind):
+        return ()
+    hints = typing.get_type_hints(kind)
+    return tuple([name for name in packing.field_names(kind) if _is_list(hints[name])])
 
 
 def _is_list(hint: Any) -> bool:

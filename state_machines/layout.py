@@ -18,6 +18,7 @@ other values.
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from struct import Struct
@@ -70,3 +71,19 @@ class Layout:
         others: Any = packing.unpack_values(row[self.bytes : end])
         others += self._others_later[len(others) :]
         return revision, list(self._ordered((*numbers, row[end:].decode(), *others)))
+
+    def unpack_columns(self, rows: Sequence[bytes]) -> tuple[Sequence[int], Sequence[Any]]:
+        """Revisions of some rows, at least one, and a column for each field. No columns unless all
+        have this form and the same fields."""
+        if any(row[0] != MARK for row in rows):
+            return (), ()
+        heads = b"".join([row[: self.bytes] for row in rows])
+        words = struct.unpack(f"<{self.words * len(rows)}q", heads)
+        marks, revisions, *numbers = [words[place :: self.words] for place in range(self.words)]
+        ends = [len(row) - (mark >> 8) for row, mark in zip(rows, marks, strict=True)]
+        texts = [row[end:].decode() for row, end in zip(rows, ends, strict=True)]
+        rest = [row[self.bytes : end] for row, end in zip(rows, ends, strict=True)]
+        others = packing.unpack_columns(rest)
+        if len(others) != len(self._others_later):
+            return (), ()
+        return revisions, self._ordered((*numbers, texts, *others))

@@ -451,16 +451,27 @@ unpack_values: Final[Callable[[bytes], tuple[int, list[Any]]]] = msgpack.unpackb
 """A row's revision and plain values. The bytes are our own and were checked below."""
 
 
+def unpack_columns(packed: Sequence[bytes]) -> Sequence[Sequence[Any]]:
+    """Some lists, at least one, as columns: what is at each place of all of them. None if some are
+    longer than others. The bytes are our own."""
+    return columns_of(msgpack.unpackb(list_head(len(packed)) + b"".join(packed)))
+
+
+def columns_of(lists: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The same of lists that are unpacked."""
+    return list(zip(*lists, strict=True)) if len(set(map(len, lists))) == 1 else []
+
+
 def row_of(kind: Any, values: list[Any]) -> Any:
     """The row with these values, which are changed to what their fields are declared as."""
-    for place, convert, name in _converters(kind):
+    for place, convert, name in converters(kind):
         if place < len(values):
             values[place] = convert(values[place], name)
     return kind(*values)
 
 
 @cache
-def _converters(kind: Any) -> Sequence[tuple[int, Decoder, str]]:
+def converters(kind: Any) -> Sequence[tuple[int, Decoder, str]]:
     """Place, decoder and name of the fields that are not stored as they are."""
     hints = typing.get_type_hints(kind)
     return [

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, Generic, TypeVar
 
-from state_machines import packing
+from state_machines import columnar, packing
 from state_machines.changes import Changes
 from state_machines.errors import Invalid, Rejected
 from state_machines.keyvalue import KeyValue, Part
@@ -59,6 +60,23 @@ class Table(Generic[R]):
         """A stored row and its revision."""
         revision, values = self.values_of(value)
         return packing.row_of(self.row, values), revision
+
+    def decode_many(self, values: Sequence[bytes]) -> list[tuple[R, int]]:
+        """`decode` of each."""
+        if len(values) >= columnar.ROWS_MIN:
+            kind: Any = self.row
+            revisions, columns = self._columns_of(values)
+            if len(columns) == len(columnar.fields_of(kind)):
+                return list(zip(columnar.rows(kind, columns), revisions, strict=True))
+        return [self.decode(each) for each in values]
+
+    def _columns_of(self, values: Sequence[bytes]) -> tuple[Sequence[int], Sequence[Any]]:
+        """Revisions and columns of stored rows; fewer columns than fields if some are of another
+        form, or older than a field."""
+        if self.layout is not None:
+            return self.layout.unpack_columns(values)
+        revisions, rows = packing.unpack_columns(values)
+        return revisions, packing.columns_of(rows)
 
     def values_of(self, value: bytes) -> tuple[int, list[Any]]:
         """Revision and plain values of a stored row, in the order of its fields."""
@@ -192,17 +210,17 @@ class Tables:
         if not 0 < limit <= PAGE_ROWS_MAX:
             raise Invalid(f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}")
         rows: list[tuple[R, int]] = []
+        came: list[bytes] = []  # since those
         size, last = 0, b""
-        found = self.store.scan(table.name, prefix, starts=starts, after=after)
-        for token, value in found:
-            if len(rows) >= limit or (rows and size + len(value) > PAGE_BYTES_MAX):
-                return rows, last
-            row, revision = table.decode(value)
-            # A name longer than a key is cut there, so that its key may only look as if it fitted.
-            if not starts or getattr(row, table.key[-1]).startswith(starts):
-                rows.append((row, revision))
-                size += len(value)
+        for token, value in self.store.scan(table.name, prefix, starts=starts, after=after):
+            if len(rows) + len(came) >= limit or size + len(value) > PAGE_BYTES_MAX:
+                size -= _add(rows, table, came, starts)
+                if len(rows) >= limit or (rows and size + len(value) > PAGE_BYTES_MAX):
+                    return rows, last
+            came.append(value)
+            size += len(value)
             last = token
+        _add(rows, table, came, starts)
         return rows, b""
 
     # Raw values, for what is not a row (`clients.py`) and for the hottest rows.
@@ -300,3 +318,18 @@ class Tables:
                 self.store.delete(table, key)
             else:
                 self.store.put(table, key, value)
+
+
+def _add(rows: list[tuple[R, int]], table: Table[R], came: list[bytes], starts: str) -> int:
+    """Add to the rows of a page what came, which is none then. How many bytes of it do not count: a
+    name longer than a key is cut there, so that its key may only look as if it began so."""
+    found, more = table.decode_many(came), 0
+    if starts:
+        name = table.key[-1]
+        fits = [getattr(row, name).startswith(starts) for row, _ in found]
+        if not all(fits):
+            more = sum(map(len, came)) - sum(map(len, compress(came, fits)))
+            found = list(compress(found, fits))
+    rows += found
+    came.clear()
+    return more

@@ -17,7 +17,7 @@ unsealed at every read. A value that turns up under another key is found out too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
@@ -255,11 +255,17 @@ def sealed_slice(table: str, keys: list[bytes], rows: Mapping[bytes, bytes | Non
     return Slice(table, keys, values, gone, sum(map(len, keys)) + sum(map(len, values)))
 
 
+def sound(table: str, keys: Iterable[bytes], sealed: Collection[bytes]) -> list[bytes] | None:
+    """The values that `seal` stored at these keys; None if one of them is anything else."""
+    values = list(map(_VALUE, sealed))
+    found = b"".join(map(_CHECKSUM, sealed))
+    return values if found == b"".join(map(_CRC.pack, _checksums(table, keys, values))) else None
+
+
 def unseal_many(where: str, table: str, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """`unseal` of each, by key."""
-    values = list(map(_VALUE, stored.values()))
-    found = b"".join(map(_CHECKSUM, stored.values()))
-    if found != b"".join(map(_CRC.pack, _checksums(table, stored, values))):
+    values = sound(table, stored, stored.values())
+    if values is None:
         return {key: unseal(where, table, key, each) for key, each in stored.items()}
     return dict(zip(stored, values, strict=True))
 

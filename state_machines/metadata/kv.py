@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from state_machines import names, packing
+from state_machines import columnar, names, packing
 from state_machines.errors import Conflict, NotFound
 from state_machines.keyvalue import Part
 from state_machines.op import Stamp, command, query
@@ -355,4 +355,4 @@ class RangeKv:
         rows, after = db.page(
             KV, self.tenant, starts=self.prefix, after=self.after, limit=self.limit
         )
-        return KvPage(tuple([KvEntry(row.key, row.value, row.revision) for row, _ in rows]), after)
+        return KvPage(columnar.alike(KvEntry, [row for row, _ in rows]), after)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import compress, repeat
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from state_machines import names, packing, quota
+from state_machines import columnar, names, packing, quota
 from state_machines.errors import BY_CODE, Invalid
 from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
@@ -426,7 +426,7 @@ class FetchOffsets:
         found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
         if after:
             raise Invalid(f"group: more than a page of offsets; use offset.list ({PAGE_ROWS_MAX})")
-        return tuple([row.told() for row, _ in found])
+        return columnar.alike(Offset, [row for row, _ in found])
 
 
 @query("offset.list")
@@ -452,4 +452,4 @@ class ListOffsets:
         """By group, topic and partition, with those that are being deleted."""
         prefix = (self.tenant, self.group) if self.group else (self.tenant,)
         found, after = db.page(OFFSETS, *prefix, after=self.after, limit=self.limit)
-        return OffsetPage(tuple([row.told() for row, _ in found]), after)
+        return OffsetPage(columnar.alike(Offset, [row for row, _ in found]), after)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_machines import tables
+from state_machines import packing, tables
+from state_machines.columnar import ROWS_MIN
 from state_machines.errors import Invalid, NotFound
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+from state_machines.offset.rows import GROUPS, OFFSETS, Group, StoredOffset
 from state_machines.tables import Table, Tables
 from storage.memory import MemoryKeyValue
+from tests.machine import operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,54 @@ def test_names_longer_than_a_key_are_found_by_all_they_begin_with(rows: Table[Ro
     found, after = db.page(rows, "s", starts=stem + "a", limit=10)
     assert [row.value for row, _ in found] == [b"a"]
     assert after == b""
+
+
+def test_a_page_counts_only_names_that_begin_so(rows: Table[Row]) -> None:
+    """Long ones are together in the order of their keys, whatever comes behind the cut."""
+    db = Tables(MemoryKeyValue(), 1)
+    stem = "x" * 600
+    wanted = [f"{stem}a{number}" for number in range(7)]
+    for name in (*wanted, *(f"{stem}b{number}" for number in range(20))):
+        db.put(rows, Row("s", name, bytes(PAGE_BYTES_MAX // 8)))
+    found: list[str] = []
+    after, sizes = b"", []
+    while True:
+        page, after = db.page(rows, "s", starts=stem + "a", after=after, limit=3)
+        found += [row.name for row, _ in page]
+        sizes.append(len(page))
+        if not after:
+            break
+    assert sorted(found) == wanted
+    assert sizes == [3, 3, 1]
+
+
+@pytest.mark.parametrize("name", sorted(tables.TABLES))
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_many_rows_are_what_each_is_alone(name: str, data: st.DataObject) -> None:
+    table = tables.TABLES[name]
+    pack, kind = packing.row_packer(), typing.cast(Any, table.row)
+    made = data.draw(st.lists(operations.instances(kind), max_size=2 * ROWS_MIN))
+    stored = [table.encode(row, 10 + place, pack) for place, row in enumerate(made)]
+    assert table.decode_many(stored) == [(row, 10 + place) for place, row in enumerate(made)]
+    if made and table.layout is not None:  # some were written before it had one
+        stored[0] = pack((10, packing.row_values(made[0])))
+        assert table.decode_many(stored) == [(row, 10 + place) for place, row in enumerate(made)]
+
+
+def test_rows_that_were_written_before_their_class_grew_are_among_the_others() -> None:
+    row = StoredOffset("t", "g", "topic", 1, 5, "", 1, 2, 3, 4)
+    pack = packing.row_packer()
+    values = packing.row_values(row)
+    whole, old, older = OFFSETS.encode(row, 9, pack), pack((9, values)), pack((9, values[:10]))
+    for some in ([whole, older, whole], [older], [older, old, old], [whole, old]):
+        rows = some * ROWS_MIN
+        assert OFFSETS.decode_many(rows) == [(row, 9)] * len(rows)
+    group = Group("t", "g", 3, 7)
+    short, long = pack((9, ["t", "g", 3, 7])), GROUPS.encode(group, 9, pack)
+    for some in ([short, long], [short], [long]):
+        rows = some * ROWS_MIN
+        assert GROUPS.decode_many(rows) == [(group, 9)] * len(rows)
 
 
 def test_unique_numbers_grow_over_the_whole_log() -> None:

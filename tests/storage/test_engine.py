@@ -14,6 +14,7 @@ from storage.engine import (
     unseal,
 )
 from storage.errors import CorruptRecord
+from storage.state_view import unsealed
 
 
 def test_the_longest_key_and_the_longest_value_are_taken() -> None:
@@ -36,3 +37,29 @@ def test_what_is_shorter_than_a_checksum_is_none_whatever_it_says() -> None:
     key = next(key for key in keys if seal("t", key, b"")[0] == 0)
     with pytest.raises(CorruptRecord):
         unseal("", "t", key, seal("t", key, b"")[1:])  # the same number in fewer bytes
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 200])
+@pytest.mark.parametrize("hurt", [0, 1, 4, 5, 60, 199])
+def test_rows_before_one_that_is_damaged_are_told_and_none_after(count: int, hurt: int) -> None:
+    """However many are checked at once."""
+    rows = [(b"%03d" % number, b"v%d" % number) for number in range(count)]
+    stored = [(key, seal("t", key, value)) for key, value in rows]
+    assert list(unsealed("here", "t", iter(stored))) == rows
+    if hurt >= count:
+        return
+    key, sealed = stored[hurt]
+    for wrong in (sealed[:-1] + b"?", b"", sealed[:3], seal("u", key, rows[hurt][1])):
+        stored[hurt] = (key, wrong)
+        told = []
+        with pytest.raises(CorruptRecord, match=key.decode()):  # noqa: PT012 - as far as it came
+            for each in unsealed("here", "t", iter(stored)):
+                told.append(each)  # noqa: PERF402 - and no further
+        assert told == rows[:hurt]
+
+
+def test_whoever_wants_one_row_has_one_checked() -> None:
+    stored = ((key, seal("t", key, b"")) for key in (b"a", b"b", b"c"))
+    first = next(unsealed("here", "t", stored))
+    assert first == (b"a", b"")
+    assert next(stored)[0] == b"b", "the others were not asked for"
