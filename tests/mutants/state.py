@@ -403,8 +403,8 @@ STATE: Final = (
         "many-rows-are-not-checked-as-they-are-read",
         "law 16",
         "storage.engine",
-        '    if found != b"".join(',
-        '    if not found and b"".join(',
+        '    return values if found == b"".join(',
+        '    return values if found or b"".join(',
     ),
     Mutant(
         "what-was-read-together-stays-when-it-is-written",
