@@ -2,9 +2,10 @@
 
 A connection may do nothing before it has proved that it knows the secret, and has a moment to do
 so. Then its calls run side by side, within `CALLS_MAX` and `CALLS_BYTES_MAX`; beyond these, and
-while the other side does not read its answers, nothing more is read from it. Long polls wait for
-seconds, so they count apart: what is beyond `POLLS_MAX` is refused, and holds up nothing. So a
-connection costs a bounded amount whatever is at its other end.
+while the other side does not read its answers, nothing more is read from it. The calls that were
+begun before may have answers of megabytes each: beyond `UNREAD_BYTES_MAX` the connection is ended.
+Long polls wait for seconds, so they count apart: what is beyond `POLLS_MAX` is refused, and holds
+up nothing. So a connection costs a bounded amount whatever is at its other end.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ STRANGERS_MAX: Final = 64  #: connections that have not proved anything yet
 GREETING_SECONDS: Final = 5.0  #: and how long they have
 GREETING_BYTES_MAX: Final = 1_024  #: of a frame of theirs
 UNREAD_BYTES: Final = 1 << 20  #: answers waiting for a slow reader, before it is not heard any more
+UNREAD_BYTES_MAX: Final = 64 << 20  #: soft: and before its connection is ended
 FAULT_CHARACTERS_MAX: Final = 500
 
 log = logging.getLogger(__name__)
@@ -231,8 +233,13 @@ class Connection(asyncio.Protocol):
             self._write(link.Frame(kind=link.FAULT, call=call, body=body))
 
     def _write(self, frame: link.Frame) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(pack(frame))
+        if self._transport.is_closing():
+            return
+        # Only of who is slow is it asked how slow.
+        if self._unread and self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self.abort(f"it does not read {UNREAD_BYTES_MAX} bytes of answers")
+            return
+        self._transport.write(pack(frame))
 
     def abort(self, why: str) -> None:
         """End it at once."""

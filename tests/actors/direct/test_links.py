@@ -27,7 +27,6 @@ from tests.actors.direct.wire import (
     SEAT,
     Served,
     connected,
-    hang_up,
     serving,
     the_link,
     untreated,
@@ -263,38 +262,6 @@ async def test_a_peer_that_does_not_read_is_sent_a_bounded_amount() -> None:
         received.set()
         await eventually(lambda: found.closed)
         await links.close()
-
-
-@in_loop
-async def test_who_does_not_read_its_answers_is_not_heard_any_more() -> None:
-    """Answers wait for it up to a limit; then its calls wait in its own buffers."""
-    async with connected() as place:
-        reader, writer = await asyncio.open_connection(HOST, place.wire.target.port)
-        cutter = FrameReader()
-        (challenge,) = cutter.feed(await reader.read(1 << 16))
-        nonce = secret.nonce()
-        mine = secret.proof(place.wire.target, "caller", challenge.body, nonce)
-        said = link.Hello(seat=SEAT, nonce=nonce, proof=mine)
-        writer.write(pack(link.Frame(kind=link.HELLO, body=said.SerializeToString())))
-        (welcome,) = cutter.feed(await reader.read(1 << 16))
-        assert welcome.kind == link.WELCOME
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        body = bytes(256 << 10)
-        call = pack(link.Frame(kind=link.CALL, call=1, method="echo", body=body))
-        for _ in range(400):
-            if writer.transport.get_write_buffer_size() > 1 << 20:
-                break
-            writer.write(call)
-            await asyncio.sleep(0)
-        await eventually(lambda: any(each._paused for each in place.listener.connections))
-        heard = len(place.served.called)
-        assert heard < 100
-        assert await the_link(place).call("echo", b"x") == b"x", "others do not notice"
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
-        async with asyncio.timeout(60):
-            while len(place.served.called) < heard + 20:
-                await reader.read(1 << 20)
-        await hang_up(writer)
 
 
 @in_loop

@@ -13,10 +13,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from actors.direct.frames import HEADER
+from actors.direct import secret
+from actors.direct.frames import HEADER, FrameReader, pack
 from actors.direct.links import Link, Links
 from actors.direct.listener import Listener, Service
 from actors.direct.secret import Endpoint
+from state_machines.wire import link_pb2 as link
 from tests.actors.wires import eventually
 
 HOST = "127.0.0.1"
@@ -29,6 +31,21 @@ Treatment = Callable[[bytes], list[bytes]]
 def untreated(piece: bytes) -> list[bytes]:
     """As it came."""
     return [piece]
+
+
+async def greeted(target: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has proved who it is, and is not read from any more."""
+    reader, writer = await asyncio.open_connection(HOST, target.port)
+    cutter = FrameReader()
+    (challenge,) = cutter.feed(await reader.read(1 << 16))
+    nonce = secret.nonce()
+    mine = secret.proof(target, "caller", challenge.body, nonce)
+    said = link.Hello(seat=target.seat, nonce=nonce, proof=mine)
+    writer.write(pack(link.Frame(kind=link.HELLO, body=said.SerializeToString())))
+    (welcome,) = cutter.feed(await reader.read(1 << 16))
+    assert welcome.kind == link.WELCOME
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return reader, writer
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
