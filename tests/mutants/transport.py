@@ -65,4 +65,11 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "            lane.beats -= 1\n",
         "            lane.beats -= 0\n",
     ),
+    Mutant(
+        "answers-that-nobody-reads-have-no-limit",
+        "design 6",
+        "actors.direct.listener",
+        "self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:",
+        "self._transport.get_write_buffer_size() > 1 << 40:",
+    ),
 )
