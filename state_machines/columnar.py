@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import typing
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from types import NoneType
@@ -63,6 +63,33 @@ def check(column: Column, kinds: frozenset[type], field: str) -> None:
         numbers = column if len(found) == 1 else [each for each in column if type(each) is int]
         if min(numbers) < INT_MIN or max(numbers) > INT_MAX:
             raise Invalid(f"{field}: beyond 64 bits")
+
+
+def taken(kind: Any, given: Mapping[Any, Any], count: int) -> list[Column]:
+    """The columns of `count` objects of this class, in the order of its fields, out of a map that
+    came: checked, and of the default where one is not there. Raises Invalid naming the field."""
+    columns: list[Column] = []
+    for name, default, scalars in fields_of(kind):
+        if name not in given:
+            if default is dataclasses.MISSING:
+                raise Invalid(f"{name}: missing")
+            columns.append([default] * count)
+            continue
+        column = given[name]
+        if type(column) is not list or len(column) != count:
+            raise Invalid(f"{name}: a list of {count} is wanted")
+        if scalars:
+            check(column, scalars, name)
+        else:
+            one = _inner(kind, name)
+            column = [one(each, name) for each in column]
+        columns.append(column)
+    return columns
+
+
+@cache
+def _inner(kind: Any, name: str) -> Decoder:
+    return packing.decoder(typing.get_type_hints(kind)[name])
 
 
 def objects(kind: Any, columns: Sequence[Column]) -> list[Any]:
@@ -146,7 +173,6 @@ def _plain_column(column: Column) -> Column:
     return [packing.plain(each) for each in column]
 
 
-@cache
 def decoder(kind: Any) -> Decoder:
     """The decoder of a type of replies, whose lists of rows may be columns."""
     return packing.decoder(kind, _list_decoder)
@@ -161,30 +187,10 @@ def _list_decoder(one: Any) -> Decoder:
 
 
 def _column_decoder(kind: Any) -> Decoder:
-    hints = typing.get_type_hints(kind)
-    inner = {name: packing.decoder(hint) for name, hint in hints.items()}
-
     def decode(value: Any, field: str) -> tuple[Any, ...]:
-        given = [value[name] for name, _, _ in fields_of(kind) if name in value]
+        given = [value[name] for name in packing.field_names(kind) if name in value]
         if not given or type(given[0]) is not list:
             raise Invalid(f"{field}: a list of rows is wanted, or columns of one")
-        count = len(given[0])
-        columns: list[Column] = []
-        for name, default, scalars in fields_of(kind):
-            if name not in value:
-                if default is dataclasses.MISSING:
-                    raise Invalid(f"{name}: missing")
-                columns.append([default] * count)
-                continue
-            column = value[name]
-            if type(column) is not list or len(column) != count:
-                raise Invalid(f"{name}: a list of {count} is wanted")
-            if scalars:
-                check(column, scalars, name)
-            else:
-                one = inner[name]
-                column = [one(each, name) for each in column]
-            columns.append(column)
-        return tuple(objects(kind, columns))
+        return tuple(objects(kind, taken(kind, value, len(given[0]))))
 
     return decode

@@ -206,7 +206,8 @@ class Machine:
             detail = f"queries: {count}, the limit is {BATCH_ITEMS_MAX}"
             return api.Reply(code=api.INVALID, detail=detail, revision=at.index)
         reply = api.Reply(revision=at.index)
-        answers = _Answers(self, db, at, reply, op.QUERIES, columnar.pack if columns else None)
+        pack = columnar.pack if columns else packing.pack
+        answers = _Answers(self, db, at, reply, op.QUERIES, pack)
         for query in queries:
             answers.add(query)
         return reply
@@ -222,7 +223,7 @@ class _Answers:
         at: Stamp,
         reply: api.Reply,
         registry: dict[str, type],
-        pack: Callable[[Any], bytes] | None = None,
+        pack: Callable[[Any], bytes] = packing.pack,
     ) -> None:
         self._machine = machine
         self._db = db
@@ -230,7 +231,7 @@ class _Answers:
         self._reply = reply
         self._registry = registry
         self._reads = registry is op.QUERIES
-        self._pack = pack or packing.pack
+        self._pack = pack
         self._size = 0  # of what was answered
         self._said: Any = None  # the last reply of an operation
         self._body = _NOTHING  # what that is on the wire

@@ -109,20 +109,8 @@ def unpack(kind: type, count: int, body: bytes) -> Run:
         raise Invalid("body: a map of columns is wanted")
     if not found.keys() <= frozenset(packing.field_names(kind)):  # nobody looks at the others
         packing.check_depth(found)
-    columns: dict[str, Column] = {}
-    for name, default, scalars in columnar.fields_of(kind):
-        column = found.get(name)
-        if name not in found:
-            if default is MISSING:
-                raise Invalid(f"{name}: missing")
-            column = [default] * count
-        elif type(column) is not list or len(column) != count:
-            raise Invalid(f"{name}: a list of {count} is wanted")
-        else:
-            columnar.check(column, scalars, name)
-        assert column is not None, "given or made"
-        columns[name] = column
-    return Run(kind, count, columns)
+    columns = columnar.taken(kind, found, count)
+    return Run(kind, count, dict(zip(packing.field_names(kind), columns, strict=True)))
 
 
 def validate(run: Run) -> None:
