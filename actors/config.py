@@ -93,11 +93,15 @@ class RaftSettings:
     batch_max: int = _setting(1_000, 1, 10_000)
     """Calls that go into one entry at most, and operations for which none lingers any longer."""
 
-    flush_interval_ms: int = _setting(1_000, 10, 60_000, "ms")
+    flush_interval_ms: int = _setting(5_000, 10, 60_000, "ms")
     """Applied rows reach the disk at least this often; until then the log has them."""
 
     flush_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes")
     """Applied rows reach the disk once they fill this much memory."""
+
+    flush_log_bytes: int = _setting(16 << 20, 64 << 10, 1 << 40, "bytes")
+    """They do as well once the entries that made them have so much: a start carries these out
+    again, and until then they are in memory."""
 
     journal_bytes: int = _setting(4 << 20, 4 << 10, 1 << 30, "bytes")
     """What was saved is carried from the journal into LMDB once it has reached this size."""

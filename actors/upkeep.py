@@ -56,6 +56,8 @@ class Upkeep:
         self._clock = clock
         self._failed = failed
         self._flushed_at = clock.monotonic()
+        # So far entries were counted, and what those have that the last flush knows nothing of.
+        self._counted, self._log_bytes = stores.state.flushed.index, 0
         self._flushing = False
         self._carrying = False  # a checkpoint is under way
         self._viewers: list[Viewer] = []
@@ -64,12 +66,15 @@ class Upkeep:
         self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
     def tick(self) -> None:
-        """Flush if it is time or a layer is full, unless a flush is under way."""
-        now = self._clock.monotonic()
-        due = now - self._flushed_at >= self._settings.flush_interval_ms / 1000
-        if due:
-            self._flushed_at = now
-        if due or self._stores.state.wants_flush:
+        """Flush if it is time, a layer is full or a start would have much to do again, unless a
+        flush is under way."""
+        self._count()
+        since = self._clock.monotonic() - self._flushed_at
+        if (
+            since >= self._settings.flush_interval_ms / 1000
+            or self._log_bytes >= self._settings.flush_log_bytes
+            or self._stores.state.wants_flush
+        ):
             self._begin()
         if self._stores.journaled.wants_checkpoint:
             self._checkpoint()
@@ -93,9 +98,17 @@ class Upkeep:
 
     # -- the chain --------------------------------------------------------------------------
 
+    def _count(self) -> None:
+        core = self._core
+        begin = max(self._counted + 1, core.first_index)
+        if begin <= core.applied_handed:
+            self._log_bytes += core.bytes_between(begin, core.applied_handed)
+            self._counted = core.applied_handed
+
     def _begin(self) -> None:
         if not self._flushing and self._closed is None:
             self._flushing = True
+            self._flushed_at, self._log_bytes = self._clock.monotonic(), 0
             # failpoint: flush.due
             self._storage.hand(self._stores.state.freeze, self._frozen, self._fail)
 

@@ -215,6 +215,7 @@ async def test_the_log_keeps_what_only_the_log_has(
         snapshot_meta=lambda index: SnapshotMeta(index, 1, Configuration()),
         compact=compacted.append,
         behind=lambda last, most: max(last - most // entry_bytes, 0),
+        bytes_between=lambda first, last: (last - first + 1) * entry_bytes,
     )
     state = SimpleNamespace(
         flushed=SimpleNamespace(index=900), freeze=lambda: None, wants_flush=False, verified=True

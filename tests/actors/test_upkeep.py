@@ -21,28 +21,38 @@ from tests.actors.alone import Disk
 from tests.actors.virtual_time import VirtualClock, in_virtual_time, settled
 from tests.storage.faults import MEMBERS
 
+ENTRY_BYTES = 1 << 10
+
 
 class Kept:
     """Upkeep over a state in memory, and a storage thread that goes step by step if it is stuck."""
 
-    def __init__(self, flush_bytes: int = 1 << 20) -> None:
+    def __init__(self, flush_bytes: int = 1 << 20, flushed: int = 0) -> None:
         self.disk, self.shelf = Disk(), MemoryShelf()
         self.log = memory_log_engine(MemoryDisk(), journal_bytes=2_000)
         self.state = State(self.shelf, flush_bytes=flush_bytes)
         self.state.verify()
+        if flushed:
+            self.put(flushed)
+            self.state.flush()
         self.failures: list[BaseException] = []
-        core = SimpleNamespace(applied_handed=0, first_index=1, behind=lambda last, most: 0)
+        self.core = SimpleNamespace(
+            applied_handed=0,
+            first_index=1,
+            behind=lambda last, most: 0,
+            bytes_between=lambda first, last: (last - first + 1) * ENTRY_BYTES,
+        )
         self.upkeep = Upkeep(
-            core=cast(Any, core),
+            core=cast(Any, self.core),
             stores=cast(Any, SimpleNamespace(state=self.state, journaled=self.log)),
             storage=cast(StorageThread, self.disk),
-            settings=RaftSettings(flush_interval_ms=1_000),
+            settings=RaftSettings(flush_interval_ms=1_000, flush_log_bytes=64 * ENTRY_BYTES),
             clock=VirtualClock(),
             failed=self.failures.append,
         )
 
     def put(self, index: int, size: int = 1) -> None:
-        self.state.put("t", ("k",), bytes([index]) * size)
+        self.state.put("t", ("k",), bytes([index % 256]) * size)
         self.state.set_applied(SnapshotMeta(index, 1, MEMBERS))
 
 
@@ -66,6 +76,75 @@ async def test_a_full_layer_does_not_wait_until_it_is_time() -> None:
     kept.upkeep.tick()
     await settled()
     assert (kept.state.flushed.index, kept.state.wants_flush) == (1, False)
+
+
+@in_virtual_time
+async def test_many_bytes_of_entries_do_not_wait_until_it_is_time() -> None:
+    """Rows may be few and entries many: the same rows, written again and again."""
+    kept = Kept()
+    for upto, flushed in ((63, 0), (64, 64), (127, 64), (128, 128)):
+        kept.put(upto)
+        kept.core.applied_handed = upto
+        kept.upkeep.tick()
+        await settled()
+        assert kept.state.flushed.index == flushed
+
+
+@in_virtual_time
+async def test_entries_that_were_flushed_before_the_start_do_not_count() -> None:
+    kept = Kept(flushed=100)
+    kept.put(101)
+    kept.core.applied_handed = 101
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 100
+
+
+@in_virtual_time
+async def test_entries_that_a_snapshot_stands_for_do_not_count() -> None:
+    kept = Kept()
+    kept.put(1_000)
+    kept.core.first_index, kept.core.applied_handed = 1_000, 1_000
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 0
+
+
+@in_virtual_time
+async def test_it_is_time_so_long_after_the_last_flush_whatever_began_that() -> None:
+    kept = Kept()
+    await asyncio.sleep(0.9)
+    kept.put(1)
+    with await kept.upkeep.view():
+        kept.put(2)
+    await asyncio.sleep(0.9)
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 1
+    await asyncio.sleep(0.1)
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 2
+
+
+@in_virtual_time
+async def test_what_is_due_while_a_flush_is_under_way_follows_it() -> None:
+    kept = Kept()
+    kept.put(1)
+    kept.disk.stuck = True
+    await asyncio.sleep(1)
+    kept.upkeep.tick()
+    await settled()
+    kept.disk.step()()  # frozen
+    kept.put(100)
+    kept.core.applied_handed = 100
+    kept.upkeep.tick()
+    kept.disk.release()
+    await settled()
+    assert kept.state.flushed.index == 1
+    kept.upkeep.tick()
+    await settled()
+    assert kept.state.flushed.index == 100
 
 
 @in_virtual_time
