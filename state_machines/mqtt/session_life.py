@@ -67,19 +67,25 @@ def open_all(
         return [*chain(*(epochs for epochs, _ in parts))], [*chain(*(there for _, there in parts))]
     before = db.store.get_many(SESSIONS.name, keys)
     wills = db.store.get_many(will.WILLS.name, keys)
-    unpack = packing.unpack_values
-    there = [_NONE if old is None else unpack(old)[1] for old in before]
+    found = [old for old in before if old is not None]
+    values = iter(packing.unpack_columns(found)[1] if found else ())
+    there = [_NONE if old is None else next(values) for old in before]
     present = [old is not None for old in before]
     hangs, epochs = _hanging(db), list[int]()
     usual = [True] * len(keys)
-    for place, (key, old, clean_start, last_will) in enumerate(
-        zip(keys, there, clean_starts, wills, strict=True)
-    ):
-        if old is _NONE:
-            continue
+    unsettled = [
+        place
+        for place, (old, clean_start, last_will) in enumerate(
+            zip(there, clean_starts, wills, strict=True)
+        )
+        if old is not _NONE
+        and (clean_start or last_will is not None or old[_EXPIRES_MS] or not old[_EXPIRY_S])
+    ]
+    for place in unsettled:
+        key, old, clean_start = keys[place], there[place], clean_starts[place]
         expires_ms = old[_EXPIRES_MS]
         ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
-        if last_will is not None or (ends and hangs(key, old)):
+        if wills[place] is not None or (ends and hangs(key, old)):
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
             epoch, present[place] = _open(
