@@ -258,6 +258,20 @@ ACTORS: Final = (
         "2 * size",
     ),
     Mutant(
+        "entries-make-no-flush-due",
+        "design 5.4",
+        "actors.upkeep",
+        "            or self._log_bytes >= self._settings.flush_log_bytes\n",
+        "",
+    ),
+    Mutant(
+        "entries-of-a-flush-make-the-next-one-due",
+        "design 5.4",
+        "actors.upkeep",
+        "            self._flushed_at, self._log_bytes = self._clock.monotonic(), 0\n",
+        "            self._flushed_at = self._clock.monotonic()\n",
+    ),
+    Mutant(
         "a-loop-that-was-late-once-is-late-for-ever",
         "law 15",
         "actors.ticker",

@@ -52,6 +52,13 @@ SESSIONS: Final = (
         "",
     ),
     Mutant(
+        "a-batch-looks-for-no-timer-of-whom-it-resumes",
+        "MQTT 5, 3.1.2.11.2",
+        LIFE,
+        " or old[_EXPIRES_MS] or ",
+        " or ",
+    ),
+    Mutant(
         "a-batch-closes-at-an-old-epoch",
         "law 20",
         LIFE,
