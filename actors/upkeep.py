@@ -81,6 +81,13 @@ class Upkeep:
         if not self._stores.state.verified:
             self._inspection.start()
 
+    def _count(self) -> None:
+        core = self._core
+        begin = max(self._counted + 1, core.first_index)
+        if begin <= core.applied_handed:
+            self._log_bytes += core.bytes_between(begin, core.applied_handed)
+            self._counted = core.applied_handed
+
     async def view(self) -> StateView:
         """All that is applied by now, durable, to read on any thread. The caller closes it."""
         if self._closed is not None:
@@ -97,13 +104,6 @@ class Upkeep:
         self._refuse(why)
 
     # -- the chain --------------------------------------------------------------------------
-
-    def _count(self) -> None:
-        core = self._core
-        begin = max(self._counted + 1, core.first_index)
-        if begin <= core.applied_handed:
-            self._log_bytes += core.bytes_between(begin, core.applied_handed)
-            self._counted = core.applied_handed
 
     def _begin(self) -> None:
         if not self._flushing and self._closed is None:

@@ -55,17 +55,20 @@ class Kept:
         self.state.put("t", ("k",), bytes([index % 256]) * size)
         self.state.set_applied(SnapshotMeta(index, 1, MEMBERS))
 
+    async def tick(self) -> None:
+        """A tick, and what comes of it as far as the storage thread goes."""
+        self.upkeep.tick()
+        await settled()
+
 
 @in_virtual_time
 async def test_a_flush_begins_when_it_is_time_and_ends_by_itself() -> None:
     kept = Kept()
     kept.put(1)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 0
     await asyncio.sleep(1)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 1
 
 
@@ -73,8 +76,7 @@ async def test_a_flush_begins_when_it_is_time_and_ends_by_itself() -> None:
 async def test_a_full_layer_does_not_wait_until_it_is_time() -> None:
     kept = Kept(flush_bytes=1_000)
     kept.put(1, size=2_000)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert (kept.state.flushed.index, kept.state.wants_flush) == (1, False)
 
 
@@ -85,8 +87,7 @@ async def test_many_bytes_of_entries_do_not_wait_until_it_is_time() -> None:
     for upto, flushed in ((63, 0), (64, 64), (127, 64), (128, 128)):
         kept.put(upto)
         kept.core.applied_handed = upto
-        kept.upkeep.tick()
-        await settled()
+        await kept.tick()
         assert kept.state.flushed.index == flushed
 
 
@@ -95,8 +96,7 @@ async def test_entries_that_were_flushed_before_the_start_do_not_count() -> None
     kept = Kept(flushed=100)
     kept.put(101)
     kept.core.applied_handed = 101
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 100
 
 
@@ -105,8 +105,7 @@ async def test_entries_that_a_snapshot_stands_for_do_not_count() -> None:
     kept = Kept()
     kept.put(1_000)
     kept.core.first_index, kept.core.applied_handed = 1_000, 1_000
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 0
 
 
@@ -118,12 +117,10 @@ async def test_it_is_time_so_long_after_the_last_flush_whatever_began_that() -> 
     with await kept.upkeep.view():
         kept.put(2)
     await asyncio.sleep(0.9)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 1
     await asyncio.sleep(0.1)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 2
 
 
@@ -133,8 +130,7 @@ async def test_what_is_due_while_a_flush_is_under_way_follows_it() -> None:
     kept.put(1)
     kept.disk.stuck = True
     await asyncio.sleep(1)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     kept.disk.step()()  # frozen
     kept.put(100)
     kept.core.applied_handed = 100
@@ -142,8 +138,7 @@ async def test_what_is_due_while_a_flush_is_under_way_follows_it() -> None:
     kept.disk.release()
     await settled()
     assert kept.state.flushed.index == 1
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 100
 
 
@@ -234,8 +229,7 @@ async def test_when_the_replica_has_stopped_nothing_begins_and_nobody_waits() ->
     with pytest.raises(Stopped):
         await kept.upkeep.view()
     await asyncio.sleep(1)
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.state.flushed.index == 0
     assert kept.disk.queued == 0
 
@@ -245,8 +239,7 @@ async def test_a_journal_that_is_full_is_carried_over_while_saves_go_on() -> Non
     kept = Kept()
     below = kept.log.engine
     kept.log.write([("t", b"a", bytes(1_000))])
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert below.get("t", b"a") is None
     kept.log.write([("t", b"b", bytes(1_000))])
     kept.disk.stuck = True
@@ -267,8 +260,7 @@ async def test_a_checkpoint_that_a_process_before_had_begun_is_ended() -> None:
     kept = Kept()
     kept.log.write([("t", b"a", bytes(2_000))])
     kept.log.begin()
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.log.engine.get("t", b"a") == bytes(2_000)
     assert not kept.log.wants_checkpoint
 
@@ -278,6 +270,5 @@ async def test_no_checkpoint_begins_once_the_replica_has_stopped() -> None:
     kept = Kept()
     kept.log.write([("t", b"a", bytes(2_000))])
     kept.upkeep.close(Stopped("over"))
-    kept.upkeep.tick()
-    await settled()
+    await kept.tick()
     assert kept.log.engine.get("t", b"a") is None
