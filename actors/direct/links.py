@@ -4,8 +4,8 @@ A link is up or it is not; who asks for one that is not gets None, calls by Ray 
 begins the next attempt. Attempts keep a growing distance with jitter, so that a fleet does not come
 back in step.
 
-When a connection is lost, the same port is tried once more at once. If nobody listens there any
-more, the process has ended: whoever waits for it is told so (`ProcessEnded`) within milliseconds,
+When a connection is lost, the same port is tried again at once. If nobody listens there any more,
+the process has ended: whoever waits for it is told so (`ProcessEnded`) within milliseconds,
 and a follower of a lost leader may begin its election (design 5.5). Otherwise only the connection
 is lost, and with it what was under way.
 """
@@ -30,7 +30,9 @@ from state_machines.wire import link_pb2 as link
 BUFFER_BYTES_MAX: Final = 8 << 20  #: of what waits for a peer that does not read (design 6)
 CONNECT_SECONDS: Final = 2.0  #: to connect and to prove each other
 ASK_SECONDS: Final = 5.0  #: to be told where a seat listens
-LOOK_AGAIN_SECONDS: Final = (0.0, 0.005, 0.02, 0.1)  #: before each look after a lost process
+LOOKS: Final = ((0.0, 0.03), (0.005, 0.1), (0.02, 0.3), (0.1, CONNECT_SECONDS))
+"""Seconds before each look after a lost process, and for it. At first it has little time: a process
+that is about to end may take a connection of which nothing is heard again, and refuse the next."""
 RETRY_SECONDS_MIN: Final = 0.05  #: between attempts; doubles, with jitter
 RETRY_SECONDS_MAX: Final = 5.0
 
@@ -245,7 +247,7 @@ class Links:
         try:
             endpoint = await asyncio.wait_for(self._ask(seat), ASK_SECONDS)
             if endpoint is not None:
-                known.link = await self._open(endpoint, known)
+                known.link = await self._open(endpoint, known, CONNECT_SECONDS)
                 known.wait = RETRY_SECONDS_MIN
                 return
             said = "it does not listen"
@@ -260,7 +262,7 @@ class Links:
     def _jitter(self) -> float:
         return self._rng.randrange(50, 151) / 100
 
-    async def _open(self, endpoint: Endpoint, known: _Seat) -> Link:
+    async def _open(self, endpoint: Endpoint, known: _Seat, seconds: float) -> Link:
         """A link that is up. Raises OSError (LinkLost, refused, too late)."""
         made: list[Link] = []
 
@@ -270,7 +272,7 @@ class Links:
 
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await loop.create_connection(make, endpoint.host, endpoint.port)
                 await made[0].up
             if made[0].closed:  # meanwhile: whoever has it now would never be told
@@ -291,22 +293,23 @@ class Links:
         lost.fail(LinkLost(f"{lost.endpoint.seat}: the connection ended"))
 
     async def _look_again(self, lost: Link, known: _Seat) -> None:
-        """Whether the process is still there. One that is about to end may accept once more."""
+        """Whether the process is still there."""
         seat = lost.endpoint.seat
         error = LinkLost(f"{seat}: the connection ended")
         try:
-            for wait in LOOK_AGAIN_SECONDS:
+            for wait, seconds in LOOKS:
                 await asyncio.sleep(wait)
                 try:
-                    known.link = await self._open(lost.endpoint, known)
+                    known.link = await self._open(lost.endpoint, known, seconds)
                     return
                 except ConnectionRefusedError:
                     error = ProcessEnded(f"{seat}: its process has ended")
                     return
-                except ConnectionError:
+                except (ConnectionError, TimeoutError):
                     continue
                 except OSError as again:
                     log.info("%s: the link was lost and does not come back: %s", seat, again)
                     return
+            log.info("%s: the link was lost, and nobody answers there", seat)
         finally:
             lost.fail(error)

@@ -72,4 +72,11 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:",
         "self._transport.get_write_buffer_size() > 1 << 40:",
     ),
+    Mutant(
+        "a-look-after-a-lost-process-waits-for-whoever-took-it",
+        "law 13",
+        "actors.direct.links",
+        "                except (ConnectionError, TimeoutError):\n",
+        "                except ConnectionError:\n",
+    ),
 )

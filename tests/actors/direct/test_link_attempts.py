@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from random import Random
 
 import pytest
 
 from actors.direct import links as links_module
 from actors.direct.links import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Links, ProcessEnded
-from actors.direct.listener import Listener
+from actors.direct.listener import Connection, Listener
 from actors.direct.secret import Endpoint
 from tests.actors.direct.wire import HOST, SEAT, Served, serving
 from tests.actors.wires import eventually, in_loop
@@ -194,7 +195,7 @@ async def test_who_refuses_a_connection_is_not_looked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its process has ended, and whoever waits is told so without delay."""
-    monkeypatch.setattr(links_module, "LOOK_AGAIN_SECONDS", (0.0, 3_600.0))
+    monkeypatch.setattr(links_module, "LOOKS", ((0.0, 20.0), (3_600.0, 20.0)))
     listener = Listener(Served().service())
     endpoint = await listener.open(SEAT, HOST)
 
@@ -208,4 +209,32 @@ async def test_who_refuses_a_connection_is_not_looked_for_again(
     with pytest.raises(ProcessEnded):
         async with asyncio.timeout(20):
             await waiting
+    await links.close()
+
+
+@in_loop
+async def test_a_look_that_nobody_answers_does_not_hide_the_end_of_a_process() -> None:
+    """One that is about to end may take a connection of which nothing is heard any more."""
+    loop = asyncio.get_running_loop()
+    door = socket.create_server((HOST, 0))
+    door.setblocking(False)
+    listener = Listener(Served().service())
+    endpoint = listener.endpoint = Endpoint(SEAT, HOST, door.getsockname()[1], bytes(32))
+
+    async def ask(seat: str) -> Endpoint:
+        return endpoint
+
+    links = Links(ask, Random(1))
+    links.get(SEAT)
+    taken, _ = await loop.sock_accept(door)
+    transport, _ = await loop.connect_accepted_socket(lambda: Connection(listener), taken)
+    found = await eventually(lambda: links.get(SEAT))
+    waiting = found.call("held", b"x")
+    transport.abort()
+    unheard, _ = await loop.sock_accept(door)
+    door.close()
+    with pytest.raises(ProcessEnded):
+        async with asyncio.timeout(20):
+            await waiting
+    unheard.close()
     await links.close()
