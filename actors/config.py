@@ -96,8 +96,9 @@ class RaftSettings:
     flush_interval_ms: int = _setting(5_000, 10, 60_000, "ms")
     """Applied rows reach the disk at least this often; until then the log has them."""
 
-    flush_bytes: int = _setting(8 << 20, 64 << 10, 1 << 30, "bytes")
-    """Applied rows reach the disk once they fill this much memory."""
+    flush_bytes: int = _setting(16 << 20, 64 << 10, 1 << 30, "bytes")
+    """Applied rows reach the disk once they fill this much memory; sooner if they lie scattered
+    over too many pages (`storage.state.FLUSH_PAGES`)."""
 
     flush_log_bytes: int = _setting(16 << 20, 64 << 10, 1 << 40, "bytes")
     """They do as well once the entries that made them have so much: a start carries these out
@@ -106,7 +107,7 @@ class RaftSettings:
     journal_bytes: int = _setting(4 << 20, 4 << 10, 1 << 30, "bytes")
     """What was saved is carried from the journal into LMDB once it has reached this size."""
 
-    hot_bytes: int = _setting(16 << 20, 0, 1 << 40, "bytes")
+    hot_bytes: int = _setting(20 << 20, 0, 1 << 40, "bytes")
     """Rows on the disk that were read or written lately are kept in this much memory, of each
     replica, beside those of the last flush. 0: none are."""
 

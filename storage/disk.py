@@ -202,6 +202,11 @@ class DiskEngine:
         self._handles.update(self._made)
         self._made = {}
 
+    def leaves(self, table: str) -> int:
+        """See `engine.Engine`."""
+        handle = self._handles.get(table)
+        return 0 if handle is None else int(self._read().stat(handle)["leaf_pages"])
+
     def tables(self) -> tuple[str, ...]:
         """See `engine.Engine`."""
         return tuple(sorted(self._handles))

@@ -184,6 +184,11 @@ class Engine(Store, Protocol):
         """After `write_slices`, on the storage thread: it reads what was written from here on."""
         ...
 
+    def leaves(self, table: str) -> int:
+        """How many pages the rows of a table fill, each of which is copied if one row of it
+        changes; 0 where there is no table, or where rows need no pages."""
+        ...
+
     def tables(self) -> tuple[str, ...]:
         """The tables there are, sorted."""
         ...

@@ -5,7 +5,7 @@
     flush.write()                     # flush thread: one synced transaction
     state.finish(flush)               # storage thread: the point is durable
 
-A full layer has some 46 000 rows. Its checksums are Python and hold the interpreter, so they are
+A full layer has some 92 000 rows. Its checksums are Python and hold the interpreter, so they are
 made in slices, each a job of its own: a save waits for one of them at most. Putting the rows into
 LMDB and the commit do not hold the interpreter, but the commit waits for the disk, so they are done
 on a thread of their own beside the storage thread, which goes on saving, applying and reading. The

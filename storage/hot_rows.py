@@ -28,8 +28,8 @@ from typing import Final
 ROW_OVERHEAD_BYTES: Final = 200
 """What a row costs here beside its key and value."""
 
-HOT_BYTES: Final = 16 << 20
-"""The default bound."""
+HOT_BYTES: Final = 20 << 20
+"""The default bound: a full layer, and more."""
 
 
 KEPT_ONE_IN: Final = 8

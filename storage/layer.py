@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 INSORT_KEYS = 64
-"""Up to so many new keys are inserted into the sorted ones; more are sorted with them at once."""
+"""Up to so many new keys are inserted into the sorted ones; more are sorted with them."""
+
+RUN_KEYS = 8_192
+"""So many new keys are sorted at once. To sort holds the interpreter from the loop, to put sorted
+runs together (Timsort) is less of it."""
 
 ROW_OVERHEAD_BYTES = 128
 """What a row in a layer costs beside its key and value."""
@@ -65,7 +69,8 @@ class Layer:
             for key in self.fresh:
                 insort(order, key)
         else:
-            order += self.fresh
+            for begin in range(0, len(self.fresh), RUN_KEYS):
+                order += sorted(self.fresh[begin : begin + RUN_KEYS])
             order.sort()
         self.fresh.clear()
 

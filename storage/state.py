@@ -14,6 +14,9 @@ A flush in the background (`flush`, `actors.upkeep`) freezes the layer, so there
 that is written to, and the frozen one on its way to the disk. Never three: a layer that is full
 while the one before is under way waits for it.
 
+A layer is full at `flush_bytes`, or when its rows lie on so many pages of the engine that copying
+those would take too much memory: scattered over ten million others, each has a page to itself.
+
 Reads look into the layer first, then into the frozen one (kept as a read cache once it is on the
 disk), then among what was read or written lately (`storage.hot_rows`), then into the engine. A
 delete is a tombstone in the layer. A scan merges them in key order, lazily; a layer's keys are
@@ -43,8 +46,15 @@ from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
 from storage.state_view import StateView, unsealed
 from storage.walk import walk
 
-FLUSH_BYTES = 8 << 20
-"""The layer is flushed when it holds about so much (design, 5.4)."""
+FLUSH_BYTES = 16 << 20
+"""The layer is flushed when it holds about so much."""
+
+FLUSH_PAGES = 24_576
+"""It is flushed sooner if that would copy so many pages: LMDB holds all pages that a transaction
+changes in memory (96 MiB), and keeps that memory."""
+
+LOOKS: Final = 16
+"""How often, at most, it is seen how many pages those of a layer are."""
 
 MISSING_KEPT: Final = 1_024
 """So many keys of a table are remembered at which there is nothing: what is asked for with each
@@ -63,11 +73,14 @@ class State:
         *,
         founding: Configuration | None = None,
         flush_bytes: int = FLUSH_BYTES,
+        flush_pages: int = FLUSH_PAGES,
     ) -> None:
         #: rows below the layers that were read or written lately
         self.hot = HotRows()
         #: a layer of this many bytes is frozen by `set_applied`, if nobody did so before
         self.flush_bytes = flush_bytes
+        #: and one whose rows are on about this many pages
+        self.flush_pages = flush_pages
         self._start = SnapshotMeta(0, 0, founding or Configuration())
         self._bytes = 0  # about how many the layer holds
         self._shelf = shelf
@@ -279,7 +292,8 @@ class State:
     def crowded(self) -> bool:
         """Whether `set_applied` may soon have to wait: a flush is under way, and the layer after it
         fills up."""
-        return self._flush is not None and self._bytes >= self.flush_bytes // 2
+        much = self._bytes >= self.flush_bytes // 2 or self._pages >= self.flush_pages // 2
+        return self._flush is not None and much
 
     def set_applied(self, point: SnapshotMeta) -> None:
         """Everything written until now is the state at `point`. Freezes a full layer, and if the
@@ -287,7 +301,7 @@ class State:
         assert point.index >= self.applied.index, f"applied goes back: {self.applied} -> {point}"
         self.applied = point
         self._loose = False
-        if self._bytes >= self.flush_bytes:
+        if self._bytes >= self._look_at and self._full():
             # failpoint: flush.of_full_layer
             if self._flush is not None:
                 self.finish(self._flush)
@@ -304,6 +318,7 @@ class State:
         self.hot.keep({name: each.rows for name, each in self._under.items()}, self._under_bytes)
         self._under, self._layers = self._layers, {}
         self._under_bytes, self._bytes = self._bytes, 0
+        self._look_at, self._pages = self.flush_bytes // LOOKS, 0
         self._missing.clear()  # what was under has left its place
         self._held = (None, None)
         self._flush = Flush(self._engine, self._under, self.applied, self._under_bytes)
@@ -422,6 +437,7 @@ class State:
         self._missing.clear()
         self.hot.clear()
         self._bytes, self._under_bytes, self._loose = 0, 0, False
+        self._look_at, self._pages = self.flush_bytes // LOOKS, 0
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
         number = b"" if stored is None else unseal(self._engine.path, STATE, INSTALLED, stored)
@@ -439,6 +455,16 @@ class State:
             return records.meta_from(unseal(path, STATE, APPLIED, stored))
         except DecodeError as error:
             raise CorruptRecord(path, STATE, repr(APPLIED), str(error)) from error
+
+    def _full(self) -> bool:
+        """Whether the layer is; if not, when to look again. Rows are taken to lie scattered over
+        the pages of their table: those beside each other are on fewer."""
+        if self._bytes >= self.flush_bytes:
+            return True
+        leaves = self._engine.leaves
+        self._pages = sum(min(len(each.rows), leaves(name)) for name, each in self._layers.items())
+        self._look_at = self._bytes + self.flush_bytes // LOOKS
+        return self._pages >= self.flush_pages
 
     def _begin(self, table: str) -> Layer:
         if not 0 < len(table) <= 64 or table.startswith("@"):

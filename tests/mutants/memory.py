@@ -54,6 +54,28 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "self._bytes >= self.flush_bytes",
     ),
     Mutant(
+        "layers-whose-rows-lie-scattered-are-as-large-as-others",
+        "A32",
+        "storage.state",
+        "        return self._pages >= self.flush_pages\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "rows-on-the-same-pages-count-as-scattered",
+        "A32",
+        "storage.state",
+        "sum(min(len(each.rows), leaves(name)) for",
+        "sum(len(each.rows) for",
+    ),
+    Mutant(
+        "a-layer-is-not-looked-at-before-the-one-before-was-full",
+        "A32",
+        "storage.state",
+        "        self._look_at, self._pages = self.flush_bytes // LOOKS, 0\n"
+        "        self._missing.clear()",
+        "        self._missing.clear()",
+    ),
+    Mutant(
         "a-flush-that-was-overtaken-is-finished",
         "law 5",
         "storage.state",

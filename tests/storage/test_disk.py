@@ -42,6 +42,17 @@ class TestDiskEngine(EngineContract):
         return again
 
 
+def test_the_pages_of_a_table_are_counted(tmp_path: Path) -> None:
+    engine = DiskEngine(tmp_path / "e")
+    assert engine.leaves("t") == 0
+    engine.write([("t", b"%04d" % n, bytes(1_000)) for n in range(400)])
+    assert 100 <= engine.leaves("t") <= 200, "two to four rows are on a page"
+    assert engine.leaves("u") == 0
+    engine.write([("t", b"%04d" % n, None) for n in range(400)])
+    assert engine.leaves("t") == 0
+    engine.close()
+
+
 def test_a_commit_is_never_less_than_durable(tmp_path: Path) -> None:
     """Reference defect 17: votes and entries were promised before they were synced."""
     engine = DiskEngine(tmp_path / "e")

@@ -148,38 +148,6 @@ def test_what_was_missing_is_found_when_it_has_left_memory(disk: Disk) -> None:
         assert [row(state, name) for name in ("a", "b", "c", "d")] == [b"a", b"b", b"c", None]
 
 
-def test_there_are_two_layers_at_most(disk: Disk) -> None:
-    """Also if nobody goes on with the flush that a full layer has begun."""
-    state = State(disk.shelf(), flush_bytes=10_000)
-    for n in range(1, 101):
-        state.put("t", ("key", n), bytes(1000))
-        assert state.dirty_bytes < 22_000
-        state.set_applied(point(n))
-    assert state.flushed.index >= 80
-    assert state.wants_flush
-    state.flush()
-    assert not state.wants_flush
-    assert state.dirty_bytes == 0
-    assert len(names(state)) == 100
-
-
-def test_a_layer_that_is_frozen_counts_until_it_is_durable(disk: Disk) -> None:
-    state = State(disk.shelf(), flush_bytes=10_000)
-    state.put("t", ("a",), bytes(6_000))
-    assert not state.crowded
-    state.set_applied(point(1))
-    held, flush = state.dirty_bytes, state.freeze()
-    assert flush is not None
-    assert state.dirty_bytes == held > 6_000
-    assert not state.crowded
-    state.put("t", ("b",), bytes(6_000))
-    assert state.dirty_bytes > 12_000
-    assert state.crowded, "the next full layer has to wait for this one"
-    state.finish(flush)
-    assert not state.crowded
-    assert 6_000 < state.dirty_bytes < 7_000
-
-
 def test_a_flush_that_was_overtaken_by_another_is_not_finished(disk: Disk) -> None:
     state = State(disk.shelf())
     state.put("t", ("a",), b"1")

@@ -1,0 +1,98 @@
+"""When a layer is full, and what waits for the one before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.state import LOOKS, State
+from tests.storage.faults import Disk, point
+
+FULL = 200_000 // (128 + 100 + 6)
+"""Rows of 100 bytes, with their keys, in a layer of 200 000 bytes."""
+
+
+def test_there_are_two_layers_at_most(disk: Disk) -> None:
+    """Also if nobody goes on with the flush that a full layer has begun."""
+    state = State(disk.shelf(), flush_bytes=10_000)
+    for n in range(1, 101):
+        state.put("t", ("key", n), bytes(1000))
+        assert state.dirty_bytes < 22_000
+        state.set_applied(point(n))
+    assert state.flushed.index >= 80
+    assert state.wants_flush
+    state.flush()
+    assert not state.wants_flush
+    assert state.dirty_bytes == 0
+    assert len(list(state.scan("t"))) == 100
+
+
+def test_a_layer_whose_rows_lie_on_many_pages_is_flushed_sooner(tmp_path: Path) -> None:
+    """Its flush has a copy of each page in memory."""
+    disk = Disk(tmp_path / "a disk")
+    state = State(disk.shelf(), flush_bytes=200_000, flush_pages=200)
+    index = 1
+    for table, rows in (("large", 20_000), ("small", 1_000)):
+        for n in range(rows):
+            state.put(table, (n,), bytes(100))
+    state.set_applied(point(index))
+    state.flush()
+    assert state.engine.leaves("large") > 500
+    assert state.engine.leaves("small") < 50
+
+    def rows_of_a_layer(*tables: str) -> int:
+        """The rows of these tables, in turns, with which a layer is frozen."""
+        nonlocal index
+        for n in range(1_000):
+            index += 1
+            state.put(tables[n % len(tables)], (n,), bytes(100))
+            state.set_applied(point(index))
+            if state.wants_flush:
+                break
+        state.flush()
+        return n + 1
+
+    looks = FULL // LOOKS + 1
+    assert 200 <= rows_of_a_layer("large") <= 200 + looks
+    assert FULL - 10 <= rows_of_a_layer("small") <= FULL
+    assert 200 <= rows_of_a_layer("large") <= 200 + looks, "each layer is looked at anew"
+    assert 450 <= rows_of_a_layer("large", "small", "small") <= 600 + looks
+    assert FULL - 10 <= rows_of_a_layer("new") <= FULL, "there is no page yet"
+    disk.close()
+
+
+def test_a_layer_that_is_frozen_counts_until_it_is_durable(disk: Disk) -> None:
+    state = State(disk.shelf(), flush_bytes=10_000)
+    state.put("t", ("a",), bytes(6_000))
+    assert not state.crowded
+    state.set_applied(point(1))
+    held, flush = state.dirty_bytes, state.freeze()
+    assert flush is not None
+    assert state.dirty_bytes == held > 6_000
+    assert not state.crowded
+    state.put("t", ("b",), bytes(6_000))
+    assert state.dirty_bytes > 12_000
+    assert state.crowded, "the next full layer has to wait for this one"
+    state.finish(flush)
+    assert not state.crowded
+    assert 6_000 < state.dirty_bytes < 7_000
+
+
+def test_a_layer_on_many_pages_may_soon_have_to_wait(tmp_path: Path) -> None:
+    """It is full when it has 200 pages, and the one before is not durable."""
+    disk = Disk(tmp_path / "a disk")
+    state = State(disk.shelf(), flush_bytes=200_000, flush_pages=200)
+    for n in range(20_000):
+        state.put("t", (n,), bytes(100))
+    state.set_applied(point(1))
+    state.flush()
+    state.put("t", (0,), b"1")
+    state.set_applied(point(2))
+    assert state.freeze() is not None
+    n = 0
+    while not state.crowded:
+        n += 1
+        state.put("t", (n,), bytes(100))
+        state.set_applied(point(2 + n))
+    assert 100 <= n <= 100 + FULL // LOOKS + 1
+    assert state.flushed.index == 1, "nothing has waited yet"
+    disk.close()
