@@ -10,7 +10,7 @@ from state_machines.keyvalue import KeptKeys, KeyValue, Part
 from state_machines.raft.messages import Configuration, SnapshotMeta
 from storage import keys
 from storage.errors import BadKey, CorruptRecord, MapFull, ViewLost
-from storage.layer import INSORT_KEYS
+from storage.layer import INSORT_KEYS, RUN_KEYS
 from storage.memory import MemoryKeyValue
 from storage.shelf import MemoryShelf
 from storage.snapshot import APPLIED, STATE
@@ -267,7 +267,7 @@ def test_many_new_keys_between_scans_are_sorted_in(disk: Disk) -> None:
     state = State(disk.shelf())
     rng = Random(5)
     expected: list[str] = []
-    for size in (1, INSORT_KEYS, INSORT_KEYS + 1, 500, 3):
+    for size in (1, INSORT_KEYS, INSORT_KEYS + 1, 500, 2 * RUN_KEYS + 1, 3):
         fresh = [f"{rng.randrange(1 << 30):010}" for _ in range(size)]
         for name in fresh:
             state.put("t", (name,), name.encode())
