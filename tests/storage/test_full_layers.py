@@ -11,6 +11,17 @@ FULL = 200_000 // (128 + 100 + 6)
 """Rows of 100 bytes, with their keys, in a layer of 200 000 bytes."""
 
 
+def stored(disk: Disk, **tables: int) -> State:
+    """A state of small layers with so many rows of each table on the disk, at point 1."""
+    state = State(disk.shelf(), flush_bytes=200_000, flush_pages=200)
+    for table, rows in tables.items():
+        for n in range(rows):
+            state.put(table, (n,), bytes(100))
+    state.set_applied(point(1))
+    state.flush()
+    return state
+
+
 def test_there_are_two_layers_at_most(disk: Disk) -> None:
     """Also if nobody goes on with the flush that a full layer has begun."""
     state = State(disk.shelf(), flush_bytes=10_000)
@@ -29,13 +40,8 @@ def test_there_are_two_layers_at_most(disk: Disk) -> None:
 def test_a_layer_whose_rows_lie_on_many_pages_is_flushed_sooner(tmp_path: Path) -> None:
     """Its flush has a copy of each page in memory."""
     disk = Disk(tmp_path / "a disk")
-    state = State(disk.shelf(), flush_bytes=200_000, flush_pages=200)
+    state = stored(disk, large=20_000, small=1_000)
     index = 1
-    for table, rows in (("large", 20_000), ("small", 1_000)):
-        for n in range(rows):
-            state.put(table, (n,), bytes(100))
-    state.set_applied(point(index))
-    state.flush()
     assert state.engine.leaves("large") > 500
     assert state.engine.leaves("small") < 50
 
@@ -80,11 +86,7 @@ def test_a_layer_that_is_frozen_counts_until_it_is_durable(disk: Disk) -> None:
 def test_a_layer_on_many_pages_may_soon_have_to_wait(tmp_path: Path) -> None:
     """It is full when it has 200 pages, and the one before is not durable."""
     disk = Disk(tmp_path / "a disk")
-    state = State(disk.shelf(), flush_bytes=200_000, flush_pages=200)
-    for n in range(20_000):
-        state.put("t", (n,), bytes(100))
-    state.set_applied(point(1))
-    state.flush()
+    state = stored(disk, t=20_000)
     state.put("t", (0,), b"1")
     state.set_applied(point(2))
     assert state.freeze() is not None
