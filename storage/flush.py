@@ -11,8 +11,9 @@ LMDB and the commit do not hold the interpreter, but the commit waits for the di
 on a thread of their own beside the storage thread, which goes on saving, applying and reading. The
 log is another environment; of this one, whoever reads sees the frozen rows in memory first.
 
-Whoever cannot wait for that thread (a clean stop, the layer after this one that is full, too) does
-what is left of it on the storage thread (`slow_write`).
+The layer after this one, when it is full, goes on with this one a little at a time. Whoever cannot
+wait (a clean stop, that layer when it has grown too large) does what is left on the storage thread
+(`slow_write`).
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class Flush(SlowWrite):
             sum(part.rows for part in self._slices), sum(part.size for part in self._slices)
         )
         return False
+
+    def go_on(self, seconds: float) -> bool:
+        """Seal a slice, or else give whoever is writing it this long. Whether it is written."""
+        return not self.seal() and self.ends_within(seconds)
 
     def write_here(self) -> None:
         """See `SlowWrite`. What is not sealed yet is sealed first."""

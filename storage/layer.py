@@ -75,6 +75,18 @@ class Layer:
         self.fresh.clear()
 
 
+def put_over(under: dict[str, Layer], newer: dict[str, Layer]) -> None:
+    """Put newer layers over those of the same tables. Whoever shares one of these keeps it as it
+    is."""
+    for table, layer in newer.items():
+        if table in under:
+            if under[table].shared:
+                under[table] = under[table].own()
+            under[table].take(layer)
+        else:
+            under[table] = layer
+
+
 def merge(
     layer: Layer, span: list[bytes], stored: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:

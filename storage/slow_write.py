@@ -40,6 +40,12 @@ class SlowWrite:
                 return
             self._end(written=True)
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it is written, if need be after so long. Waits only while somebody writes it."""
+        if self._lock.acquire(timeout=seconds):
+            self._lock.release()
+        return self.written
+
     def write_here(self) -> None:
         """The same on the storage thread, which may move the map. Raises `MapFull`, too."""
         self.write()

@@ -12,7 +12,8 @@ middle of an entry is a bug that is refused.
 
 A flush in the background (`flush`, `actors.upkeep`) freezes the layer, so there may be two: the one
 that is written to, and the frozen one on its way to the disk. Never three: a layer that is full
-while the one before is under way waits for it.
+while the one before is under way gives that a little time with each entry, and waits for it when
+it has grown to twice its size.
 
 A layer is full at `flush_bytes`, or when its rows lie on so many pages of the engine that copying
 those would take too much memory: scattered over ten million others, each has a page to itself.
@@ -39,7 +40,7 @@ from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, Snapshot
 from storage.flush import Flush
 from storage.hot_rows import HotRows
 from storage.keys import encoded as encode_kept
-from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge
+from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge, put_over
 from storage.reading import Reading
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
@@ -55,6 +56,12 @@ changes in memory (96 MiB), and keeps that memory."""
 
 LOOKS: Final = 16
 """How often, at most, it is seen how many pages those of a layer are."""
+
+GROWTH: Final = 2.0
+"""So many times as large as it should be a layer may grow, while the one before is under way."""
+
+GIVEN_SECONDS: Final = 0.02
+"""What a full layer gives the one before at a time: a save that comes next waits as long."""
 
 MISSING_KEPT: Final = 1_024
 """So many keys of a table are remembered at which there is nothing: what is asked for with each
@@ -292,20 +299,15 @@ class State:
     def crowded(self) -> bool:
         """Whether `set_applied` may soon have to wait: a flush is under way, and the layer after it
         fills up."""
-        much = self._bytes >= self.flush_bytes // 2 or self._pages >= self.flush_pages // 2
-        return self._flush is not None and much
+        return self._flush is not None and self._fullness >= 0.5
 
     def set_applied(self, point: SnapshotMeta) -> None:
-        """Everything written until now is the state at `point`. Freezes a full layer, and if the
-        one before is not durable yet, makes it so: there are two layers at most."""
+        """Everything written until now is the state at `point`. A full layer is frozen."""
         assert point.index >= self.applied.index, f"applied goes back: {self.applied} -> {point}"
         self.applied = point
         self._loose = False
-        if self._bytes >= self._look_at and self._full():
-            # failpoint: flush.of_full_layer
-            if self._flush is not None:
-                self.finish(self._flush)
-            self.freeze()
+        if self._bytes >= self._look_at:
+            self._keep_in_bounds()
 
     def freeze(self) -> Flush | None:
         """Begin a flush of what is applied, or go on with the one under way; None if everything is
@@ -317,8 +319,8 @@ class State:
             return None
         self.hot.keep({name: each.rows for name, each in self._under.items()}, self._under_bytes)
         self._under, self._layers = self._layers, {}
-        self._under_bytes, self._bytes = self._bytes, 0
-        self._look_at, self._pages = self.flush_bytes // LOOKS, 0
+        self._under_bytes, self._bytes, self._pages = self._bytes, 0, 0
+        self._look_at = self.flush_bytes // LOOKS
         self._missing.clear()  # what was under has left its place
         self._held = (None, None)
         self._flush = Flush(self._engine, self._under, self.applied, self._under_bytes)
@@ -436,8 +438,8 @@ class State:
         self._layers, self._under, self._flush = {}, {}, None
         self._missing.clear()
         self.hot.clear()
-        self._bytes, self._under_bytes, self._loose = 0, 0, False
-        self._look_at, self._pages = self.flush_bytes // LOOKS, 0
+        self._bytes, self._pages, self._under_bytes, self._loose = 0, 0, 0, False
+        self._look_at = self.flush_bytes // LOOKS
         self.flushed = self.applied = self._point()
         stored = self._engine.get(STATE, INSTALLED)
         number = b"" if stored is None else unseal(self._engine.path, STATE, INSTALLED, stored)
@@ -456,15 +458,25 @@ class State:
         except DecodeError as error:
             raise CorruptRecord(path, STATE, repr(APPLIED), str(error)) from error
 
-    def _full(self) -> bool:
-        """Whether the layer is; if not, when to look again. Rows are taken to lie scattered over
-        the pages of their table: those beside each other are on fewer."""
-        if self._bytes >= self.flush_bytes:
-            return True
+    @property
+    def _fullness(self) -> float:
+        """Of the layer: 1 when it is full."""
+        return max(self._bytes / self.flush_bytes, self._pages / self.flush_pages)
+
+    def _keep_in_bounds(self) -> None:
+        """Freeze the layer if it is full. Rows are taken to lie scattered over the pages of their
+        table: those beside each other are on fewer."""
         leaves = self._engine.leaves
         self._pages = sum(min(len(each.rows), leaves(name)) for name, each in self._layers.items())
-        self._look_at = self._bytes + self.flush_bytes // LOOKS
-        return self._pages >= self.flush_pages
+        if self._fullness < 1:
+            self._look_at = self._bytes + self.flush_bytes // LOOKS
+            return
+        # failpoint: flush.of_full_layer
+        if self._flush is not None:
+            if not self._flush.go_on(GIVEN_SECONDS) and self._fullness < GROWTH:
+                return
+            self.finish(self._flush)
+        self.freeze()
 
     def _begin(self, table: str) -> Layer:
         if not 0 < len(table) <= 64 or table.startswith("@"):
@@ -482,14 +494,7 @@ class State:
             self._flush = flush
             self.finish(flush)
             return
-        thawed, newer = self._under, self._layers
-        for table, layer in newer.items():
-            if table in thawed:
-                if thawed[table].shared:
-                    thawed[table] = thawed[table].own()
-                thawed[table].take(layer)
-            else:
-                thawed[table] = layer
-        self._layers, self._under = thawed, {}
+        put_over(self._under, self._layers)
+        self._layers, self._under = self._under, {}
         self._under_bytes = 0
         self._bytes += flush.size

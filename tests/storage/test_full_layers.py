@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from storage.engine import Slice
+from storage.flush import SLICE_BYTES, Flush
 from storage.state import LOOKS, State
 from tests.storage.faults import Disk, point
 
@@ -22,19 +29,115 @@ def stored(disk: Disk, **tables: int) -> State:
     return state
 
 
+def put(state: State, index: int, size: int = 1_000) -> None:
+    """One more row, of an entry of its own."""
+    state.put("t", ("key", index), bytes(size))
+    state.set_applied(point(index))
+
+
+def begun(state: State) -> Flush:
+    """The flush of what is applied, or the one under way."""
+    flush = state.freeze()
+    assert flush is not None
+    return flush
+
+
+@contextmanager
+def being_written(
+    flush: Flush, state: State, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[threading.Event]:
+    """On another thread, which ends once the event is set."""
+    while flush.seal():
+        continue
+    inside, goes_on = threading.Event(), threading.Event()
+    written = state.engine.write_slices
+
+    def slowly(slices: Sequence[Slice]) -> None:
+        inside.set()
+        assert goes_on.wait(10), "it was waited for"
+        written(slices)
+
+    monkeypatch.setattr(state.engine, "write_slices", slowly)
+    thread = threading.Thread(target=flush.write)
+    thread.start()
+    assert inside.wait(10)
+    yield goes_on
+    goes_on.set()
+    thread.join(10)
+
+
 def test_there_are_two_layers_at_most(disk: Disk) -> None:
-    """Also if nobody goes on with the flush that a full layer has begun."""
+    """Each of twice its size at most, also if nobody goes on with the flush of the first."""
     state = State(disk.shelf(), flush_bytes=10_000)
     for n in range(1, 101):
         state.put("t", ("key", n), bytes(1000))
-        assert state.dirty_bytes < 22_000
+        assert state.dirty_bytes < 44_000
         state.set_applied(point(n))
-    assert state.flushed.index >= 80
+    assert state.flushed.index >= 60
     assert state.wants_flush
     state.flush()
     assert not state.wants_flush
     assert state.dirty_bytes == 0
     assert len(list(state.scan("t"))) == 100
+
+
+def test_a_full_layer_grows_while_the_one_before_is_written(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the disk before it has twice its size."""
+    state = State(disk.shelf(), flush_bytes=10_000)
+    put(state, 1)
+    flush = begun(state)
+    with being_written(flush, state, monkeypatch) as goes_on:
+        for n in range(2, 19):
+            put(state, n)
+        assert 19_000 < state.dirty_bytes - flush.size < 20_000
+        assert (state.flushed.index, begun(state)) == (0, flush)
+        threading.Timer(0.05, goes_on.set).start()
+        put(state, 19)
+        assert state.flushed == point(1)
+        assert begun(state).point == point(19)
+    state.flush()
+    assert len(list(state.scan("t"))) == 19
+
+
+def test_a_full_layer_is_frozen_once_the_one_before_is_durable(disk: Disk) -> None:
+    state = State(disk.shelf(), flush_bytes=10_000)
+    put(state, 1)
+    flush = begun(state)
+    for n in range(2, 12):
+        put(state, n)
+    assert begun(state) is flush
+    flush.write()
+    put(state, 12)
+    assert state.flushed == point(1)
+    assert begun(state).point == point(12)
+
+
+def test_a_full_layer_gives_the_one_before_time(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.state.GIVEN_SECONDS", 10)
+    state = State(disk.shelf(), flush_bytes=10_000)
+    put(state, 1)
+    with being_written(begun(state), state, monkeypatch) as goes_on:
+        threading.Timer(0.05, goes_on.set).start()
+        put(state, 2, 10_000)
+        assert state.flushed == point(1)
+
+
+def test_a_full_layer_seals_the_one_before(disk: Disk) -> None:
+    """A slice an entry: who writes it can begin the sooner."""
+    state = State(disk.shelf(), flush_bytes=10_000)
+    for n in range(5):
+        state.put(f"t{n}", (n,), bytes(SLICE_BYTES))  # a slice a table
+    state.set_applied(point(1))
+    flush = begun(state)
+    put(state, 2, 9_000)
+    for n in range(3, 6):
+        put(state, n)
+        assert state.flushed.index == 0
+    assert [flush.seal() for _ in range(3)] == [True, True, False], "two of five were left"
 
 
 def test_a_layer_whose_rows_lie_on_many_pages_is_flushed_sooner(tmp_path: Path) -> None:
