@@ -108,7 +108,7 @@ class SeatActor(Seat):
         self._gauge()
         await self._listen()
         await self.start()
-        self._garbage = Garbage()
+        self._garbage = Garbage(SystemRandom())
 
     async def _listen(self) -> None:
         """Offer the direct transport on this node's address, as others reach it."""

@@ -75,6 +75,27 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "        self._missing.clear()",
     ),
     Mutant(
+        "all-replicas-collect-their-garbage-at-once",
+        "law 15",
+        "actors.garbage",
+        "self._rng.randint(self._within // 2, self._within)",
+        "self._within",
+    ),
+    Mutant(
+        "garbage-is-collected-each-minute-though-there-is-none",
+        "law 15",
+        "actors.garbage",
+        "min(2 * self._within, LATEST)",
+        "self._within",
+    ),
+    Mutant(
+        "garbage-is-collected-once-an-hour-however-much-there-is",
+        "A32",
+        "actors.garbage",
+        " if found < FEW else SOONEST",
+        "",
+    ),
+    Mutant(
         "a-full-layer-does-not-grow-while-the-one-before-is-written",
         "law 15",
         "storage.state",
