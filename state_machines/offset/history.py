@@ -15,16 +15,28 @@ offset alone can answer is never compacted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from state_machines import packing
 from state_machines.errors import Compacted, Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.keyvalue import Part
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.names import DEFAULT_TENANT, positive
 from state_machines.offset import rows
-from state_machines.offset.rows import BUCKET_MS, OFFSETS, StoredOffset, check_group, shown
+from state_machines.offset.rows import (
+    BUCKET_MS,
+    COMMIT_MS,
+    LEADER_EPOCH,
+    METADATA,
+    OFFSET,
+    OFFSETS,
+    StoredOffset,
+    check_group,
+    shown,
+)
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Table, Tables
 
@@ -71,6 +83,7 @@ HISTORY: Final = Table(
 SETTINGS: Final = Table("offset.history_settings", HistorySettings, key=("name",))
 
 _NAME: Final = "history"
+_UNTIL_MS: Final = packing.field_names(Kept).index("until_ms")
 _USUAL: Final = HistorySettings(_NAME, HISTORY_STEP_MS, HISTORY_ROWS, HISTORY_AGE_MS)
 
 
@@ -87,7 +100,8 @@ class Keeper:
         self._now_ms = now_ms
         self._settings = settings(db)
         next_hour_ms = (now_ms // BUCKET_MS + 1) * BUCKET_MS
-        self._due_ms = min(now_ms + self._settings.step_ms, next_hour_ms)
+        #: when what is kept now is to be kept again
+        self.due_ms = min(now_ms + self._settings.step_ms, next_hour_ms)
 
     def keep(self, key: tuple[Part, ...], values: list[Any]) -> None:
         """Write down what `values` say, before they change, and that they have been.
@@ -96,7 +110,7 @@ class Keeper:
         """
         if values[rows.COMMIT_MS] >= self._now_ms:
             return
-        values[rows.KEEP_MS] = self._due_ms
+        values[rows.KEEP_MS] = self.due_ms
         if not self._settings.rows:
             return
         db, number = self._db, values[rows.KEPT_NEXT]
@@ -113,6 +127,27 @@ class Keeper:
         values[rows.KEPT_NEXT] = number + 1
         values[rows.KEPT_FIRST] = self._trim(key, values[rows.KEPT_FIRST], number)
 
+    def keep_many(
+        self, keys: Sequence[tuple[Part, ...]], columns: Sequence[Sequence[Any]]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """`keep` of many, none of them twice and each in force for some time: columns of their
+        plain values, of which nothing changes here. Their `kept_first` and `kept_next` from now on.
+
+        Their `keep_ms` is `due_ms`.
+        """
+        firsts, newest = columns[rows.KEPT_FIRST], columns[rows.KEPT_NEXT]
+        if not self._settings.rows:
+            return firsts, newest
+        db, pack, revision, now_ms = self._db, self._db.pack, self._db.revision, self._now_ms
+        places = tuple([(*key, number) for key, number in zip(keys, newest, strict=True)])
+        said = [columns[each] for each in (OFFSET, METADATA, LEADER_EPOCH, COMMIT_MS)]
+        kept = [
+            pack((revision, [*place, *values, now_ms]))
+            for place, *values in zip(places, *said, strict=True)
+        ]
+        db.settle_many(HISTORY.name, places, kept)
+        return self._trim_many(keys, firsts, newest), [number + 1 for number in newest]
+
     def _trim(self, key: tuple[Part, ...], first: int, newest: int) -> int:
         """Drop the oldest if they are too many or too old. The first that is left."""
         since_ms = self._now_ms - self._settings.age_ms
@@ -124,6 +159,30 @@ class Keeper:
                 self._db.delete(HISTORY, *key, number)
             first = number + 1
         return first
+
+    def _trim_many(
+        self, keys: Sequence[tuple[Part, ...]], firsts: Sequence[int], newest: Sequence[int]
+    ) -> list[int]:
+        """`_trim` of many."""
+        db, most = self._db, self._settings.rows
+        since_ms = self._now_ms - self._settings.age_ms
+        left = list(firsts)
+        those: Sequence[int] = range(len(left))
+        for _ in range(TRIM_MAX):
+            those = [each for each in those if left[each] < newest[each]]
+            places = tuple([(*keys[each], left[each]) for each in those])
+            oldest = db.store.get_many(HISTORY.name, places)
+            dropped = []
+            for each, place, row in zip(those, places, oldest, strict=True):
+                if row is not None:  # somebody may have removed it
+                    few = newest[each] - left[each] < most
+                    if few and HISTORY.values_of(row)[1][_UNTIL_MS] >= since_ms:
+                        continue
+                    db.swap(HISTORY.name, place, row, None)
+                left[each] += 1
+                dropped.append(each)
+            those = dropped
+        return left
 
 
 def drop(db: Tables, offset: StoredOffset) -> None:

@@ -344,10 +344,11 @@ class CommitOffsets(Recurring):
         before = db.store.get_many(OFFSETS.name, keys)
         guard = self._guard(db, self.more or _NOTHING_MORE)
         if guard is None and distinct:
-            written, left, grown = replaced(self, before, db.revision, now_ms)
+            written, left, grown, late = replaced(self, keys, before, db, now_ms)
         else:
-            written, left, grown = [REFUSED] * count, range(count), None
+            written, left, grown, late = [REFUSED] * count, range(count), None, ()
         rest = OneByOne(self, db, now_ms, guard)
+        rest.late |= dict.fromkeys(late, 1)
         for place in left:
             written[place] = rest.commit(place, keys[place], before[place])
         if guard is None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from state_machines.beginnings import Beginnings
-from state_machines.keyvalue import KeptKeys
-from state_machines.offset.rows import LAYOUT, NO_LEADER_EPOCH
+from state_machines.keyvalue import KeptKeys, Part
+from state_machines.offset.history import Keeper
+from state_machines.offset.rows import BUCKET_MS, LAYOUT, NO_LEADER_EPOCH
 from state_machines.sheet import Sheet
+from state_machines.tables import Tables
 
 if TYPE_CHECKING:
     from state_machines.offset.offset import CommitOffsets
@@ -35,9 +37,11 @@ class Replaced(NamedTuple):
 
     rows: list[bytes]
     places: Sequence[int]
-    """Where more is to be done: there was no row yet, or what it was goes into the history."""
+    """Where more is to be done: there was no row yet, or it was of the old form."""
     grown: int | None
     """By how many bytes the rows are longer than before, if that is known."""
+    late: Sequence[str]
+    """Groups with a partition that is new in this hour."""
 
 
 @dataclass(slots=True)
@@ -90,12 +94,17 @@ BEGINNINGS: Final[Beginnings[Named]] = Beginnings(3, "offsets")
 
 
 def replaced(
-    batch: CommitOffsets, before: Sequence[bytes | None], revision: int, now_ms: int
+    batch: CommitOffsets,
+    keys: Sequence[tuple[Part, ...]],
+    before: Sequence[bytes | None],
+    db: Tables,
+    now_ms: int,
 ) -> Replaced:
-    """The rows after commits that replace an offset and do nothing else."""
+    """The rows after commits that replace an offset, and keep it if it is time (`history.py`)."""
     named = batch.named
     known = named.left if named is not None else None
     places: Sequence[int] = ()
+    late: Sequence[str] = ()
     grown: int | None = None
     if known is not None and now_ms < known.keep_ms and known.rows == before:
         sheet, keep_ms = known.sheet.copy(), known.keep_ms
@@ -103,14 +112,11 @@ def replaced(
             grown = 0
     else:
         known, sheet = None, Sheet.of(LAYOUT, before)
-        marks, keeps = sheet.marks(), sheet.column("keep_ms")
-        keep_ms = min(keeps)
-        if keep_ms <= now_ms or 0 in marks:
-            places = [
-                place
-                for place, (mark, until_ms) in enumerate(zip(marks, keeps, strict=True))
-                if not mark or until_ms <= now_ms
-            ]
+        marks = sheet.marks()
+        if 0 in marks:
+            places = [place for place, mark in enumerate(marks) if not mark]
+        late = _keep(batch, keys, before, sheet, db, now_ms)
+        keep_ms = min(sheet.column("keep_ms"))
     sheet.set_column("offset", batch.offsets)
     sheet.count_up("commits")
     sheet.fill("commit_ms", now_ms)
@@ -118,7 +124,47 @@ def replaced(
         sheet.set_column("leader_epoch", batch.more.leader_epochs)
     else:
         sheet.fill("leader_epoch", NO_LEADER_EPOCH)
-    rows = sheet.rows(revision, batch.metadata)
+    rows = sheet.rows(db.revision, batch.metadata)
     if named is not None and not places:
         named.left = Left(rows, sheet if known else sheet.whole(), keep_ms)
-    return Replaced(rows, places, grown)
+    return Replaced(rows, places, grown, late)
+
+
+def _keep(
+    batch: CommitOffsets,
+    keys: Sequence[tuple[Part, ...]],
+    before: Sequence[bytes | None],
+    sheet: Sheet,
+    db: Tables,
+    now_ms: int,
+) -> Sequence[str]:
+    """Keep the offsets of which it is time, and note it in the sheet. Of these, the groups that
+    were not heard of in this hour."""
+    keeps, committed = sheet.column("keep_ms"), sheet.column("commit_ms")
+    if min(keeps) > now_ms:
+        return ()
+    looked_at = zip(sheet.marks(), keeps, committed, strict=True)
+    due = [
+        place
+        for place, (mark, keep_ms, commit_ms) in enumerate(looked_at)
+        if keep_ms <= now_ms and commit_ms < now_ms and mark
+    ]
+    if not due:
+        return ()
+    keeper = Keeper(db, now_ms)
+    rows = list(filter(None, map(before.__getitem__, due)))
+    firsts, nexts = keeper.keep_many([keys[place] for place in due], _columns(rows))
+    after = {"keep_ms": repeat(keeper.due_ms), "kept_first": firsts, "kept_next": nexts}
+    for name, values in after.items():
+        column = list(sheet.column(name))
+        for place, value in zip(due, values, strict=False):
+            column[place] = value
+        sheet.set_column(name, column)
+    hour_ms = now_ms - now_ms % BUCKET_MS
+    return [batch.groups[place] for place in due if committed[place] < hour_ms]
+
+
+def _columns(rows: Sequence[bytes]) -> Sequence[Sequence[Any]]:
+    """The plain values of rows of today's form as columns."""
+    _, columns = LAYOUT.unpack_columns(rows)
+    return columns or list(zip(*[LAYOUT.unpack(row)[1] for row in rows], strict=True))

@@ -189,3 +189,16 @@ def test_what_a_batch_replaces_after_a_while_is_kept_each_time(warm: Group) -> N
         warm.later(FAR_MS // 1_000)
         warm.run(batch(NAMES, [{"offset": 10 + turn}]))
         assert warm.rows(HISTORY.name) == kept + turn * len(NAMES)
+
+
+def test_a_partition_that_others_commit_as_well_is_kept_in_its_own_time(warm: Group) -> None:
+    """A batch goes by the first of its partitions whose time has come."""
+    alone_too = NAMES[:1]
+    warm.later(11)
+    warm.run(batch(alone_too, [{"offset": 20}]))
+    warm.later(1)
+    warm.run(batch(NAMES, [{"offset": 21}]))
+    kept = warm.rows(HISTORY.name)
+    warm.now_ms += 9_500
+    warm.run(batch(NAMES, [{"offset": 22}]))
+    assert warm.rows(HISTORY.name) == kept + len(alone_too)

@@ -11,7 +11,6 @@ LAYER: Final = "storage.state"
 FLUSH: Final = "storage.flush"
 SLOW_WRITE: Final = "storage.slow_write"
 BEGINNINGS: Final = "state_machines.beginnings"
-RECURRING: Final = "state_machines.offset.recurring"
 SHEET: Final = "state_machines.sheet"
 
 STATE: Final = (
@@ -211,60 +210,11 @@ STATE: Final = (
         "",
     ),
     Mutant(
-        "a-commit-of-offsets-counts-a-partition-once-a-batch",
-        "law 9",
-        "state_machines.offset.one_by_one",
-        "            values[rows.COMMITS] += 1\n",
-        "            values[rows.COMMITS] += values[rows.COMMIT_MS] != now_ms\n",
-    ),
-    Mutant(
-        "a-batch-does-not-see-what-it-has-committed-itself",
-        "law 9",
-        "state_machines.offset.one_by_one",
-        "        written = self._again[key] = LAYOUT",
-        "        written = LAYOUT",
-    ),
-    Mutant(
-        "a-refused-commit-shifts-the-rows-of-the-others",
-        "law 9",
-        "state_machines.offset.offset",
-        "tuple(compress(keys, written))",
-        "keys[: count - written.count(REFUSED)]",
-    ),
-    Mutant(
-        "what-a-commit-replaces-is-not-kept-when-it-comes-with-others",
-        "A11",
-        RECURRING,
-        "keep_ms = min(keeps)",
-        "keep_ms = max(keeps)",
-    ),
-    Mutant(
-        "a-batch-that-comes-again-finds-its-rows-as-it-left-them",
-        "law 9",
-        RECURRING,
-        "known.rows == before",
-        "None not in before",
-    ),
-    Mutant(
         "a-batch-that-comes-again-changes-what-is-known-of-it",
         "law 7",
         SHEET,
         "self._layout, self._words[:]",
         "self._layout, self._words",
-    ),
-    Mutant(
-        "a-batch-that-comes-again-keeps-nothing-of-what-it-replaces",
-        "A11",
-        RECURRING,
-        "now_ms < known.keep_ms and ",
-        "",
-    ),
-    Mutant(
-        "a-text-that-goes-is-counted-as-there",
-        "law 18",
-        RECURRING,
-        "if sheet.bare and not batch.metadata:",
-        "if not batch.metadata:",
     ),
     Mutant(
         "one-long-row-makes-all-of-a-batch-long",
@@ -279,13 +229,6 @@ STATE: Final = (
         LAYER,
         "            return self._found(table, encoded, newest)\n",
         "            found = self._found(table, encoded, newest)\n",
-    ),
-    Mutant(
-        "what-is-said-of-named-partitions-is-not-looked-at",
-        "law 18",
-        "state_machines.offset.offset",
-        "        for field, check in _CHECKS.items():\n",
-        "        for field, check in ():\n",
     ),
     Mutant(
         "a-name-ends-what-a-body-begins-with",
@@ -307,13 +250,6 @@ STATE: Final = (
         BEGINNINGS,
         "known is not None and body.startswith(known.data)",
         "known is not None",
-    ),
-    Mutant(
-        "what-follows-a-known-beginning-is-not-checked",
-        "law 18",
-        "state_machines.offset.offset",
-        "        made._check_lengths()\n        made._check_rest()\n",
-        "        made._check_lengths()\n",
     ),
     Mutant(
         "what-is-known-of-bodies-has-no-bound",
@@ -377,13 +313,6 @@ STATE: Final = (
         "state_machines.metadata.kv",
         "    return newest < at.index\n",
         "    return True\n",
-    ),
-    Mutant(
-        "a-known-beginning-lets-in-what-is-nested-too-deep",
-        "law 18",
-        "state_machines.offset.offset",
-        "            packing.check_depth(rest)\n",
-        "            pass\n",
     ),
     Mutant(
         "a-run-lets-in-what-is-nested-too-deep",

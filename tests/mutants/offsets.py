@@ -1,0 +1,125 @@
+"""Bugs in commits of consumer offsets, in batches that come again, and in what is kept of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+RECURRING: Final = "state_machines.offset.recurring"
+HISTORY: Final = "state_machines.offset.history"
+
+OFFSETS: Final = (
+    Mutant(
+        "a-commit-of-offsets-counts-a-partition-once-a-batch",
+        "law 9",
+        "state_machines.offset.one_by_one",
+        "            values[rows.COMMITS] += 1\n",
+        "            values[rows.COMMITS] += values[rows.COMMIT_MS] != now_ms\n",
+    ),
+    Mutant(
+        "a-batch-does-not-see-what-it-has-committed-itself",
+        "law 9",
+        "state_machines.offset.one_by_one",
+        "        written = self._again[key] = LAYOUT",
+        "        written = LAYOUT",
+    ),
+    Mutant(
+        "a-refused-commit-shifts-the-rows-of-the-others",
+        "law 9",
+        "state_machines.offset.offset",
+        "tuple(compress(keys, written))",
+        "keys[: count - written.count(REFUSED)]",
+    ),
+    Mutant(
+        "what-was-in-force-for-no-time-is-kept-when-it-comes-with-others",
+        "A11",
+        RECURRING,
+        "if keep_ms <= now_ms and commit_ms < now_ms and mark",
+        "if keep_ms <= now_ms and mark",
+    ),
+    Mutant(
+        "a-batch-does-not-say-that-its-groups-live",
+        "A11",
+        RECURRING,
+        "for place in due if committed[place] < hour_ms]",
+        "for place in due if committed[place] < 0]",
+    ),
+    Mutant(
+        "a-batch-drops-one-row-of-the-history-at-most",
+        "A11",
+        HISTORY,
+        "            those = dropped\n",
+        "            those = []\n",
+    ),
+    Mutant(
+        "a-row-of-the-history-that-was-removed-stays-the-oldest-of-a-batch",
+        "A11",
+        HISTORY,
+        "                left[each] += 1\n                dropped.append(each)\n",
+        "                left[each] += row is not None\n                dropped.append(each)\n",
+    ),
+    Mutant(
+        "rows-that-are-too-old-stay-when-they-come-with-others",
+        "A11",
+        HISTORY,
+        "if few and HISTORY.values_of",
+        "if few and not HISTORY.values_of",
+    ),
+    Mutant(
+        "rows-of-another-number-are-kept-of-a-batch",
+        "A11",
+        HISTORY,
+        "[number + 1 for number in newest]",
+        "newest",
+    ),
+    Mutant(
+        "what-a-commit-replaces-is-not-kept-when-it-comes-with-others",
+        "A11",
+        RECURRING,
+        'keep_ms = min(sheet.column("keep_ms"))',
+        'keep_ms = max(sheet.column("keep_ms"))',
+    ),
+    Mutant(
+        "a-batch-that-comes-again-finds-its-rows-as-it-left-them",
+        "law 9",
+        RECURRING,
+        "known.rows == before",
+        "None not in before",
+    ),
+    Mutant(
+        "a-batch-that-comes-again-keeps-nothing-of-what-it-replaces",
+        "A11",
+        RECURRING,
+        "now_ms < known.keep_ms and ",
+        "",
+    ),
+    Mutant(
+        "a-text-that-goes-is-counted-as-there",
+        "law 18",
+        RECURRING,
+        "if sheet.bare and not batch.metadata:",
+        "if not batch.metadata:",
+    ),
+    Mutant(
+        "what-is-said-of-named-partitions-is-not-looked-at",
+        "law 18",
+        "state_machines.offset.offset",
+        "        for field, check in _CHECKS.items():\n",
+        "        for field, check in ():\n",
+    ),
+    Mutant(
+        "what-follows-a-known-beginning-is-not-checked",
+        "law 18",
+        "state_machines.offset.offset",
+        "        made._check_lengths()\n        made._check_rest()\n",
+        "        made._check_lengths()\n",
+    ),
+    Mutant(
+        "a-known-beginning-lets-in-what-is-nested-too-deep",
+        "law 18",
+        "state_machines.offset.offset",
+        "            packing.check_depth(rest)\n",
+        "            pass\n",
+    ),
+)
