@@ -125,15 +125,14 @@ class Keeper:
         ]
         db.swap(HISTORY.name, (*key, number), None, db.pack((db.revision, kept)))
         values[rows.KEPT_NEXT] = number + 1
-        values[rows.KEPT_FIRST] = self._trim(key, values[rows.KEPT_FIRST], number)
+        (values[rows.KEPT_FIRST],) = self._trim([key], [values[rows.KEPT_FIRST]], [number])
 
     def keep_many(
         self, keys: Sequence[tuple[Part, ...]], columns: Sequence[Sequence[Any]]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """`keep` of many, none of them twice and each in force for some time: columns of their
-        plain values, of which nothing changes here. Their `kept_first` and `kept_next` from now on.
-
-        Their `keep_ms` is `due_ms`.
+        plain values, of which nothing changes here. Their `kept_first` and `kept_next` from now on;
+        their `keep_ms` is `due_ms`. By who cannot be refused any more, as `Tables.settle`.
         """
         firsts, newest = columns[rows.KEPT_FIRST], columns[rows.KEPT_NEXT]
         if not self._settings.rows:
@@ -146,24 +145,12 @@ class Keeper:
             for place, *values in zip(places, *said, strict=True)
         ]
         db.settle_many(HISTORY.name, places, kept)
-        return self._trim_many(keys, firsts, newest), [number + 1 for number in newest]
+        return self._trim(keys, firsts, newest), [number + 1 for number in newest]
 
-    def _trim(self, key: tuple[Part, ...], first: int, newest: int) -> int:
-        """Drop the oldest if they are too many or too old. The first that is left."""
-        since_ms = self._now_ms - self._settings.age_ms
-        for number in range(first, min(first + TRIM_MAX, newest)):
-            oldest = self._db.get(HISTORY, *key, number)
-            if oldest is not None:  # somebody may have removed it
-                if newest - number < self._settings.rows and oldest.until_ms >= since_ms:
-                    return number
-                self._db.delete(HISTORY, *key, number)
-            first = number + 1
-        return first
-
-    def _trim_many(
+    def _trim(
         self, keys: Sequence[tuple[Part, ...]], firsts: Sequence[int], newest: Sequence[int]
     ) -> list[int]:
-        """`_trim` of many."""
+        """Drop the oldest of each where they are too many or too old. The first that is left."""
         db, most = self._db, self._settings.rows
         since_ms = self._now_ms - self._settings.age_ms
         left = list(firsts)
