@@ -105,6 +105,17 @@ def test_a_batch_catches_up_with_settings_that_keep_fewer() -> None:
     assert left == [0, 1, 2, 3, 4, 3, 2, 1]
 
 
+def test_a_row_that_was_removed_is_not_the_oldest_any_more() -> None:
+    group = Group("offset")
+    for number in range(4):
+        if number == 3:
+            group.store.delete(HISTORY.name, ("default", "g5", "t", 0, 0))
+        group.run(commits(number))
+        group.now_ms += HISTORY_STEP_MS
+    rows = [OFFSETS.decode(value)[0] for _, value in group.store.scan(OFFSETS.name)]
+    assert [each.kept_first for each in rows] == [0, 0, 0, 0, 0, 1, 0, 0]
+
+
 def test_what_is_kept_within_a_transaction_that_is_refused_is_taken_back() -> None:
     group = Group("offset")
     for number in range(3):
