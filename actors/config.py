@@ -98,7 +98,7 @@ class RaftSettings:
 
     flush_bytes: int = _setting(16 << 20, 64 << 10, 1 << 30, "bytes")
     """Applied rows reach the disk once they fill this much memory; sooner if they lie scattered
-    over too many pages (`storage.state.FLUSH_PAGES`). Up to twice of it while the disk is slow."""
+    over too many pages (`storage.state.FLUSH_PAGES`). Half as much more while the disk is slow."""
 
     flush_log_bytes: int = _setting(16 << 20, 64 << 10, 1 << 40, "bytes")
     """They do as well once the entries that made them have so much: a start carries these out

@@ -13,7 +13,7 @@ middle of an entry is a bug that is refused.
 A flush in the background (`flush`, `actors.upkeep`) freezes the layer, so there may be two: the one
 that is written to, and the frozen one on its way to the disk. Never three: a layer that is full
 while the one before is under way gives that a little time with each entry, and waits for it when
-it has grown to twice its size.
+it has grown by half.
 
 A layer is full at `flush_bytes`, or when its rows lie on so many pages of the engine that copying
 those would take too much memory: scattered over ten million others, each has a page to itself.
@@ -50,14 +50,14 @@ from storage.walk import walk
 FLUSH_BYTES = 16 << 20
 """The layer is flushed when it holds about so much."""
 
-FLUSH_PAGES = 24_576
+FLUSH_PAGES = 20_480
 """It is flushed sooner if that would copy so many pages: LMDB holds all pages that a transaction
-changes in memory (96 MiB), and keeps that memory."""
+changes in memory (80 MiB), and keeps that memory."""
 
-LOOKS: Final = 16
+LOOKS: Final = 64
 """How often, at most, it is seen how many pages those of a layer are."""
 
-GROWTH: Final = 2.0
+GROWTH: Final = 1.5
 """So many times as large as it should be a layer may grow, while the one before is under way."""
 
 GIVEN_SECONDS: Final = 0.02
