@@ -4,6 +4,8 @@ Consumers commit what they have, again and again. What a batch names is therefor
 bytes that say it (`beginnings.py`): its columns are there, checked, with the keys of its rows, and
 the rows as the batch has left them when it came last, taken apart. If they are still there as they
 were, they need not be taken apart again.
+
+Whether a batch is known or not, its rows are changed as columns, and so is what of them is kept.
 """
 
 from __future__ import annotations
