@@ -40,11 +40,11 @@ def none_replaced(batch: CommitOffsets, *_: Any) -> Replaced:
 
 def forget(groups: Sequence[Group], which: int) -> None:
     """Somebody has removed a row of the history."""
-    found = [token for token, _ in groups[0].store.scan(HISTORY.name)]
+    found = [value for _, value in groups[0].store.scan(HISTORY.name)]
     if found:
-        kept = HISTORY.decode(dict(groups[0].store.scan(HISTORY.name))[found[which % len(found)]])
+        kept, _ = HISTORY.decode(found[which % len(found)])
         for each in groups:
-            each.store.delete(HISTORY.name, HISTORY.key_of(kept[0]))
+            each.store.delete(HISTORY.name, HISTORY.key_of(kept))
 
 
 @given(st.lists(NAMED, min_size=1, max_size=2), st.data())

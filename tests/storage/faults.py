@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from state_machines.raft.messages import Configuration, Entry, EntryKind, SnapshotMeta
 from storage.engine import Change, Slice, Store
+from storage.flush import Flush
 from storage.journaled import JournaledEngine
 from storage.shelf import DiskShelf, MemoryShelf, Shelf
 from storage.stores import MemoryDisk, memory_log_engine, open_log_engine
@@ -106,3 +111,27 @@ def flip(value: bytes, bit: int) -> bytes:
     changed = bytearray(value)
     changed[bit // 8] ^= 1 << (bit % 8)
     return bytes(changed)
+
+
+@contextmanager
+def being_written(flush: Flush, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While another thread writes this flush, which it does once the event is set."""
+    while flush.seal():
+        continue
+    engine: Any = flush._engine
+    inside, goes_on, written = threading.Event(), threading.Event(), engine.write_slices
+
+    def slowly(slices: Sequence[Slice]) -> None:
+        inside.set()
+        assert goes_on.wait(10), "it was waited for"
+        written(slices)
+
+    monkeypatch.setattr(engine, "write_slices", slowly)
+    thread = threading.Thread(target=flush.write)
+    thread.start()
+    try:
+        assert inside.wait(10)
+        yield goes_on
+    finally:
+        goes_on.set()
+        thread.join(10)

@@ -18,7 +18,7 @@ from storage.flush import SLICE_BYTES, Flush
 from storage.shelf import DiskShelf, MemoryShelf
 from storage.snapshot import write_stream
 from storage.state import State
-from tests.storage.faults import Disk, point
+from tests.storage.faults import Disk, being_written, point
 
 
 def put(state: State, index: int, **rows: str | None) -> None:
@@ -203,24 +203,12 @@ def test_who_gives_a_flush_up_waits_for_what_is_being_written(
     state = State(disk.shelf())
     put(state, 1, a="a1")
     flush = sealed(state)
-    inside, goes_on = threading.Event(), threading.Event()
-    written = state.engine.write_slices
-
-    def slowly(slices: Sequence[Slice]) -> None:
-        inside.set()
-        assert goes_on.wait(30)
-        written(slices)
-
-    monkeypatch.setattr(state.engine, "write_slices", slowly)
-    thread = threading.Thread(target=flush.write)
-    thread.start()
-    assert inside.wait(30)
-    threading.Timer(0.05, goes_on.set).start()
-    for _ in range(2):
-        flush.give_up()
-        assert flush.written
-        assert not flush._slices  # nor is their memory held
-    thread.join(30)
+    with being_written(flush, monkeypatch) as goes_on:
+        threading.Timer(0.05, goes_on.set).start()
+        for _ in range(2):
+            flush.give_up()
+            assert flush.written
+            assert not flush._slices  # nor is their memory held
 
 
 @pytest.mark.parametrize("what", ["install", "close"])

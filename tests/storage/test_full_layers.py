@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from storage.engine import Slice
 from storage.flush import SLICE_BYTES, Flush
 from storage.state import LOOKS, State
-from tests.storage.faults import Disk, point
+from tests.storage.faults import Disk, being_written, point
 
 FULL = 200_000 // (128 + 100 + 6)
 """Rows of 100 bytes, with their keys, in a layer of 200 000 bytes."""
@@ -42,30 +39,6 @@ def begun(state: State) -> Flush:
     return flush
 
 
-@contextmanager
-def being_written(
-    flush: Flush, state: State, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[threading.Event]:
-    """On another thread, which ends once the event is set."""
-    while flush.seal():
-        continue
-    inside, goes_on = threading.Event(), threading.Event()
-    written = state.engine.write_slices
-
-    def slowly(slices: Sequence[Slice]) -> None:
-        inside.set()
-        assert goes_on.wait(10), "it was waited for"
-        written(slices)
-
-    monkeypatch.setattr(state.engine, "write_slices", slowly)
-    thread = threading.Thread(target=flush.write)
-    thread.start()
-    assert inside.wait(10)
-    yield goes_on
-    goes_on.set()
-    thread.join(10)
-
-
 def test_there_are_two_layers_at_most(disk: Disk) -> None:
     """Each half as large again at most, also if nobody goes on with the flush of the first."""
     state = State(disk.shelf(), flush_bytes=10_000)
@@ -88,7 +61,7 @@ def test_a_full_layer_grows_while_the_one_before_is_written(
     state = State(disk.shelf(), flush_bytes=10_000)
     put(state, 1)
     flush = begun(state)
-    with being_written(flush, state, monkeypatch) as goes_on:
+    with being_written(flush, monkeypatch) as goes_on:
         for n in range(2, 15):
             put(state, n)
         assert 14_000 < state.dirty_bytes - flush.size < 15_000
@@ -120,7 +93,7 @@ def test_a_full_layer_gives_the_one_before_time(
     monkeypatch.setattr("storage.state.GIVEN_SECONDS", 10)
     state = State(disk.shelf(), flush_bytes=10_000)
     put(state, 1)
-    with being_written(begun(state), state, monkeypatch) as goes_on:
+    with being_written(begun(state), monkeypatch) as goes_on:
         threading.Timer(0.05, goes_on.set).start()
         put(state, 2, 10_000)
         assert state.flushed == point(1)
