@@ -51,6 +51,9 @@ class Raft(RaftState):
                     self._campaign(pre=self._config.pre_vote)
                 elif isinstance(role, Follower):
                     role.leader = 0  # Who cannot stand must not point at the dead either.
+            case PreCandidate() | Candidate() as role if self._saved.term == self._term:
+                if self._elapsed % self._config.heartbeat_ticks == 0:
+                    self._ask_for_votes(role)  # Again: what was asked or said may be lost (5.1).
             case _:
                 pass
 
@@ -301,29 +304,31 @@ class Raft(RaftState):
     def _campaign(self, *, pre: bool, transfer: bool = False) -> None:
         self._elapsed = 0
         self._timeout = self._draw_timeout()
-        votes = {self.id: True}
-        if pre:
-            self._role = PreCandidate(votes)
-        else:
+        role: PreCandidate | Candidate = PreCandidate({self.id: True})
+        if not pre:
             self._term += 1
             self._vote = self.id
-            self._role = Candidate(votes)
-        configuration = self._log.configuration
-        for peer in sorted({*configuration.voters, *configuration.outgoing} - {self.id}):
-            self._request_vote(peer, pre=pre, transfer=transfer)
-        self._count_votes()
+            role = Candidate({self.id: True}, transfer)
+        self._role = role
+        self._ask_for_votes(role)
+        self._count_votes(role)
 
-    def _request_vote(self, peer: int, *, pre: bool, transfer: bool = False) -> None:
-        last_index, last_term = self._log.last_index, self._log.last_term
-        if pre:
-            sought = self._term + 1
-            request = RequestVote(self.id, peer, sought, last_index, last_term, pre=True)
-            self._messages.append(request)  # It claims nothing about this replica's state.
-        else:
-            # Waits for the save: its own vote is in the new term, and must not be given twice.
-            self._send(
-                RequestVote(self.id, peer, self._term, last_index, last_term, transfer=transfer)
-            )
+    def _ask_for_votes(self, role: PreCandidate | Candidate) -> None:
+        """Ask the voters that have not answered."""
+        configuration = self._log.configuration
+        for peer in sorted({*configuration.voters, *configuration.outgoing} - role.votes.keys()):
+            self._ask_for_vote(role, peer)
+
+    def _ask_for_vote(self, role: PreCandidate | Candidate, peer: int) -> None:
+        term, last_index, last_term = self._term, self._log.last_index, self._log.last_term
+        match role:
+            case PreCandidate():
+                request = RequestVote(self.id, peer, term + 1, last_index, last_term, pre=True)
+                self._messages.append(request)  # It claims nothing about this replica's state.
+            case Candidate(transfer=transfer):
+                # Waits for the save: its own vote is in the new term, and must not be given twice.
+                request = RequestVote(self.id, peer, term, last_index, last_term, transfer=transfer)
+                self._send(request)
 
     def _on_request_vote(self, message: RequestVote) -> None:
         sender, mine = message.sender, (self._log.last_term, self._log.last_index)
@@ -335,14 +340,14 @@ class Raft(RaftState):
         )
         granted = free and theirs >= mine
         if message.pre:
-            if isinstance(self._role, PreCandidate):
+            if isinstance(role := self._role, PreCandidate):
                 if theirs == mine:
                     # Both have seen the leader go and neither is ahead. Were both granted, both
                     # would stand and split the votes, so the one with the larger id goes first.
                     granted = granted and sender > self.id
                 if not granted:
                     # It may have refused before it had seen so itself: ask again.
-                    self._request_vote(sender, pre=True)
+                    self._ask_for_vote(role, sender)
             term = message.term if granted else self._term
             reply = VoteReply(self.id, sender, term, granted, pre=True)
             if granted:
@@ -360,31 +365,27 @@ class Raft(RaftState):
 
     def _on_vote_reply(self, message: VoteReply) -> None:
         match self._role:
-            case PreCandidate(votes=votes) if message.pre:
+            case PreCandidate(votes=votes) as role if message.pre:
                 if message.granted and message.term != self._term + 1:
                     return  # for a term it no longer seeks
                 votes[message.sender] = message.granted or votes.get(message.sender, False)
-                self._count_votes()
-            case Candidate(votes=votes) if not message.pre:
+                self._count_votes(role)
+            case Candidate(votes=votes) as role if not message.pre:
                 votes.setdefault(message.sender, message.granted)
-                self._count_votes()
+                self._count_votes(role)
             case _:
                 pass  # late
 
-    def _count_votes(self) -> None:
-        match self._role:
-            case PreCandidate(votes=votes):
-                outcome = tally(self._log.configuration, votes)
-                if outcome is Outcome.WON:
-                    self._campaign(pre=False)
-            case Candidate(votes=votes):
-                outcome = tally(self._log.configuration, votes)
-                if outcome is Outcome.WON:
-                    self._become_leader()
+    def _count_votes(self, role: PreCandidate | Candidate) -> None:
+        match tally(self._log.configuration, role.votes), role:
+            case Outcome.WON, PreCandidate():
+                self._campaign(pre=False)
+            case Outcome.WON, Candidate():
+                self._become_leader()
+            case Outcome.LOST, _:
+                self._become_follower(self._term, 0)
             case _:
-                return
-        if outcome is Outcome.LOST:
-            self._become_follower(self._term, 0)
+                pass
 
     def _become_leader(self) -> None:
         log = self._log

@@ -38,6 +38,7 @@ class Candidate:
 
     name: ClassVar[str] = "candidate"
     votes: dict[int, bool] = field(default_factory=dict)
+    transfer: bool = False  #: whether the leader has asked it to stand (thesis 3.10)
 
 
 @dataclass(slots=True)
