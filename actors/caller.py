@@ -25,11 +25,12 @@ from actors.attempts import Groups, Lane
 from actors.command_lane import CommandLane
 from actors.query_lane import QueryLane
 from actors.queue_lane import QueueLane
+from actors.seat_names import kind_of
 from actors.shared_call import error_of
 from actors.wanted import Wanted
 from actors.watch_lane import WatchLane
 from state_machines import names, op, runs, slots
-from state_machines.errors import Invalid, NoQuorum, WrongShard
+from state_machines.errors import Invalid, NoQuorum, Unknown, WrongShard
 from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
@@ -76,7 +77,8 @@ class Caller:
         """Carry out one command or query and return its typed reply.
 
         Raises `Rejected` (its subclass says why), `NoQuorum` when no leader was found in time, and
-        `Unknown` when the deadline passed after a command was sent. `group` overrides the map.
+        `Unknown` when the deadline passed after a command was sent, or when some of the groups that
+        it went to have done their part and others have not. `group` overrides the map.
         """
         way = self._ways.get(type(operation)) or self._way(type(operation))
         if not way.swept:
@@ -89,6 +91,7 @@ class Caller:
             raise Invalid(f"stale: bool is wanted, not {type(stale).__name__}")
         if group != "":
             _check_group(group)
+            _check_home(operation, group)
         deadline = way.now() + (timeout_ms or self._timeout_ms) / 1000
         lane = self._lane(group, type(operation)) if group else way.lane
         moves = SHARD_MOVES_MAX
@@ -115,9 +118,11 @@ class Caller:
             *(self._part(each, part, group, moves, terms) for each, part in parts),
             return_exceptions=True,
         )
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
+        errors = [each for each in replies if isinstance(each, BaseException)]
+        if errors:
+            if not op.is_query(type(operation)):
+                _say_what_is_done([each for each, _ in parts], replies)
+            raise errors[0]
         return op.join(operation, [part for _, part in parts], replies)
 
     async def _part(
@@ -233,11 +238,15 @@ class Caller:
 
     async def _fetch_map(self, version: int, deadline: float) -> None:
         """That of a group that knows this version. What is being fetched may be older; 0 stands for
-        one that has told none."""
-        for _ in range(2 if version else 1):
+        one that has told none.
+
+        Any replica of metadata may tell of it: a client that comes new to a cluster whose metadata
+        has no leader finds the other groups all the same.
+        """
+        for stale in (True, False, False) if version else (False,):
             if self._map.version >= version > 0:
                 return
-            await self._ask_map(deadline, stale=False)
+            await self._ask_map(deadline, stale=stale)
 
     async def _ask_map(self, deadline: float, *, stale: bool) -> None:
         """All who want it wait for one answer, each until its own deadline. Raises NoQuorum."""
@@ -260,6 +269,27 @@ class Caller:
             self._map = slots.SlotMap(version, {row.kind: row.ranges for row in rows})
             self._ways.clear()
         self._map_until = now() + MAP_SECONDS
+
+
+def _say_what_is_done(groups: Sequence[str], replies: Sequence[Any]) -> None:
+    """Raise Unknown for a command of which groups have done a part, or may have, and not all: any
+    other error would say that nothing was changed."""
+    failed = [
+        (group, reply)
+        for group, reply in zip(groups, replies, strict=True)
+        if isinstance(reply, BaseException)
+    ]
+    if len(failed) < len(groups) or any(isinstance(each, Unknown) for _, each in failed):
+        done = sorted({*groups} - {group for group, _ in failed})
+        said = "; ".join(f"{group}: {each!r}" for group, each in failed)
+        raise Unknown(f"done in {', '.join(done) or 'no group for sure'}; {said}") from failed[0][1]
+
+
+def _check_home(operation: Any, group: str) -> None:
+    """What a group refuses for its kind fails the calls that others share with it."""
+    home = op.home(operation)
+    if home and home != kind_of(group):
+        raise Invalid(f"group: {op.tag(operation)} is for groups of the kind {home}, not {group}")
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -95,8 +95,21 @@ class CommandLane(QueueLane):
             if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:
                 call.made = first = None
                 continue  # sent once and refused: it was not applied, so a new id is safe
+            if reply.code == api.INVALID and len(call.batch) > 1:
+                await self._in_halves(call)
+                return
             self._tell(call, reply)
             return
+
+    async def _in_halves(self, call: UnderWay) -> None:
+        """A call is refused whole if one of its commands is none to the leader, which may be of
+        another version. Nothing of it was proposed: the other callers' commands go without that."""
+        middle = len(call.batch) // 2
+        for some in (call.batch[:middle], call.batch[middle:]):
+            half = UnderWay(some, deadline=call.deadline)
+            half.commands, _ = commands_of(half.batch)
+            if half.commands:
+                await self._carry_out(half, None)
 
     def _numbered(self, call: UnderWay, client: int) -> _Proposal:
         self._sequence += 1

@@ -295,6 +295,27 @@ async def test_one_that_is_not_valid_is_told_so_and_the_others_go(bad: PutKv, fi
     assert len(script.proposals) == 1, "together, as if the others had not been there"
 
 
+@pytest.mark.parametrize("count", [2, 9, 600])
+@in_virtual_time
+async def test_a_command_that_the_leader_does_not_know_fails_alone(count: int) -> None:
+    """It refuses the whole call: it may be of another version than this client."""
+
+    def refuse(call: Call) -> Any:
+        refusal = api.Reply(code=api.INVALID, detail="tag: there is none")
+        return refusal if b"unheard" in call.body else None
+
+    script = Script(faults=[refuse])
+    keys = [f"k{number}" for number in range(count - 1)]
+    keys.insert(count // 3, "unheard")
+    async with calling(script) as caller:
+        calls = [caller.call(put(each)) for each in keys]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    told = [each for each in found if isinstance(each, BaseException)]
+    assert [repr(each) for each in told] == ["Invalid('tag: there is none')"]
+    assert found.index(told[0]) == count // 3
+    assert {each for each in found if isinstance(each, int)} == {*range(1, count)}
+
+
 @in_virtual_time
 async def test_an_operation_larger_than_a_request_is_refused_before_sending() -> None:
     script = two_groups()

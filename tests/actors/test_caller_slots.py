@@ -9,7 +9,7 @@ import pytest
 
 from actors.caller import MAP_SECONDS, SHARD_MOVES_MAX
 from state_machines import packing
-from state_machines.errors import NoQuorum, WrongShard
+from state_machines.errors import Invalid, NoQuorum, QuotaExceeded, Unknown, WrongShard
 from state_machines.metadata.slot_map import KindSlots
 from state_machines.mqtt.session import CountSessions
 from state_machines.offset.offset import CommitOffsets, CommitReply, ListOffsets, OffsetPage
@@ -98,6 +98,62 @@ async def test_a_map_that_goes_on_moving_is_followed_only_so_often() -> None:
     assert len(script.proposals) <= 2 * SHARD_MOVES_MAX
 
 
+def too_many(call: Call) -> Any:
+    reply = api.Reply()
+    reply.results.add(code=QuotaExceeded.code, detail="offsets: too many")
+    return reply if call.tags == ("offset.commit",) else None
+
+
+def at(seat: str, answer: Any) -> Any:
+    """This answer to every commit at a seat."""
+    return lambda call: answer if (call.seat, call.tags) == (seat, ("offset.commit",)) else None
+
+
+def refused(call: Call) -> Any:
+    return too_many(call) if call.seat == "offset-0/0" else None
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [(refused, QuotaExceeded), (at("offset-0/0", NOT_LEADER), Unknown)]
+)
+@in_virtual_time
+async def test_what_is_done_in_part_is_not_said_to_have_changed_nothing(
+    fault: Any, why: type[Exception]
+) -> None:
+    script = two_groups(faults=[once(wrong_shard()), fault])
+    async with calling(script, timeout_ms=1_000) as caller:
+        with pytest.raises(Unknown, match="done in offset-1; offset-0: ") as raised:
+            await caller.call(commits())
+    assert isinstance(raised.value.__cause__, why)
+    assert set(script.applied) == {"offset-1"}
+
+
+@in_virtual_time
+async def test_what_no_group_has_done_is_refused_as_it_was() -> None:
+    script = two_groups(faults=[once(wrong_shard()), too_many])
+    async with calling(script) as caller:
+        with pytest.raises(QuotaExceeded, match="too many"):
+            await caller.call(commits())
+    assert not script.applied
+
+
+@in_virtual_time
+async def test_a_part_that_may_be_done_makes_all_of_it_unknown() -> None:
+    script = two_groups(faults=[once(wrong_shard()), refused, at("offset-1/0", HANG)])
+    async with calling(script, timeout_ms=1_000) as caller:
+        with pytest.raises(Unknown, match="no group for sure; offset-0: QuotaExceeded"):
+            await caller.call(commits())
+
+
+@in_virtual_time
+async def test_a_named_group_has_to_be_of_the_kind() -> None:
+    script = two_groups()
+    async with calling(script) as caller:
+        with pytest.raises(Invalid, match=r"group: offset.commit is for groups of the kind offset"):
+            await caller.call(commits(), group="metadata-0")
+    assert not script.proposals
+
+
 @in_virtual_time
 async def test_a_named_group_overrides_the_map() -> None:
     script = two_groups()
@@ -149,13 +205,42 @@ async def test_a_map_that_was_true_a_while_ago_does_without_metadata() -> None:
             assert (await caller.call(CountSessions(), timeout_ms=400)).sessions == 2
 
 
+def led_by_nobody(call: Call) -> Any:
+    return NOT_LEADER if call.group == "metadata-0" and not call.stale else None
+
+
 @in_virtual_time
 async def test_any_replica_of_metadata_tells_which_groups_there_are() -> None:
-    def led_by_nobody(call: Call) -> Any:
-        return NOT_LEADER if call.group == "metadata-0" and not call.stale else None
-
     async with calling(of_mqtt(faults=[led_by_nobody])) as caller:
         assert (await caller.call(CountSessions())).sessions == 2
+
+
+@in_virtual_time
+async def test_a_moved_slot_is_followed_while_metadata_has_no_leader() -> None:
+    """Who comes new knows one group of each kind, and has to learn of the others."""
+    script = two_groups(faults=[led_by_nobody, once(wrong_shard())])
+    async with calling(script, timeout_ms=2_000) as caller:
+        assert (await caller.call(commits())).committed == len(GROUPS)
+
+
+@in_virtual_time
+async def test_a_replica_of_metadata_that_is_behind_is_not_taken_for_an_answer() -> None:
+    def behind(call: Call) -> Any:
+        older = KindSlots("offset", 6, (SlotRange(0, SLOTS - 1, "offset-0"),))
+        return _maps(call, (older,)) if call.stale else None
+
+    script = two_groups(faults=[behind, once(wrong_shard())])
+    async with calling(script) as caller:
+        assert (await caller.call(commits())).committed == len(GROUPS)
+    asked = [call for call in script.calls if call.tags == ("metadata.slots.get",)]
+    assert [call.stale for call in asked] == [True, False]
+
+
+def _maps(call: Call, maps: tuple[KindSlots, ...]) -> api.Reply:
+    reply = api.Reply()
+    for _ in call.queries:
+        reply.results.add(body=packing.pack(maps))
+    return reply
 
 
 @in_virtual_time
