@@ -159,6 +159,7 @@ class RaftSettings:
     connector_check_ms: int = _live("connector_check_ms")
     """How often it gives connectors to brokers, and takes them back."""
 
+    session_check_ms: int = _live("session_check_ms")
     share_check_ms: int = _live("share_check_ms")
     """How often it looks after the groups of shared subscriptions."""
 

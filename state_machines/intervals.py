@@ -27,6 +27,7 @@ _interval("timer_check_ms", SECOND_MS, "How often it looks for due wills and exp
 _interval("lease_check_ms", SECOND_MS, "How often it looks for leases that have run out.")
 _interval("offset_check_ms", 10 * SECOND_MS, "How often it looks for silent consumer groups.")
 _interval("connector_check_ms", SECOND_MS, "How often it gives connectors to brokers.")
+_interval("session_check_ms", 5 * SECOND_MS, "How often it looks for sessions of silent brokers.")
 _interval("share_check_ms", 5 * SECOND_MS, "How often it looks after shared subscriptions.")
 _interval("quota_check_ms", 5 * SECOND_MS, "How often it tells the groups what tenants may have.")
 _interval("tenant_check_ms", 5 * SECOND_MS, "How often it goes on with deletions of tenants.")

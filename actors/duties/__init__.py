@@ -19,6 +19,7 @@ from actors.duties.quotas import Quotas
 from actors.duties.rebalance import Rebalance
 from actors.duties.repair import Repair
 from actors.duties.schedules import Schedules
+from actors.duties.sessions import Sessions
 from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.duties.slots import Slots
 from actors.duties.storage import Storage
@@ -34,6 +35,7 @@ DUTIES: tuple[type[Duty], ...] = (
     Leases,
     Offsets,
     Connectors,
+    Sessions,
     ShareBrokers,
     ShareMembers,
     Quotas,

@@ -9,7 +9,7 @@ from actors.duties.duty import PAGE, Context, Duty
 from actors.planners.liveness import plan_liveness
 from state_machines.metadata.node import ExpireNodes, ListNodes
 
-CONCERNED = ("failover", "connectors", "share_brokers")  #: by the loss of a broker
+CONCERNED = ("failover", "connectors", "sessions", "share_brokers")  #: by the loss of a broker
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,10 @@ PUT = PutKv(tenant="a", key="k", value=b"")
 MANY = OpenSessions.of([SessionItem(client_id="c", broker="b")] * 9)
 
 
-PATIENT = {"metadata.segment.finish", "metadata.shard.sweep", "mqtt.share.remove_orphans"}
+PATIENT = {
+    *("metadata.segment.finish", "metadata.shard.sweep"),
+    *("mqtt.share.remove_orphans", "mqtt.session.close_held"),
+}
 """The controller's that only clear away: they are long, and wait like everybody's."""
 
 BRIEF = {

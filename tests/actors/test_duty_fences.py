@@ -14,7 +14,7 @@ from state_machines.lease import GrantLeases, LeaseRequest
 from state_machines.metadata.advice import NewAdvice, PutAdvice
 from state_machines.metadata.duty import PauseDuty
 from state_machines.metadata.leadership import ChangeLeaders, LeaderChange
-from state_machines.metadata.node import RegisterNode
+from state_machines.metadata.node import ExpireNodes, RegisterNode
 from state_machines.metadata.schedule import PutSchedule
 from state_machines.metadata.segment_queries import GetSegment
 from state_machines.metadata.segments import Segment
@@ -94,6 +94,15 @@ def idle_connector(world: World) -> None:
     assert made.ok
 
 
+def held_by_the_silent(world: World) -> None:
+    silent_broker(world)
+    world.run(OpenSession(client_id="c", broker="b1", expiry_s=1))
+    expire = ExpireNodes(controller_epoch=1, timeout_ms=1_000)
+    assert world.run(expire) == (), "it is counted from now on"
+    world.at("metadata").now_ms += 1_001
+    assert world.run(expire) == ("b1",)
+
+
 def members_of_nobody(world: World) -> None:
     item = ShareJoin(name="s", client_id="c", filter="t/#")
     world.run(JoinShareGroups(broker="gone", items=(item,)))
@@ -133,6 +142,7 @@ WORK: dict[str, Callable[[World], None]] = {
     "leases": old_lease,
     "offsets": silent_group,
     "connectors": idle_connector,
+    "sessions": held_by_the_silent,
     "share_brokers": members_of_nobody,
     "share_members": members_of_nobody,
     "quotas": limited_tenant,

@@ -17,6 +17,10 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 
 from actors.caller import Caller
+from actors.clock import SystemClock
+from actors.config import RaftSettings
+from actors.duties.duty import Context
+from actors.duties.sessions import Sessions
 from metaray.demo.mqtt_member import Address, Member
 from metaray.integrations.amqtt.__main__ import configuration
 from metaray.integrations.amqtt.plugin import MetarayPlugin
@@ -60,6 +64,12 @@ class Service:
 
     def seats(self, group: str) -> Sequence[str]:
         return (f"{group}/0",) if group in self._machines else ()
+
+    def groups(self) -> Sequence[str]:
+        return sorted(self._machines)
+
+    def learners(self, group: str) -> Sequence[str]:
+        return ()
 
     async def refresh(self) -> None:
         return None
@@ -137,6 +147,12 @@ class House:
         self.service.now_ms += int(seconds * 1000)
         for group in MQTT:
             self.call(Pulse(controller_epoch=1, limit=100), group)
+
+    def close_held(self) -> int:
+        """Have the controller look for sessions of silent brokers; how many it closed."""
+        anyone: Any = self.service
+        context = Context(1, self._caller, anyone, anyone, RaftSettings(), SystemClock())
+        return self.run(Sessions().step(context))
 
     def split(self) -> None:
         """Have each of the two `mqtt` groups own half of the slots."""

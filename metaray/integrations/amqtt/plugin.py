@@ -160,7 +160,6 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             (self.settings.outbox_s, self._publish_wills),
             (self.settings.check_s, self._check_owners),
             (self.settings.check_s, self._close_what_is_in_doubt),
-            (self.settings.heartbeat_s, self._close_for_the_dead),
             (self.settings.rules_s, self._look_at_rules),
             (self.settings.rules_s, store.read_expiries),
             (self.settings.rules_s, store.read_groups),
@@ -180,9 +179,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     async def _load_sessions(self, store: Store) -> None:
         """Load the persistent sessions last seen here; none of their clients is connected now."""
         async for rows in store.sessions():
-            mine = [row for row in rows if row.broker == self.settings.name]
-            kept = [row for row in mine if row.expiry_s]
-            self._left_open.update({row.client_id: row.epoch for row in mine if row.connected})
+            kept = [row for row in rows if row.expiry_s]
+            self._left_open.update({row.client_id: row.epoch for row in rows if row.connected})
             for row, filters in zip(
                 kept, await _in_chunks(lambda row: store.filters(row.client_id), kept), strict=True
             ):
@@ -459,21 +457,6 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         for connection, gone in zip(live, barred, strict=True):
             if gone:
                 await connection.end("it is on the blacklist")
-
-    async def _close_for_the_dead(self) -> None:
-        """Close the sessions that silent brokers hold: their clients are waiting for wills.
-
-        Several brokers may do so at once, and one that is only slow ends such a connection itself.
-        """
-        store = self._store
-        if store is None:
-            return
-        silent = await store.silent_brokers() - {self.settings.name}
-        if not silent:
-            return
-        async for rows in store.sessions():
-            left = [row for row in rows if row.connected and row.broker in silent]
-            await _in_chunks(lambda row: self._close(row.client_id, row.epoch, False), left)
 
 
 async def _in_chunks(

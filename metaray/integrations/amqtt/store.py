@@ -20,7 +20,6 @@ from state_machines.metadata.config import ResolveConfigs
 from state_machines.metadata.node import (
     Address,
     HeartbeatNode,
-    ListNodes,
     RegisterNode,
     UnregisterNode,
 )
@@ -36,7 +35,8 @@ from state_machines.mqtt.retained import (
     SetRetained,
 )
 from state_machines.mqtt.rewrite import ListRewrites, RewriteRule
-from state_machines.mqtt.session import CloseSession, GetSession, ListSessions, OpenSession
+from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
+from state_machines.mqtt.session_duty import ListHeldSessions
 from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.subscription import (
     DeleteSubscriptions,
@@ -152,17 +152,6 @@ class Store:
         except NotFound:
             await self.register()
 
-    async def silent_brokers(self) -> set[str]:
-        """Brokers that the controller has marked offline."""
-        silent: set[str] = set()
-        after = b""
-        while True:
-            page = await self._call(ListNodes(limit=self._settings.page, after=after))
-            silent.update(node.node_id for node in page.nodes if not node.online)
-            after = page.next
-            if not after:
-                return silent
-
     async def leave(self, *, unregister: bool) -> None:
         """End the client. Unregister before that if it is wanted and metaray answers."""
         caller = self._caller
@@ -213,11 +202,16 @@ class Store:
         return row if row is not None and row.broker == self._name else None
 
     async def sessions(self) -> AsyncIterator[tuple[Session, ...]]:
-        """All sessions of the tenant, page by page."""
+        """The sessions of the tenant that are or were ours, page by page."""
         after = b""
         while True:
             page = await self._call(
-                ListSessions(tenant=self._tenant, limit=self._settings.page, after=after)
+                ListHeldSessions(
+                    tenant=self._tenant,
+                    brokers=(self._name,),
+                    limit=self._settings.page,
+                    after=after,
+                )
             )
             yield page.sessions
             after = page.next

@@ -1,0 +1,30 @@
+"""Which brokers' sessions have to be looked for: of those that are silent, once for each silence.
+
+There is no index of sessions by broker, for every opening would pay for it: they are found by a
+sweep over all of them. One that has ended has closed all that a silent broker held, and is not made
+again until that broker has been heard of and has fallen silent once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from state_machines.metadata.node import Node
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Silence:
+    """A broker that is offline, and when it was heard last: of a later silence that is later."""
+
+    broker: str
+    epoch: int
+    heartbeat_ms: int
+
+
+def plan_sweep(nodes: Iterable[Node], swept: set[Silence]) -> tuple[set[Silence], set[Silence]]:
+    """The silences whose sessions are to be closed, and those of `swept` that still last."""
+    silent = {
+        Silence(each.node_id, each.epoch, each.heartbeat_ms) for each in nodes if not each.online
+    }
+    return silent - swept, silent & swept
