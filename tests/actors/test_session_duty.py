@@ -84,17 +84,15 @@ async def test_what_a_silent_broker_held_is_closed_in_every_group() -> None:
 async def test_a_silence_is_swept_once_and_the_next_one_again() -> None:
     world = Fleet()
     world.silence("b1")
-    controller = await world.step(Sessions)
+    duty, context = Sessions(), world.controller(Sessions).context
+    assert await duty.step(context) == CLIENTS * len(GROUPS)
     asked = len(world.asked)
-    controller.context.wake(Sessions.name)
-    await controller.step()
+    assert await duty.step(context) == 0
     assert len(world.asked) == asked
     world.run(HeartbeatNode(node_id="b1", epoch=1))
     world.open("mqtt-1", "00-b1", "b1")
     world.silence("b1")
-    controller.context.wake(Sessions.name)
-    await controller.step()
-    assert actions(controller) == 1
+    assert await duty.step(context) == 1
     assert world.connected("mqtt-1") == ALL | {"b1": 0}
 
 

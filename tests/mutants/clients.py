@@ -11,6 +11,7 @@ TABLE: Final = "state_machines.clients"
 COMMAND_LANE: Final = "actors.command_lane"
 QUEUE_LANE: Final = "actors.queue_lane"
 ATTEMPTS: Final = "actors.attempts"
+CALLER: Final = "actors.caller"
 
 CLIENTS: Final = (
     Mutant(
@@ -191,5 +192,47 @@ CLIENTS: Final = (
         COMMAND_LANE,
         "if self._client == made.client:",
         "if True:",
+    ),
+    Mutant(
+        "what-is-done-in-part-is-said-to-have-changed-nothing",
+        "design 3",
+        CALLER,
+        "            if not op.is_query(type(operation)):\n",
+        "            if op.is_query(type(operation)):\n",
+    ),
+    Mutant(
+        "a-part-that-may-be-done-is-not-heeded",
+        "design 3",
+        CALLER,
+        " or any(isinstance(each, Unknown) for _, each in failed):",
+        ":",
+    ),
+    Mutant(
+        "what-no-group-of-this-kind-knows-goes-with-the-others",
+        "law 18",
+        CALLER,
+        "            _check_home(operation, group)\n        deadline",
+        "        deadline",
+    ),
+    Mutant(
+        "one-command-that-is-none-to-the-leader-fails-all-of-its-call",
+        "law 18",
+        COMMAND_LANE,
+        "if reply.code == api.INVALID and len(call.batch) > 1:",
+        "if reply.code == api.INVALID and len(call.batch) < 1:",
+    ),
+    Mutant(
+        "a-newer-slot-map-is-asked-of-the-leader-alone",
+        "design 5.15",
+        CALLER,
+        "for stale in (True, False, False) if version",
+        "for stale in (False, False) if version",
+    ),
+    Mutant(
+        "a-slot-map-that-is-behind-is-taken-for-the-newer-one",
+        "design 5.15",
+        CALLER,
+        "for stale in (True, False, False) if version",
+        "for stale in (True, True, True) if version",
     ),
 )

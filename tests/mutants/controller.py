@@ -226,4 +226,25 @@ CONTROLLER: Final = (
         "        return {kind: len(known.groups(kind)) for kind in kinds}\n",
         "        return {kind: len(self.of_kind(kind)) for kind in kinds}\n",
     ),
+    Mutant(
+        "sessions-of-silent-brokers-are-swept-again-and-again",
+        "design 5.7",
+        "actors.duties.sessions",
+        "            self._swept |= self._sought\n",
+        "",
+    ),
+    Mutant(
+        "a-broker-that-is-heard-again-loses-the-rest-of-its-sessions",
+        "design 5.7",
+        "actors.duties.sessions",
+        "        self._sought &= wanted  # who",
+        "        # who",
+    ),
+    Mutant(
+        "a-sweep-of-sessions-waits-for-the-next-interval",
+        "design 5.7",
+        "actors.duties.sessions",
+        "        if wanted - self._swept:\n",
+        "        if wanted & self._swept:\n",
+    ),
 )

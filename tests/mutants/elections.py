@@ -157,4 +157,25 @@ ELECTIONS: Final = (
         "if message.receiver != self.id or message.sender == self.id",
         "if message.sender == self.id",
     ),
+    Mutant(
+        "a-vote-that-is-lost-is-not-asked-for-again",
+        "Raft 5.1",
+        CORE,
+        "if self._elapsed % self._config.heartbeat_ticks == 0:",
+        "if self._elapsed < 0:",
+    ),
+    Mutant(
+        "who-has-answered-is-asked-for-his-vote-again",
+        "law 18",
+        CORE,
+        "configuration.outgoing} - role.votes.keys()):",
+        "configuration.outgoing} - {self.id}):",
+    ),
+    Mutant(
+        "votes-are-asked-for-again-before-the-first-request-has-left",
+        "law 18",
+        CORE,
+        "as role if self._saved.term == self._term:",
+        "as role:",
+    ),
 )

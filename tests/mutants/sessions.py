@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+DUTY: Final = "state_machines.mqtt.session_duty"
 LIFE: Final = "state_machines.mqtt.session_life"
 
 SESSIONS: Final = (
@@ -92,5 +93,33 @@ SESSIONS: Final = (
         LIFE,
         "    if len(set(keys)) < len(keys):\n        columns: Any = (tenants, client_ids, epochs",
         "    if False:\n        columns: Any = (tenants, client_ids, epochs",
+    ),
+    Mutant(
+        "sessions-of-other-brokers-are-listed-as-held",
+        "design 5.8",
+        DUTY,
+        "if values[_BROKER] in brokers and (",
+        "if (",
+    ),
+    Mutant(
+        "who-is-not-connected-is-listed-as-connected",
+        "design 5.8",
+        DUTY,
+        "(values[_CONNECTED] or not self.connected)",
+        "True",
+    ),
+    Mutant(
+        "a-page-of-held-sessions-ends-before-the-last",
+        "design 5.8",
+        DUTY,
+        "            if next(scan, None) is None:\n",
+        "            if not found:\n",
+    ),
+    Mutant(
+        "an-older-controller-closes-sessions",
+        "law 20",
+        DUTY,
+        "        pass_fence(db, self.controller_epoch)\n        count",
+        "        count",
     ),
 )
