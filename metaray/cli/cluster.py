@@ -32,6 +32,7 @@ from state_machines.errors import Invalid
 
 EXPORTER: Final = "history-exporter"  #: of what `start_service` starts: what leads nothing,
 SLOTS: Final = "slots"  #: and what is nobody
+ALARMING: Final = 1  #: exit status of `status --check` while something needs an operator
 
 
 @app.command()
@@ -40,7 +41,12 @@ def up(
     local_nodes: Annotated[
         int, typer.Option("--local", help="Start this many Ray nodes on this machine first.")
     ] = 0,
-    address: Address = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="Start on the Ray cluster that runs there; not beside --local."
+        ),
+    ] = None,
     data: Data = DEFAULT_DATA,
     config: Annotated[
         Path | None, typer.Option("--config", help="cluster.yaml to read `metadata:` from.")
@@ -98,24 +104,48 @@ def up(
 @app.command()
 @explained
 def down(data: Data = DEFAULT_DATA) -> None:
-    """End a local cluster: every process it started, and nothing else. Its data stays."""
+    """End a local cluster: every process it started, and nothing else. Its data stays.
+
+    One that Ray's launcher started is ended by `ray down`, then `ray stop` on each worker.
+    """
     with console.status("ending the cluster …"):
         ended = local.down(data)  # asked even if the head is dead: the other nodes may live
     if not ended:
-        console.print(f"nothing runs on {cell(str(data))}")
+        console.print(
+            f"nothing runs on {cell(str(data))}; a cluster that Ray's launcher started is ended by "
+            "`ray down cluster.yaml`, then `ray stop` on each worker",
+            highlight=False,
+            soft_wrap=True,
+        )
         return
     console.print(f"[green]✓[/] ended; the data stays in {cell(str(data))}")
 
 
 @app.command()
 @explained
-def status(address: Address = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def status(
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="End with status 1 while there are alarms, or no groups at all."
+        ),
+    ] = False,
+) -> None:
     """Groups, leaders, terms, indexes, lag, nodes and the controller."""
     join_cluster(address, data)
     seen = overview()
     if as_json:
         print_json(seen)
-        return
+    else:
+        _print(seen)
+    if check and (seen["alarms"] or not seen["groups"]):
+        raise typer.Exit(ALARMING)
+
+
+def _print(seen: dict[str, Any]) -> None:
     nodes = sorted(seen["nodes"], key=lambda node: (not node["alive"], node["name"]))
     numbers = {node["node"]: str(number) for number, node in enumerate(nodes)}
     if not seen["groups"]:

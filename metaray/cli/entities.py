@@ -29,7 +29,7 @@ from metaray.cli import show, values
 from metaray.cli.app import Address, Data, Json, errors, explained
 from metaray.cli.door import connect_sync, known_group
 from metaray.contract import registry
-from metaray.contract.registry import Field, Operation
+from metaray.contract.registry import EVERY, Field, Operation
 from metaray.where import DEFAULT_DATA
 from state_machines import op
 from state_machines.errors import Invalid
@@ -70,7 +70,9 @@ def about(branch: Mapping[str, Any]) -> str:
     leaves = set(_leaves(branch))
     entities = [each for each in registry.entities() if leaves.intersection(each.operations)]
     if len(entities) > 1:
-        return f"What the {entities[0].kind} groups keep and do."
+        kind = entities[0].kind
+        every = "Every group keeps and does this, whatever its kind."
+        return every if kind == EVERY else f"What the {kind} groups keep and do."
     module = sys.modules[entities[0].modules[0]]
     return escape(registry.words(module).partition("\n\n")[0])
 

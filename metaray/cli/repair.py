@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OUT = Path("build") / "fsck"
 FOUND = 1  #: exit status of `fsck` when a rule is broken
+LEFT = 1  #: and of `repair --apply` when something was refused or held back
 
 Out = Annotated[Path, typer.Option("--out", help="Directory for the report and the findings.")]
 LocalSpark = Annotated[
@@ -89,8 +90,11 @@ def repair(
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Put right what fsck found, by commands that hold only if it is still so."""
-    from metaray.repairing import Plan
+    """Put right what fsck found, by commands that hold only if it is still so.
+
+    With --apply the exit status is 1 if something was refused or held back.
+    """
+    from metaray.repairing import HELD, REFUSED, Plan
     from metaray.repairing import repair as execute
 
     if plan is None or apply:
@@ -107,7 +111,10 @@ def repair(
         async with connect(address, data) as client:
             return await execute(client, wanted)
 
-    _show_told(asyncio.run(work()), as_json=as_json)
+    told = asyncio.run(work())
+    _show_told(told, as_json=as_json)
+    if told.total(REFUSED) or told.total(HELD):
+        raise typer.Exit(LEFT)
 
 
 def _run(

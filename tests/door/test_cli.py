@@ -252,6 +252,39 @@ def test_down_ends_the_nodes_that_outlive_their_head(tmp_path: Path) -> None:
         sleepers[1].wait()
 
 
+def test_down_says_how_a_cluster_of_the_launcher_is_ended(tmp_path: Path) -> None:
+    said = run("down", "--data", str(tmp_path / "none")).stdout
+    assert said.count("\n") == 1
+    assert "`ray down cluster.yaml`, then `ray stop` on each worker" in said
+
+
+@pytest.mark.parametrize(
+    ("alarms", "groups", "wanted"),
+    [
+        ([], ("offset-0",), 0),
+        (["offset-0: no leader, so no writes"], ("offset-0",), 1),
+        ([], (), 1),
+    ],
+)
+def test_a_check_is_status_1_while_there_are_alarms_or_no_groups(
+    monkeypatch: pytest.MonkeyPatch, alarms: list[str], groups: tuple[str, ...], wanted: int
+) -> None:
+    seen = {
+        "alarms": alarms,
+        "groups": {name: {"replicas": []} for name in groups},
+        "controllers": [],
+        "nodes": [],
+    }
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.overview", lambda: seen)
+    for more in ((), ("--json",)):
+        plain, checked = run("status", *more), run("status", *more, "--check")
+        assert (plain.exit_code, checked.exit_code) == (0, wanted)
+        assert plain.stdout == checked.stdout, "a check says no less"
+        for alarm in alarms:
+            assert alarm in checked.stdout
+
+
 @pytest.mark.parametrize("given", [(), ("--local", "3", "--address", "127.0.0.1:6379")])
 def test_up_wants_either_local_or_an_address(given: tuple[str, ...], tmp_path: Path) -> None:
     said = refused("up", *given, "--data", str(tmp_path))

@@ -546,6 +546,12 @@ def test_a_tag_beside_longer_ones_is_found_twice_named() -> None:
     assert made == {"a": {"b": {"b": 1, "c": 2}, "d-e": 3}, "x": {"y": {"z": 4, "y": 5}}}
 
 
+def test_what_every_group_has_is_told_apart_from_what_a_kind_has() -> None:
+    known = entities.branches()
+    assert entities.about(known["offset"]) == "What the offset groups keep and do."
+    assert entities.about(known["group"]).startswith("Every group keeps and does this")
+
+
 def test_a_name_that_is_nearly_right_is_suggested() -> None:
     assert "Did you mean 'session'" in run("mqtt", "sesion").stderr
     assert "Did you mean 'mqtt'" in run("mqt").stderr

@@ -7,6 +7,7 @@ the cluster, and repair deletes them, unless somebody has committed meanwhile.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jobs.integrity.rule import FINDINGS
 from metaray import connect_sync
 from metaray.cli.app import app
 from metaray.local import LocalCluster
+from metaray.repairing import CHANGED, DONE, HELD, OUTCOMES, REFUSED, RIGHT, Told
 from state_machines.metadata.topic import (
     CreateTopicConfigs,
     DeleteTopicConfigs,
@@ -55,6 +57,39 @@ def test_a_plan_is_shown_as_it_is_though_it_looks_like_markup(tmp_path: Path) ->
     result = run("repair", "--plan", str(plan))
     assert result.stdout.count("[red]") == 2
     assert f"--plan {plan}` does it" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ((), 0),
+        ((DONE, RIGHT, CHANGED), 0),
+        ((DONE, REFUSED), 1),
+        ((DONE, HELD), 1),
+    ],
+)
+def test_what_is_refused_or_held_back_is_status_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: tuple[str, ...],
+    status: int,
+) -> None:
+    told = Told()
+    for outcome in outcomes:
+        told.add({"rule": "a_rule", "table": "mqtt.session", "key": "{}"}, outcome, "because")
+
+    async def executed(*_: Any) -> Told:
+        return told
+
+    monkeypatch.setattr("metaray.cli.repair.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.repair.connect", lambda *_: nullcontext())
+    monkeypatch.setattr("metaray.repairing.repair", executed)
+    asked = ("repair", "--apply", "--plan", str(tmp_path / "plan"))
+    shown = said(*asked, status=status)
+    assert {each: shown[each] for each in OUTCOMES} == {
+        each: outcomes.count(each) for each in OUTCOMES
+    }
+    assert run(*asked).exit_code == status
 
 
 @pytest.mark.ray
