@@ -25,8 +25,10 @@ from state_machines.errors import (
     Overloaded,
     QuotaExceeded,
     Rejected,
+    Stopped,
     Unavailable,
     Unknown,
+    WrongShard,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +49,10 @@ __all__ = [
     "Overloaded",
     "QuotaExceeded",
     "Rejected",
+    "Stopped",
     "Unavailable",
     "Unknown",
+    "WrongShard",
     "connect",
     "connect_sync",
 ]

@@ -39,6 +39,31 @@ milliseconds; a page goes on after the `next` of the page before.
 | urgent | does not wait behind others |
 | controller only | carries the controller's epoch: *Fenced* once there is a newer controller |
 | by `(tenant, key)` | the group that owns the slot of these values answers |
+
+What a call may raise, and what its caller does then. The client has retried by itself, within the
+deadline of the call, whatever may be retried there. An outcome of a batch says the same as its
+`code` (`NOT_FOUND`). A call that goes to several groups is done by each of them for itself: its
+error is that of one. All are in `metaray`; all but *Unknown* are below *Rejected* or *Unavailable*.
+
+| error | what has happened | what to do |
+|---|---|---|
+| *Invalid* | nothing | mend the call; again it is refused again |
+| *NotFound*, *AlreadyExists* | nothing | take it for the answer; again it is refused again |
+| *Conflict* | nothing: the row is not as it was, or not as the command needs it | read it again, \
+decide anew |
+| *Fenced* | nothing: somebody has a newer epoch | act no more under the old one; a broker \
+whose name was taken ends |
+| *QuotaExceeded* | nothing | tell the user; of a rate, try again after the milliseconds it says |
+| *WrongShard* | nothing: the group does not own the slot | name no group; else try again later |
+| *Compacted* | nothing: the changes since are not kept any more | read the rows, then watch \
+from there |
+| *NoQuorum* | nothing: no command was sent, no query was answered | try again, it is safe |
+| *Overloaded* | nothing: too much waits in this client | wait `retry_after_ms`, send less, \
+try again |
+| *Overflow* | nothing is lost: the watcher took too little | watch on from its `revision` |
+| *Stopped* | an export lost its replica, or nobody answers | try again |
+| *Unknown* | the command was sent and may have happened | read what became of it; repeat only \
+what may happen twice |
 """
 
 

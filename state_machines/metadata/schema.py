@@ -2,7 +2,7 @@
 
     PutSchemas(items=(SchemaPut(name="order", type="avro", text="...", expected_version=3),))
 
-Whether a new version fits the old ones is found out at the door (`metaray/schemas.py`), where the
+Whether a new version fits the old ones is found out at the door (`metaray/schemas`), where the
 libraries of the formats are; what is put says which version it was checked against and by which
 mode, and is a Conflict if either has changed since. So two who register at the same moment cannot
 pass each other, and a text that was checked against the last version is the next one.
