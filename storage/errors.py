@@ -83,7 +83,7 @@ class MapFull(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.where}: full at its limit of {self.limit_bytes} bytes; nothing was written. "
-            "Raise the limit or delete data."
+            "No setting raises it: a kind that has so much needs more groups (docs/operations.md)."
         )
 
 
