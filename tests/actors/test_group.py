@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.pending import refusal
-from state_machines.errors import Conflict, Invalid, NotLeader, Rejected
+from state_machines.errors import Conflict, Invalid, NoQuorum, NotLeader, Rejected, Unknown
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.raft.confchange import Change
 from state_machines.wire import api_pb2 as api
@@ -164,6 +164,34 @@ async def test_a_seat_that_lost_its_disk_is_somebody_else(tmp_path: Path) -> Non
         assert new in core.configuration.voters
         assert old not in core.configuration.members
         await eventually(lambda: back.replica and back.replica.status()["applied"] >= core.commit)
+
+
+@in_loop
+async def test_what_is_left_can_be_read_and_saved_when_a_majority_of_disks_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with running(Group(tmp_path)) as (group, caller):
+        revision = await caller.call(PutKv(key="k", value=b"v"))
+        await group.leader()
+        left = group.followers()[0]
+        assert left.replica is not None
+        await eventually(lambda: left.replica and left.replica.status()["applied"] >= revision)
+        for seat in [each for each in group.seat_names if each != left.spec.seat]:
+            await group.crash(seat)
+            shutil.rmtree(tmp_path / seat.replace("/", "-"))
+            assert (await group.sit(seat)).status()["role"] == "vacant"
+        await eventually(lambda: left.replica and left.replica.core.leader == 0)
+
+        entry = await caller.call(GetKv(key="k"), stale=True)
+        assert (entry.value, entry.revision) == (b"v", revision)
+        cut = await left.export_open(("metadata.kv",))
+        assert (cut["index"] >= revision, cut["rows"]) == (True, {"metadata.kv": 1})
+        left.export_close(cut["cut"])
+        with pytest.raises(NoQuorum):
+            await caller.call(GetKv(key="k"), timeout_ms=500)
+        with pytest.raises((NoQuorum, Unknown)):
+            await caller.call(PutKv(key="k", value=b"w"), timeout_ms=500)
+        assert (await caller.call(GetKv(key="k"), stale=True)).value == b"v"
 
 
 @in_loop
