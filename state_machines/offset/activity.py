@@ -25,6 +25,7 @@ from state_machines.offset.rows import (
     BUCKET_MS,
     DYING,
     GROUPS,
+    NOT_KNOWN,
     OFFSETS,
     Group,
     StoredOffset,
@@ -66,7 +67,9 @@ def heard(db: Tables, now_ms: int, tenant: str, late: Iterable[str], new: dict[s
     for name in {**dict.fromkeys(late, 0), **new}:
         before = db.get(GROUPS, tenant, name)
         group = before or Group(tenant, name, 0, now_ms)
-        group = replace(group, partitions=group.partitions + new.get(name, 0))
+        created_ms = now_ms if group.created_ms == NOT_KNOWN else group.created_ms
+        partitions = group.partitions + new.get(name, 0)
+        group = replace(group, partitions=partitions, created_ms=created_ms)
         if before is None or group.last_commit_ms // BUCKET_MS < now_ms // BUCKET_MS:
             touch(db, before, group, now_ms)
         else:

@@ -4,6 +4,10 @@ Whoever may commit for a group that is there goes on to; one that comes back wit
 a new one, so whoever held an older one stays fenced. A group was heard of just now: the time after
 which silent ones are forgotten begins anew. Its partitions are counted as their offsets are put,
 and an offset says which rows of the history are its own, so it comes before them.
+
+Offsets of one topic come back without their group's own row, as a topic has no part in that. They
+make the group if it is not there: nobody is shown an offset without one, and a commit to a
+partition that was committed in this hour does not look whether there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from state_machines.offset.rows import (
     GROUPS,
     LIVE,
     NO_GENERATION,
+    NOT_KNOWN,
     OFFSETS,
     Group,
     StoredOffset,
@@ -82,7 +87,7 @@ def _remove_group(db: Tables, at: Stamp, row: Group) -> None:
 
 @restorer(GROUPS, check=_check_group, plain=_plain_group, remove=_remove_group, consumers="group")
 def _group(db: Tables, at: Stamp, before: Group | None, row: Group) -> None:
-    if before is not None:
+    if before is not None and (before.created_ms != NOT_KNOWN or before.fenced):
         check_live(before)
         if row.state == DYING:
             raise Conflict("group: the backup has it while it was being deleted")
@@ -90,8 +95,9 @@ def _group(db: Tables, at: Stamp, before: Group | None, row: Group) -> None:
         return
     fenced = row.generation != NO_GENERATION
     generation = db.unique() if fenced else NO_GENERATION
-    made = replace(_plain_group(row), generation=generation, state=LIVE)
-    touch(db, None, made, at.now_ms)
+    partitions = before.partitions if before is not None else 0  # of a topic that came back alone
+    made = replace(_plain_group(row), partitions=partitions, generation=generation, state=LIVE)
+    touch(db, before, made, at.now_ms)
     if row.state == DYING:  # its deletion goes on
         forget(db, replace(made, last_commit_ms=at.now_ms), 0)
 
@@ -128,7 +134,9 @@ def _offset(db: Tables, at: Stamp, before: StoredOffset | None, row: StoredOffse
     if before is not None:
         _drop_others(db, before, row)
     db.put(OFFSETS, replace(row, keep_ms=min(row.keep_ms, at.now_ms)))
-    if group_before is None:  # as in the backup: not shown, and the next commit begins a group
+    if group_before is None:
+        there = sum(1 for _ in db.scan(OFFSETS, row.tenant, row.group))
+        touch(db, None, Group(row.tenant, row.group, there, NOT_KNOWN), at.now_ms)
         return
     group = replace(group_before, partitions=group_before.partitions + (before is None))
     if group.state == LIVE:

@@ -25,6 +25,7 @@ LEADER_EPOCH_MAX: Final = 2**31 - 1
 
 NO_GENERATION: Final = -1  #: of a group: everyone may commit. Of a commit: a simple consumer's
 NO_LEADER_EPOCH: Final = -1
+NOT_KNOWN: Final = -1  #: when a group began of which nothing but offsets came back from a backup
 BUCKET_MS: Final = 3_600_000  #: an hour: how finely it is known when a group was heard of last
 LIVE: Final = "live"
 DYING: Final = "dying"  #: some of its offsets are deleted already, and all of them will be
@@ -77,7 +78,7 @@ class Group:
     tenant: str
     group: str
     partitions: int
-    created_ms: int
+    created_ms: int  #: -1: not known yet, only offsets of it came back from a backup
     generation: int = NO_GENERATION
     member: str = ""  #: who alone holds the generation; empty: whoever knows it
     last_commit_ms: int = 0  #: coarse: the first commit of its hour

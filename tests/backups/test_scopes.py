@@ -270,6 +270,25 @@ def test_one_consumer_group(cluster: Cluster, tmp_path: Path) -> None:
     check(cluster)
 
 
+def test_one_topic_of_groups_that_are_gone(cluster: Cluster, tmp_path: Path) -> None:
+    wanted = truth(cluster, "acme")
+    wanted["metadata.kv"] = [each for each in wanted["metadata.kv"] if each.key != "leader"]
+    purge(cluster, "acme")
+    later(cluster, 600)
+    scope = Scope(tenant="acme", topic="t1")
+    for _ in range(2):
+        assert run(cluster, tmp_path / "cut", scope).ok
+        for group in ("g1", "g2"):
+            found = cluster.call(FetchOffsets(tenant="acme", group=group))
+            assert [each.topic for each in found] == ["t1"] * 3
+        check(cluster)
+    assert run(cluster, tmp_path / "cut", Scope(tenant="acme")).ok
+    assert truth(cluster, "acme") == wanted
+    fenced = {each.group: each.fenced for each in cluster.rows(GROUPS) if each.tenant == "acme"}
+    assert fenced == {"g1": False, "g2": True}
+    check(cluster)
+
+
 def test_one_topic_and_its_id(cluster: Cluster, tmp_path: Path) -> None:
     topics = {each.name: each for each in cluster.rows(TOPIC_CONFIGS) if each.tenant == "acme"}
     before = topics["t1"]

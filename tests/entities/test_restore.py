@@ -34,13 +34,24 @@ from state_machines.metadata.schema_queries import GetSchemaVersion
 from state_machines.metadata.schemas import SCHEMAS, VERSIONS
 from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
 from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
+from state_machines.offset.activity import ACTIVITY
+from state_machines.offset.group import FenceGroup
 from state_machines.offset.history import HISTORY, HISTORY_STEP_MS, OffsetsAt
 from state_machines.offset.offset import OFFSETS, CommitOffsets, FetchOffsets, OffsetCommit
 from state_machines.offset.restore import RemoveOffsets
-from state_machines.offset.rows import GROUPS
-from state_machines.tables import Table
+from state_machines.offset.rows import (
+    BUCKET_MS,
+    DYING,
+    GROUPS,
+    LIVE,
+    NOT_KNOWN,
+    StoredOffset,
+)
+from state_machines.offset.rows import Group as Consumers
+from state_machines.tables import Table, Tables
 from tests.entities.engine import Engine
 from tests.entities.group import Group
+from tests.machine import derived
 
 
 def restored(group: Group, table: Table[Any], row: Any, *, over: bool = True) -> bool:
@@ -160,6 +171,75 @@ def test_a_group_that_somebody_commits_for_while_its_offsets_are_removed_stays()
         assert outcome.code == ("CONFLICT" if commits else "OK")
         found = group.ask(FetchOffsets(group="g"))
         assert [each.offset for each in found] == ([2] if commits else [])
+
+
+def restored_offset(group: Group, tenant: str = "acme", **fields: Any) -> bool:
+    """An offset of a moment ago, of group `g`, comes back."""
+    row = StoredOffset(tenant, "g", "t", 0, 1_000, "", 5, 1, group.now_ms - 1_000, -1, 0, 0, 0)
+    return restored(group, OFFSETS, replace(row, **fields))
+
+
+@pytest.mark.parametrize("tenant", ["acme", "copy"])
+def test_an_offset_that_comes_back_without_its_group_is_shown_and_commits_are(tenant: str) -> None:
+    """As with one topic of a backup. The next commit, of the same hour, does not ask for it."""
+    group = Group("offset")
+    group.now_ms += BUCKET_MS * 2 // 3 - group.now_ms % BUCKET_MS
+    assert restored_offset(group, tenant)
+    (offset,) = group.ask(FetchOffsets(tenant=tenant, group="g"))
+    assert offset.offset == 1_000
+    group.later(5)
+    group.run(CommitOffsets.of([OffsetCommit("g", "t", 0, 2_000)], tenant=tenant))
+    (offset,) = group.ask(FetchOffsets(tenant=tenant, group="g"))
+    assert (offset.offset, offset.commits) == (2_000, 6)
+    assert restored_offset(group, tenant, partition=1)
+    assert restored_offset(group, tenant, partition=1, offset=7)
+    made = stored(group, GROUPS)
+    assert (made.partitions, made.created_ms) == (2, NOT_KNOWN)
+    derived.check("offset", group.store)
+    group.later(BUCKET_MS // 1_000)
+    group.run(CommitOffsets.of([OffsetCommit("g", "t", 0, 3_000)], tenant=tenant))
+    assert stored(group, GROUPS).created_ms == group.now_ms
+
+
+def test_a_group_is_made_of_all_offsets_that_have_none() -> None:
+    """Those of older versions, and those that a damage has left."""
+    group = Group("offset")
+    for partition in range(3):
+        restored_offset(group, partition=partition)
+    db = Tables(group.store, group.index)
+    db.delete(GROUPS, "acme", "g")
+    db.delete(ACTIVITY, *ACTIVITY.key_of(stored(group, ACTIVITY)))
+    assert restored_offset(group, partition=1, offset=7)
+    assert stored(group, GROUPS).partitions == 3
+    derived.check("offset", group.store)
+
+
+@pytest.mark.parametrize("state", [LIVE, DYING])
+def test_a_group_comes_back_the_same_when_offsets_of_it_were_there_before(state: str) -> None:
+    row = Consumers("acme", "g", 7, 1, 5, "m", 1, state)
+    came = []
+    for before in (True, False):
+        group = Group("offset")
+        if before:
+            restored_offset(group)
+        assert restored(group, GROUPS, row)
+        if not before:
+            restored_offset(group)
+        assert not restored(group, GROUPS, row), "it is as the backup says"
+        derived.check("offset", group.store)
+        made = stored(group, GROUPS)
+        assert (made.partitions, made.created_ms, made.state) == (1, 1, state)
+        assert made.generation > row.generation
+        came.append(replace(made, generation=0))
+    assert came[0] == came[1]
+
+
+def test_who_fenced_a_group_of_which_offsets_came_back_keeps_it() -> None:
+    group = Group("offset")
+    restored_offset(group)
+    held = group.run(FenceGroup(tenant="acme", group="g"))
+    assert restored(group, GROUPS, Consumers("acme", "g", 7, 1, 5, "m", 1))
+    assert (stored(group, GROUPS).generation, stored(group, GROUPS).created_ms) == (held, 1)
 
 
 def test_of_an_offsets_history_only_the_backups_is_left() -> None:
