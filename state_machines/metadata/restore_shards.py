@@ -3,7 +3,8 @@
 Nobody leads a restored segment: it is `unavailable`, with its last ISR, until the controller finds
 a node of that ISR online and has it lead, as after any lost leader. Both epochs are above those of
 the backup and of the row that was there, so whoever led it is fenced. A segment belongs to the
-shard that is there: it gets that one's uid. The index and the loads follow (`put_segment`).
+shard that is there: it gets that one's uid, and is one that it may have, or nobody would ever
+delete it, or the next segment would take its place. The index and the loads follow (`put_segment`).
 """
 
 from __future__ import annotations
@@ -105,6 +106,15 @@ def _check_segment(row: Segment) -> None:
         restoring.count(row.end_offset, "end_offset", row.start_offset)
 
 
+def _check_sequence(shard: Shard, sequence: int, leaving: bool) -> None:
+    """Conflict unless the shard has such a segment, or has had one that is on its way out."""
+    least = 0 if leaving else shard.first_sequence
+    most = shard.first_sequence - 1 if leaving else shard.active_sequence
+    if not least <= sequence <= most:
+        which = "on their way out" if leaving else "of the shard"
+        raise Conflict(f"sequence: {sequence}, those {which} are {least} to {most}")
+
+
 def _plain_segment(row: Segment) -> Segment:
     return replace(
         row,
@@ -125,6 +135,7 @@ def _segment(db: Tables, at: Stamp, before: Segment | None, row: Segment) -> Non
     if shard is None:
         raise NotFound(f"shard: {row.shard!r} is not there")
     leaving = row.status in LEAVING
+    _check_sequence(shard, row.sequence, leaving)
     last = before if before is not None else row
     put_segment(
         db,

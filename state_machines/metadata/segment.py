@@ -119,7 +119,9 @@ class CreateNextSegments(Batch):
             following = new_segment(db, shard, item.sequence + 1, nodes, item.end_offset)
             ended = replace(segment, status=PRE_SEAL, end_offset=item.end_offset)
             put_segment(db, segment, ended)
-            put_segment(db, None, following)
+            # None, unless a version that did not look has restored one beyond the active one.
+            there = db.get(SEGMENTS, item.tenant, item.shard, following.sequence)
+            put_segment(db, there, following)
             db.put(SHARDS, replace(shard, active_sequence=following.sequence))
             fleet.add(nodes, following.leader)
 

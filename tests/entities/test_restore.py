@@ -10,7 +10,7 @@ import pytest
 
 from metaray.restoring import PUTS
 from state_machines import packing, row_key
-from state_machines.errors import Invalid
+from state_machines.errors import Conflict, Invalid
 from state_machines.metadata.config import (
     CONFIGS,
     Config,
@@ -32,7 +32,15 @@ from state_machines.metadata.schema import (
 )
 from state_machines.metadata.schema_queries import GetSchemaVersion
 from state_machines.metadata.schemas import SCHEMAS, VERSIONS
-from state_machines.metadata.segments import SEGMENTS, UNAVAILABLE
+from state_machines.metadata.segment import DeleteSegments, FinishSegments
+from state_machines.metadata.segments import (
+    PREPARE_DELETE,
+    SEGMENTS,
+    UNAVAILABLE,
+    remove_segment,
+)
+from state_machines.metadata.shard import DeleteShards, SweepShards
+from state_machines.metadata.shards import SHARDS
 from state_machines.metadata.topic import TOPIC_CONFIGS, CreateTopicConfigs, NewTopic
 from state_machines.offset.activity import ACTIVITY
 from state_machines.offset.group import FenceGroup
@@ -49,7 +57,7 @@ from state_machines.offset.rows import (
 )
 from state_machines.offset.rows import Group as Consumers
 from state_machines.tables import Table, Tables
-from tests.entities.engine import Engine
+from tests.entities.engine import Engine, check_index, outcome
 from tests.entities.group import Group
 from tests.machine import derived
 
@@ -136,6 +144,74 @@ def test_a_segment_comes_back_above_its_own_epochs_and_those_of_the_backup() -> 
     assert restored(group, SEGMENTS, replace(own, start_ms=2))
     now = stored(group, SEGMENTS)
     assert (now.leader_epoch, now.segment_epoch, now.leader) == (52, 72, "")
+
+
+def grown() -> Engine:
+    """Of its segments 0 has gone, 1 is on its way out, 2 is sealed and 3 is written."""
+    group = Engine("n1")
+    group.shard("s")
+    for sequence in range(3):
+        assert group.roll(10 * sequence + 10, sequence=sequence).ok
+        assert group.seal(sequence).ok
+    for sequence in range(2):
+        assert outcome(group.run(DeleteSegments(items=(group.name(sequence),)))).ok
+    group.deleted("n1")
+    assert group.run(FinishSegments(controller_epoch=1, items=(group.name(),))) == (True,)
+    return group
+
+
+@pytest.mark.parametrize("over", [True, False])
+@pytest.mark.parametrize(
+    ("like", "sequence", "says"),
+    [
+        (2, 0, "0, those of the shard are 2 to 3"),
+        (2, 4, "4, those of the shard are 2 to 3"),
+        (1, 2, "2, those on their way out are 0 to 1"),
+        (1, 4, "4, those on their way out are 0 to 1"),
+    ],
+)
+def test_a_segment_that_the_shard_cannot_have_does_not_come_back(
+    like: int, sequence: int, says: str, over: bool
+) -> None:
+    """Nobody would ever delete it, or the next one would take its place."""
+    group = grown()
+    row = replace(group.segment(like), sequence=sequence)
+    if sequence == 2:
+        Tables(group.store, group.index).delete(SEGMENTS, "default", "s", 2)
+    with group.refuses(Conflict, f"^sequence: {says}$"):
+        restored(group, SEGMENTS, row, over=over)
+
+
+def test_a_segment_that_the_shard_has_or_is_to_delete_comes_back() -> None:
+    group = grown()
+    for sequence, status in ((2, UNAVAILABLE), (1, PREPARE_DELETE)):
+        row = group.segment(sequence)
+        remove_segment(Tables(group.store, group.index), row)
+        assert restored(group, SEGMENTS, row, over=False)
+        assert group.segment(sequence).status == status
+    check_index(group.store)
+    assert restored(group, SEGMENTS, replace(row, sequence=0))
+    assert group.deleted("n1").ok
+    assert group.run(FinishSegments(controller_epoch=1, items=(group.name(),))) == (True,)
+
+
+def test_a_shard_that_is_being_deleted_takes_no_segment_that_is_not() -> None:
+    """Told to go were those that it had: it would never go itself."""
+    group = grown()
+    sealed, leaving = group.segment(2), group.segment(1)
+    remove_segment(Tables(group.store, group.index), leaving)
+    group.run(DeleteShards(names=("s",)))
+    group.run(SweepShards(controller_epoch=1))
+    for sequence in (2, 3):
+        group.deleted("n1", sequence)
+    assert group.run(FinishSegments(controller_epoch=1, items=(group.name(2),))) == (True,)
+    with group.refuses(Conflict, "^sequence: 2, those of the shard are 4 to 3$"):
+        restored(group, SEGMENTS, sealed, over=False)
+    assert restored(group, SEGMENTS, leaving, over=False)
+    group.deleted("n1", 1)
+    names = (group.name(1), group.name(3))
+    assert group.run(FinishSegments(controller_epoch=1, items=names)) == (True, True)
+    assert group.rows(SHARDS.name) == 0
 
 
 def test_what_is_there_stays_where_only_what_is_missing_is_wanted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,9 +35,11 @@ from state_machines.metadata.segments import (
     SEQUENCE_MAX,
     WRITE,
     SegmentName,
+    put_segment,
 )
 from state_machines.metadata.shard import DeleteShards, GetShard
 from state_machines.metadata.shards import SHARDS
+from state_machines.tables import Tables
 from tests.entities.engine import Engine, check_index, one, outcome
 
 NAME = SegmentName(shard="s", sequence=0, uid=1)
@@ -73,6 +76,15 @@ def test_the_next_segment_begins_where_the_active_one_ends(group: Engine) -> Non
     assert group.ask(GetShard(name="s")).active_sequence == 1
     assert group.roll(100, sequence=1).ok, "an empty segment may end too"
     assert [each.sequence for each in group.ask(ListSegments(shard="s")).segments] == [0, 1, 2]
+
+
+def test_nothing_is_left_of_a_segment_that_the_next_one_takes_the_place_of(group: Engine) -> None:
+    """A restore of an older version may have put one beyond the active one."""
+    own = group.segment()
+    beyond = replace(own, sequence=1, replicas=("n3",), isr=("n3",), leader="n3")
+    put_segment(Tables(group.store, group.index), None, beyond)
+    assert group.roll(100).ok
+    check_index(group.store)
 
 
 def test_the_next_segment_goes_where_the_least_is(group: Engine) -> None:
