@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from jobs.churn import OPENING
 from jobs.schemas import require
 
 
@@ -101,7 +102,7 @@ def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> D
         with known as (
             select at_ms - at_ms % {window_ms} as start_ms, items, bytes, client, tenant, subject,
                 `group`, op = 'offset.commit' as commits,
-                op in ('mqtt.session.open', 'mqtt.session.open_all') as opens,
+                op in {opening} as opens,
                 case when op like 'offset.%' then 'consumer'
                     when op like 'mqtt.session.%' or op like 'mqtt.subscription.%'
                         or op like 'mqtt.will.%' then 'client'
@@ -134,6 +135,7 @@ def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> D
         from told group by start_ms, `within`, `of`, tenant, name
         """,
         operations=operations,
+        opening=OPENING,
         window_ms=window_ms,
         begin_ms=end_ms - windows * window_ms,
         end_ms=end_ms,

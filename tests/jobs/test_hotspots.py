@@ -251,6 +251,9 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
         ("writer", "mqtt-0", "2a"): 817,
         ("writer", "offset-1", "1f"): None,
         ("client", "mqtt-0", "c1"): 120,
+        # Sessions that are saved are opened, and the tenant's limit counts them.
+        ("opens", "mqtt-0", "c1"): 120,
+        ("session_opens_per_s", "mqtt-0", "default"): 120,
         ("client", "mqtt-0", "c2"): 60,
         ("client", "mqtt-0", "c3"): 30,
         ("topic", "mqtt-0", "c1"): 600,
