@@ -2,8 +2,8 @@
 
 A client's session is opened by `OPENING` commands and closed by `CLOSING` ones, one by one or in
 batches, of which the history has a row for each client, its subject. Refused commands changed
-nothing and are counted apart; one whose outcome is not known counts as applied, unless it is the
-same request as the command before it about the same client: that was proposed twice.
+nothing and are counted apart; one whose outcome is not known counts as applied, unless an entry
+before it has the same request about the same client: that was proposed twice.
 
 A *takeover* is an open of a session that was open: the command before it about the same client
 was an open too. A client that two devices share, or whose broker lost it without a word, shows so.
@@ -86,21 +86,23 @@ def commands(operations: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
     # Refused commands change nothing, so what was before an open is looked for among the others.
     # A client's commands are all in one group: their order is that of its log.
     one = (fn.col("subject") != "") & (fn.col("what") != "refused")
-    client = Window.partitionBy("group", "tenant", "whom").orderBy("index", "number")
+    key = ("group", "tenant", "whom")
+    client = Window.partitionBy(*key).orderBy("index", "number")
     again = (fn.col("what") == "open") & (fn.lag("what").over(client) == "open")
-    twice = (fn.lag("index").over(client) < fn.col("index")) & (
-        fn.lag(fn.struct("client", "sequence")).over(client) == fn.struct("client", "sequence")
-    )
+    # Of one entry are the commands of one proposal, of which several may be about one client.
+    request = Window.partitionBy(*key, "client", "sequence")
+    once = fn.col("index") == fn.min("index").over(request)
     # What names no client is on its own there, or all of it would go to one task.
     alone = fn.concat(fn.lit("\u0000"), fn.col("index"), fn.lit("/"), fn.col("number"))
     no = fn.lit(False)
     return (
         some.withColumn("one", one)
         .withColumn("whom", fn.when(fn.col("one"), fn.col("subject")).otherwise(alone))
+        .repartition(*key)  # once, for both windows
+        .withColumn("once", once)
+        .where("once")
         .withColumn("takeover", fn.col("one") & fn.coalesce(again, no))
-        .withColumn("twice", fn.coalesce(twice, no))
-        .where(~fn.col("twice"))
-        .drop("whom", "twice")
+        .drop("whom", "once")
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.churn import COMMANDS
+from jobs.churn import COMMANDS, commands
 from jobs.errors import SchemaMismatch
 from jobs.schemas import spark_type
 from jobs.sessions import (
@@ -252,6 +252,26 @@ def test_churn_takeovers_and_clients_that_flap(rows: Rows) -> None:
         "flaps": (5, 5, 5, 0, True, later, later + 800),
         "slow": (5, 4, 0, 4, False, later, later + 1_004),
     }
+
+
+def test_what_was_proposed_twice_counts_once(rows: Rows) -> None:
+    """As a whole, also when a proposal has several commands about one client."""
+    both = [command(1, START, "open", "a"), {**command(1, START, "close", "a"), "number": 1}]
+    again = [{**each, "index": 2} for each in both]
+    late = {**command(1, START, "open", "b"), "number": 2}
+    history = [
+        *(*both, late, *again),
+        command(3, START, "close", "b"),
+        {**late, "index": 4},
+        command(5, START, "open", "b"),
+    ]
+    found = commands(rows(COMMANDS, history), NOW, HOUR)
+    told = sorted((row["subject"], row["index"], row["what"]) for row in found.collect())
+    assert told == [
+        *(("a", 1, "close"), ("a", 1, "open")),
+        *(("b", 1, "open"), ("b", 3, "close"), ("b", 5, "open")),
+    ]
+    assert found.where("takeover").count() == 0
 
 
 def test_without_a_history_the_cut_tells_what_it_can(rows: Rows) -> None:
