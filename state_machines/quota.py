@@ -32,6 +32,7 @@ from state_machines.batch import Batch, Outcome, each
 from state_machines.errors import Fenced, Invalid, NotFound, QuotaExceeded
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.op import Stamp, command, query
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 TOPICS: Final = "topics"
@@ -172,7 +173,8 @@ def add(db: Tables, tenant: str, resource: str, more: int) -> None:
 def take_away(db: Tables, tenant: str, resource: str, fewer: int) -> None:
     """There are so many fewer."""
     # Never below none: rows may have come here with their slot, and been counted elsewhere.
-    count = max(0, used(db, tenant, resource) - fewer)
+    left = used(db, tenant, resource) - fewer
+    count = clamp(db, USAGES, (tenant, resource), "count", left)
     if count:
         db.put(USAGES, Usage(tenant, resource, count))
     elif fewer:

@@ -16,6 +16,8 @@ somebody repairs it. So an audit at index `seen` sends the difference, and `grou
 remembers when a count was repaired last: who has `seen` less than that is fenced. Of two audits of
 one state, or of one that is sent twice, one repairs. Whoever may repair a count may have counted
 wrong: commands take none below 0, and what is to go with its last row is gone when there is no row.
+A count that would have fallen below 0 is off by less from then on, so that is remembered as a
+repair is (`clamp`); of rows that are more than their counts, the revision tells an audit as much.
 
     @repairs(SUBSCRIPTIONS)
     def _repair(db: Tables, at: Stamp, key: Key) -> bool: ...
@@ -56,7 +58,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """At which revision counts of a row were repaired last."""
+    """At which revision a count of a row was repaired last, or would have fallen below 0."""
 
     table: str
     key: bytes
@@ -85,6 +87,19 @@ def counted(table: Table[Any], *fields: str, made: bool = True, kept: bool = Fal
     """Register the fields of a table that every command moves with the rows that they count."""
     assert table.name not in COUNTED, f"counts declared twice: {table.name}"
     COUNTED[table.name] = Counted(fields, made, kept)
+
+
+def clamp(db: Tables, table: Table[Any], key: Key, field: str, count: int) -> int:
+    """What a command makes of a count that its rows would bring to `count`: none below 0."""
+    if count >= 0:
+        return count
+    _remember(db, table.name, row_key.pack(key), field)
+    return 0
+
+
+def _remember(db: Tables, table: str, named: bytes, field: str) -> None:
+    """What the count is off is not what it was before this entry."""
+    db.put(REPAIRED, Repaired(table, named, field, db.revision))
 
 
 def let(db: Tables, table: Table[Any], row: Any, wanted: bool) -> bool:
@@ -168,13 +183,14 @@ class RepairCount:
         return _place(TABLES[self.table], self._key())
 
     def apply(self, db: Tables, at: Stamp) -> int:
-        """Fenced if it was repaired after `seen`; Conflict if it would be negative, or if `seen` is
-        to come; NotFound without a row that is not for counting alone."""
+        """Fenced if it was repaired after `seen`, or was so low that it would have fallen below 0;
+        Conflict if it would be negative, or if `seen` is to come; NotFound without a row that is
+        not for counting alone."""
         table, known, key = TABLES[self.table], COUNTED[self.table], self._key()
         named = row_key.pack(key)
         last = db.get(REPAIRED, self.table, named, self.field)
         if last is not None and self.seen < last.revision:
-            raise Fenced(f"seen: {self.seen}, it was repaired at {last.revision}")
+            raise Fenced(f"seen: {self.seen}, what it is off changed at {last.revision}")
         if self.seen >= at.index:
             raise Conflict(f"seen: {self.seen} is to come, this is {at.index}")
         row: Any = db.get(table, *key)
@@ -191,7 +207,7 @@ class RepairCount:
             db.delete(table, *key)
         else:
             db.put(table, row)
-        db.put(REPAIRED, Repaired(self.table, named, self.field, db.revision))
+        _remember(db, self.table, named, self.field)
         db.memo.clear()  # the count may be one that is read once an entry
         return count
 

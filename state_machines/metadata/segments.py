@@ -30,6 +30,7 @@ from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.metadata.node import NODES, Node
 from state_machines.op import Stamp
 from state_machines.removal import remover
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 # The life of a segment. One whose leader is lost is `unavailable` until a node of its last ISR is
@@ -195,8 +196,9 @@ def _load(db: Tables, place: tuple[str, str, int], more: int) -> None:
     if why not in (HELD, LED):
         return
     load = db.get(LOADS, node_id) or NodeLoad(node_id, 0, 0)
-    held = max(0, load.held + more * (why == HELD))  # a count that is too low stops nobody
-    led = max(0, load.led + more * (why == LED))
+    # A count that is too low stops nobody.
+    held = clamp(db, LOADS, (node_id,), "held", load.held + more * (why == HELD))
+    led = clamp(db, LOADS, (node_id,), "led", load.led + more * (why == LED))
     if held or led:
         db.put(LOADS, NodeLoad(node_id, held, led))
     else:

@@ -19,6 +19,7 @@ from typing import Final
 from state_machines.errors import NotFound
 from state_machines.op import Stamp
 from state_machines.removal import remover
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 IDLE: Final = "idle"  #: it is to run and waits for a broker
@@ -159,7 +160,8 @@ def _load(db: Tables, broker: str, more: int) -> None:
     if not broker:
         return
     load = db.get(LOADS, broker)
-    running = max(0, (load.running if load is not None else 0) + more)  # one may be too low
+    running = more + (load.running if load is not None else 0)
+    running = clamp(db, LOADS, (broker,), "running", running)  # one may be too low
     if running:
         db.put(LOADS, ConnectorLoad(broker, running))
     else:

@@ -19,7 +19,7 @@ from state_machines.mqtt.share_rows import BROKERS, GROUPS, LEADS, MEMBERS, OF_B
 from state_machines.mqtt.subscription import SUBSCRIPTIONS
 from state_machines.mqtt.will import OF_TENANT, OUTBOX, WILLS
 from state_machines.op import Stamp
-from state_machines.repair import counted, let, repairs
+from state_machines.repair import clamp, counted, let, repairs
 from state_machines.tables import Tables
 
 MEMBERS_MAX = 10_000  #: of a group that is made again: they are counted in one command
@@ -189,7 +189,8 @@ def _leads_more(db: Tables, group: share_rows.ShareGroup, more: int) -> None:
         row = db.get(BROKERS, tenant, group.leader) or share_rows.ShareBroker(
             tenant, group.leader, 0, 0
         )
-        row = replace(row, leads=max(0, row.leads + more))
+        key = BROKERS.key_of(row)
+        row = replace(row, leads=clamp(db, BROKERS, key, "leads", row.leads + more))
         if row.members or row.leads:
             db.put(BROKERS, row)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from state_machines.errors import Fenced, NotFound
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 NEVER_S: Final = 0xFFFFFFFF
@@ -81,5 +82,6 @@ def count_sessions(db: Tables, tenant: str, more: int, connected: int) -> None:
     """There are so many more sessions, so many more of them connected."""
     if more or connected:
         old = db.get(TALLIES, tenant) or SessionTally(tenant, 0, 0)
-        sessions = max(0, old.sessions + more)  # a count that is too low stays what it is
-        db.put(TALLIES, SessionTally(tenant, sessions, max(0, old.connected + connected)))
+        counts = {"sessions": old.sessions + more, "connected": old.connected + connected}
+        fields = {name: clamp(db, TALLIES, (tenant,), name, each) for name, each in counts.items()}
+        db.put(TALLIES, SessionTally(tenant, **fields))

@@ -13,6 +13,7 @@ from typing import Final
 
 from state_machines.op import Stamp
 from state_machines.removal import remover
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 CANDIDATES_MAX: Final = 128  #: brokers of a tenant, by id, that are looked at for a leader
@@ -228,8 +229,9 @@ class Ledger:
     def _count(self, tenant: str, broker: str, members: int = 0, leads: int = 0) -> None:
         for each in (tenant, ""):
             count = self._of(each, broker)
-            count[0] = max(0, count[0] + members)  # a count that is too low stops nobody
-            count[1] = max(0, count[1] + leads)
+            # A count that is too low stops nobody.
+            count[0] = clamp(self._db, BROKERS, (each, broker), "members", count[0] + members)
+            count[1] = clamp(self._db, BROKERS, (each, broker), "leads", count[1] + leads)
         if tenant in self._candidates:
             self._candidates[tenant].setdefault(broker)
 

@@ -17,6 +17,7 @@ from typing import Final
 from state_machines import names, packing
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.layout import Layout
+from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 METADATA_BYTES_MAX: Final = 4_096
@@ -158,7 +159,8 @@ def _count(db: Tables, more: int) -> None:
         return
     db.memo.pop(FENCES.name, None)
     old = db.get(FENCES, *FENCES_KEY)
-    groups = max(0, more + (old.groups if old is not None else 0))
+    groups = more + (old.groups if old is not None else 0)
+    groups = clamp(db, FENCES, FENCES_KEY, "groups", groups)
     if groups:
         db.put(FENCES, Fences(*FENCES_KEY, groups))
     else:

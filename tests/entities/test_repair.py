@@ -14,13 +14,14 @@ from state_machines.lease import LEASES
 from state_machines.lease_rows import AttachRows
 from state_machines.machine import Machine
 from state_machines.metadata.kv import PutKv
-from state_machines.metadata.segment import DeleteSegments
+from state_machines.metadata.segment import DeletedSegments, DeleteSegments
 from state_machines.metadata.segments import LOADS, SEGMENTS
+from state_machines.metadata.shard import DeleteShards, SweepShards
 from state_machines.mqtt import connectors, share_rows
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors, StopConnectors
 from state_machines.mqtt.connector_duty import AssignConnectors, ConnectorAssignment
 from state_machines.mqtt.connector_queries import GetConnector
-from state_machines.mqtt.session import OpenSession
+from state_machines.mqtt.session import CloseSession, CountSessions, OpenSession
 from state_machines.mqtt.sessions import SESSIONS, TALLIES
 from state_machines.mqtt.share_group import (
     GetShareGroup,
@@ -31,7 +32,11 @@ from state_machines.mqtt.share_group import (
     ShareLeave,
 )
 from state_machines.mqtt.subscription import SUBSCRIPTIONS, Subscription
+from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import WILLS
+from state_machines.offset.group import FenceGroup, ReleaseGroup
+from state_machines.offset.rows import FENCES, FENCES_KEY
+from state_machines.quota import USAGES
 from state_machines.raft.messages import Entry
 from state_machines.repair import COUNTED, MORE_MAX, REPAIRERS, RepairCount, RepairRow
 from state_machines.tables import TABLES, Table
@@ -127,6 +132,79 @@ def test_a_count_is_repaired_once_of_what_was_seen() -> None:
         group.run(count(1, seen))
     assert group.run(count(1, seen, "connected")) == 2, "the other count was not repaired"
     assert group.run(count(-1, group.index)) == 1, "who has seen the repair may repair again"
+
+
+def test_a_count_that_would_have_fallen_below_0_is_not_repaired_of_what_was_seen_before() -> None:
+    """What it is off is less from then on."""
+    group = Group("mqtt")
+    opened = [group.run(OpenSession(client_id=each, broker="b1")).epoch for each in "ab"]
+    for field, more in (("sessions", -2), ("connected", -1)):
+        miscount(group, TALLIES, ("default",), field, more)
+    seen = group.index
+    group.run(CloseSession(client_id="a", epoch=opened[0]))  # its expiry is 0: it ends
+    with group.refuses(Fenced, "^seen: "):
+        group.run(count(2, seen))
+    assert group.run(count(1, seen, "connected")) == 1, "it was at 0, and not below"
+    assert group.run(count(1, group.index)) == 1
+    tally = group.ask(CountSessions(tenant="default"))
+    assert (tally.sessions, tally.connected) == (1, 1)
+
+
+def counted_once(kind: str) -> tuple[Group, list[Any]]:
+    """A group where every count is 1, and the commands that bring all of them back to 0."""
+    if kind == "offset":
+        group = Group(kind)
+        group.run(FenceGroup(group="g"))
+        return group, [ReleaseGroup(group="g")]
+    if kind == "metadata":
+        engine = Engine("n1")
+        engine.shard("s")
+        gone = DeletedSegments(
+            node_id="n1", broker_epoch=engine.epochs["n1"], items=(engine.name(),)
+        )
+        return engine, [DeleteShards(names=("s",)), SweepShards(controller_epoch=1), gone]
+    group = Group(kind)
+    opened = group.run(OpenSession(client_id="c", broker="b1"))
+    group.run(CreateTopics(names=("t",)))
+    group.run(CreateConnectors(items=(ConnectorItem(name="k", type="file", topic_filter="a"),)))
+    given = ConnectorAssignment(
+        name="k", epoch=group.ask(GetConnector(name="k")).epoch, broker="b1"
+    )
+    group.run(AssignConnectors(controller_epoch=1, items=(given,)))
+    group.run(JoinShareGroups(broker="b1", items=(ShareJoin(name="s", client_id="c", filter="f"),)))
+    leave = ShareLeave(name="s", client_id="c", filter="f")
+    return group, [
+        CloseSession(client_id="c", epoch=opened.epoch),
+        DeleteTopics(names=("t",)),
+        StopConnectors(names=("k",)),
+        LeaveShareGroups(broker="b1", items=(leave,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "key", "field"),
+    [
+        ("metadata", LOADS, ("n1",), "held"),
+        ("metadata", LOADS, ("n1",), "led"),
+        ("mqtt", TALLIES, ("default",), "connected"),
+        ("mqtt", USAGES, ("default", "topics"), "count"),
+        ("mqtt", connectors.LOADS, ("b1",), "running"),
+        ("mqtt", share_rows.BROKERS, ("default", "b1"), "members"),
+        ("mqtt", share_rows.BROKERS, ("", "b1"), "leads"),
+        ("offset", FENCES, FENCES_KEY, "groups"),
+    ],
+)
+def test_every_count_remembers_that_it_would_have_fallen_below_0(
+    kind: str, table: Table[Any], key: tuple[str, ...], field: str
+) -> None:
+    group, backwards = counted_once(kind)
+    miscount(group, table, key, field, -1)
+    seen = group.index
+    for each in backwards:
+        group.run(each)
+    late = RepairCount(table=table.name, key=row_key.pack(key), field=field, more=1, seen=seen)
+    with group.refuses(Fenced, "^seen: "):
+        group.run(late)
 
 
 def test_a_count_is_made_and_goes_with_what_it_counts() -> None:
