@@ -8,7 +8,8 @@ Revisions are in order within a group; between groups there is no order, and a p
 {group: revision}. Each group has its share of the buffer. While it is full nothing more is asked
 for, so a watcher may take its time with a long past; who takes nothing from a full buffer for
 `slow_seconds`, not one change of any group, is told `Overflow`, and can go on from where he was.
-What goes wrong is told after all that came before it.
+What goes wrong in a group ends them all: it is told after what came before it, and nothing is asked
+for any more.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ class Feed:
         """Watch one more group."""
         self.positions[group] = revision
         line = self._lines[group] = _Line(revision)
+        if self._error is not None:
+            return  # that is told next; whoever resumes begins with this group, too
         line.task = self._loop.create_task(self._run(group, line))
         line.task.add_done_callback(partial(self._ended, group))
 
@@ -145,10 +148,13 @@ class Feed:
 
     async def close(self) -> None:
         """Ask no more."""
+        await asyncio.gather(*self._stop(), return_exceptions=True)
+
+    def _stop(self) -> list[asyncio.Task[None]]:
         tasks = [line.task for line in self._lines.values() if line.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     async def _run(self, group: str, line: _Line) -> None:
         while True:
@@ -187,5 +193,7 @@ class Feed:
             return
         if isinstance(error, Compacted):
             error = Compacted(f"{group}: {error.detail}", group)
-        self._error = self._error or error
+        if self._error is None:
+            self._error = error
+            self._stop()  # who is kept busy with the others would never be told
         self._arrived.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -198,6 +198,34 @@ async def test_what_is_gone_is_said_with_its_group_after_all_that_came_before() 
         with pytest.raises(Compacted, match="metadata-1: from_revision: 0 is gone") as gone:
             await feed.next()
         assert gone.value.group == G1
+
+
+@in_virtual_time
+async def test_what_goes_wrong_is_said_however_much_the_other_groups_have_to_tell() -> None:
+    pasts = Pasts(G0, G1)
+    for number in range(200):
+        pasts.change(G0, f"k{number}")
+    pasts.change(G1, "k")
+    pasts.errors[G1] = NoQuorum("nobody leads")
+    taken = []
+    async with feeding(pasts, changes_max=20) as feed:
+        with suppress(NoQuorum):
+            while True:
+                taken.append(news := await feed.next())
+                feed.delivered(news)
+                await settled()  # meanwhile there is more
+        assert sum(each.count for each in taken) <= 20, "what the buffer holds, and nothing later"
+        feed.add("metadata-2", 0)
+        await settled()
+        with pytest.raises(NoQuorum, match="nobody leads"):
+            await feed.next()
+        assert "metadata-2" not in pasts.polls
+        begin = feed.positions
+    assert begin == {G0: taken[-1].revision, G1: 0, "metadata-2": 0}
+    again = Feed(pasts.poll, PAIRS, {group: begin[group] for group in pasts.groups()})
+    told = await until(again, {G0: 200, G1: 1})
+    assert sorted(told) == [(G0, each) for each in range(begin[G0] + 1, 201)] + [(G1, 1)]
+    await again.close()
 
 
 @in_virtual_time
