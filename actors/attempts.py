@@ -10,11 +10,14 @@ only if anything but a yes comes of it does a task go on from there.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from actors.seat_names import group_of
 from actors.shared_call import Trace
 from actors.spread import Spread
 from actors.within import within
@@ -91,6 +94,7 @@ class Lane:
         self._turn = 0
         self._spread = Spread(rng)
         self._last = ""  # what the last attempt in vain came to, for the operator
+        self._look_at = 0.0  # from when on names may be looked up for a hint
         self.overloaded = 0  # calls that were told to come back later
         self._closed = False
 
@@ -189,6 +193,7 @@ class Lane:
                     wait = await self._pause(wait, deadline)
                 hinted = True
             else:
+                self._look_for(reply.leader)
                 self._next_seat(seat)
                 wait = await self._pause(wait, deadline)
         raise self._too_late(trace)
@@ -211,6 +216,21 @@ class Lane:
         if any_seat:
             return self._spread.choose(seats, now)
         return self._leader if self._leader in seats else seats[self._turn % len(seats)]
+
+    def _look_for(self, leader: str) -> None:
+        """Names were read when only some of the group's seats were there, perhaps: begin to read
+        them again. The others are asked meanwhile, and who names this one then is followed."""
+        if group_of(leader) != self._group or self._loop.time() < self._look_at:
+            return
+        self._look_at = math.inf  # one look for all
+        task = self._loop.create_task(self._look())
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _look(self) -> None:
+        with suppress(Exception):  # the carrier's own errors: the seats are those that were known
+            await asyncio.wait_for(self._groups.refresh(), ATTEMPT_SECONDS)
+        self._look_at = self._loop.time() + RETRY_SECONDS_MAX
 
     def _next_seat(self, failed: str) -> None:
         """Calls fail together: the later ones turn neither back nor from a leader just found."""

@@ -65,6 +65,79 @@ async def test_a_hint_to_a_seat_that_is_none_does_no_harm() -> None:
     async with calling(script) as caller:
         await caller.call(put())
     assert all(call.seat in script.names["metadata-0"] for call in script.calls)
+    assert script.refreshed == 0, "it is of another group"
+
+
+@in_virtual_time
+async def test_a_leader_that_was_not_there_when_names_were_read_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = tuple(f"metadata-0/{number}" for number in range(3))
+    hint = api.Reply(code=api.NOT_LEADER, leader=every[2])
+    script = Script(
+        names={"metadata-0": every[:2]},
+        faults=[lambda call: None if call.seat == every[2] else hint],
+    )
+
+    async def refresh(_: Script) -> None:
+        script.refreshed += 1
+        script.names["metadata-0"] = every
+
+    monkeypatch.setattr(Script, "refresh", refresh)
+    async with calling(script) as caller:
+        begun = now()
+        await caller.call(put())
+        assert now() - begun < 0.1
+        await caller.call(put())
+    assert [call.seat for call in script.calls] == [every[0], every[1], *[every[2]] * 3]
+    assert script.refreshed == 1
+
+
+@in_virtual_time
+async def test_names_are_read_now_and_then_for_a_hint_and_by_one_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = api.Reply(code=api.NOT_LEADER, leader="metadata-0/9")
+    script = Script(faults=[lambda call: None if call.registers else elsewhere])
+    looks: list[float] = []
+
+    async def refresh(_: Script) -> None:
+        looks.append(now())
+        if len(looks) % 2:
+            raise ConnectionResetError("the directory of actors is away")
+
+    monkeypatch.setattr(Script, "refresh", refresh)
+    async with calling(script, timeout_ms=3_000) as caller:
+        calls = []
+        for number in range(4):
+            calls.append(asyncio.create_task(caller.call(put(f"k{number}"))))
+            await settled()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, Unknown) for each in results)
+    assert {call.seat for call in script.calls} == set(script.names["metadata-0"])
+    gaps = [later - sooner for sooner, later in itertools.pairwise(looks)]
+    assert len(gaps) >= 2
+    assert min(gaps) >= attempts.RETRY_SECONDS_MAX
+
+
+@in_virtual_time
+async def test_nobody_waits_for_names_while_a_seat_that_is_known_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = api.Reply(code=api.NOT_LEADER, leader="metadata-0/9")
+    script = Script(faults=[once(elsewhere, registers=True)])
+    asked = asyncio.Event()
+
+    async def refresh(_: Script) -> None:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Script, "refresh", refresh)
+    async with calling(script) as caller:
+        begun = now()
+        await caller.call(put())
+        assert asked.is_set()
+        assert now() - begun < 0.1
 
 
 @in_virtual_time
