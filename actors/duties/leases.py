@@ -32,16 +32,19 @@ class Leases(Duty):
             actions = plan_leases([seen], context.clock.now_ms(), grace_ms)
             if not actions:
                 break
-            for action in actions:
-                ended = await context.caller.call(
-                    ExpireLeases(
-                        controller_epoch=context.epoch,
-                        limit=action.limit,
-                        grace_ms=action.grace_ms,
-                    ),
-                    group=group,
-                )
-                done += ended.leases
+            [action] = actions
+            ended = await context.caller.call(
+                ExpireLeases(
+                    controller_epoch=context.epoch,
+                    limit=action.limit,
+                    grace_ms=action.grace_ms,
+                ),
+                group=group,
+            )
+            done += ended.leases
+            changed = ended.leases + ended.rows + ended.graced
+            if not changed and ended.next_due_ms == due_ms:
+                break  # by the group's clock it is not due yet: ours is ahead
         return done
 
     async def _ask(self, context: Context, group: str) -> int:

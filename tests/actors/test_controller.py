@@ -24,7 +24,7 @@ from state_machines.errors import Conflict, Fenced, NoQuorum
 from state_machines.metadata.config import CLUSTER, Config, ConfigPage, ListConfigs
 from state_machines.metadata.duty import ListPauses, Pause
 from state_machines.metadata.node import ExpireNodes, ListNodes, Node, NodePage
-from state_machines.mqtt.pulse import NextDue, Pulse
+from state_machines.mqtt.pulse import NextDue, Pulse, PulseReply
 from state_machines.raft.confchange import Change
 from tests.actors.virtual_time import VirtualClock, in_virtual_time
 
@@ -78,6 +78,8 @@ class Fakes:
                 return self.due[group][0] if self.due.get(group) else 0
             case Pulse():
                 self.due[group].pop(0)
+                next_ms = self.due[group][0] if self.due[group] else 0
+                return PulseReply(wills=1, sessions=0, retained=0, next_due_ms=next_ms)
         return None
 
     def method(self, seat: str, method: str, *args: Any) -> Any:
