@@ -106,19 +106,23 @@ class Client(Offsets, Watches, Timestamps):
         return self._address, self._data
 
     async def open(self) -> None:
-        """Join the cluster and learn its groups; `async with` does this."""
+        """Join the cluster and learn its groups; `async with` does this. A client that was closed
+        may be opened again."""
         await asyncio.to_thread(join_cluster, self._address, self._data)
+        if self._caller is None:
+            self._groups = LinkedGroups()  # the links of a client that was closed are closed
         await self._groups.refresh()
         self._caller = Caller(self._groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
 
     async def aclose(self) -> None:
         """End what is under way: waiting callers get `Unknown`, or `NoQuorum` if never sent."""
         caller, self._caller = self._caller, None
+        groups = self._groups
         await self._close_door()
         if caller is not None:
             self._word = "is closed"
             await caller.close()
-            await self._groups.close()
+            await groups.close()
 
     @overload
     async def call(

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from actors import calls as ray_calls
 from actors.calls import LinkedCalls, LinkedGroups, service
 from actors.direct.links import Links
 from actors.direct.listener import CALLS_MAX, Listener
 from actors.direct.secret import Endpoint
+from metaray import client as door
 from state_machines.metadata.kv import KV
 from state_machines.wire import api_pb2 as api
 from tests.actors.at_seat import get_request, status
@@ -58,6 +60,23 @@ async def test_a_client_has_links_to_all_seats_of_a_group_it_talks_to(
     assert await groups.propose(SEATS[2], b"x") == b"x"
     assert {seat for seat, _ in handles.called} == set(SEATS), "not of groups it has no use for"
     await groups.close()
+    for each in listeners:
+        await each.close()
+
+
+@in_loop
+async def test_a_client_that_is_opened_again_has_links_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listeners, endpoints = await listening(Served().service())
+    monkeypatch.setattr(ray_calls, "Handles", lambda: Handles(endpoints))
+    monkeypatch.setattr(ray_calls, "named_actors", lambda: set(SEATS))
+    monkeypatch.setattr(door, "join_cluster", lambda *_: None)
+    client = door.connect()
+    for _ in range(2):
+        async with client:
+            assert client.seats("metadata-0") == SEATS
+            await eventually(lambda: client._groups.linked(SEATS[0]), seconds=5)
     for each in listeners:
         await each.close()
 
