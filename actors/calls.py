@@ -12,7 +12,12 @@ from random import SystemRandom
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayError,
+)
 
 from actors.direct.links import Links, ProcessEnded
 from actors.direct.listener import Service
@@ -163,6 +168,8 @@ class LinkedGroups(_Linked):
             names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
         except TimeoutError:
             raise Stopped("Ray's control service does not answer; is the head alive?") from None
+        except RayError as error:
+            raise Stopped(f"Ray's control service does not say who is there: {error}") from error
         seats: dict[str, list[str]] = {}
         learners: dict[str, list[str]] = {}
         for name in sorted(names):
@@ -260,7 +267,7 @@ def outcomes(refs: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     for name, ref in refs.items():
         try:
             answers[name] = ray.get(ref, timeout=0.1)
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             answers[name] = said_by_actor(error)
     return answers
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from ray.exceptions import RpcError
 
 from actors import calls as ray_calls
 from actors.calls import LinkedCalls, LinkedGroups, service
@@ -15,6 +16,7 @@ from actors.direct.links import Links
 from actors.direct.listener import CALLS_MAX, Listener
 from actors.direct.secret import Endpoint
 from metaray import client as door
+from state_machines.errors import Stopped
 from state_machines.metadata.kv import KV
 from state_machines.wire import api_pb2 as api
 from tests.actors.at_seat import get_request, status
@@ -79,6 +81,24 @@ async def test_a_client_that_is_opened_again_has_links_again(
             await eventually(lambda: client._groups.linked(SEATS[0]), seconds=5)
     for each in listeners:
         await each.close()
+
+
+@in_loop
+async def test_names_that_ray_does_not_tell_are_those_that_were_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who looks for groups that are new goes on with those that it has (`watching.Joining`)."""
+    monkeypatch.setattr(ray_calls, "named_actors", lambda: set(SEATS))
+    groups = LinkedGroups()
+    await groups.refresh()
+
+    def away() -> set[str]:
+        raise RpcError("the control service is away")
+
+    monkeypatch.setattr(ray_calls, "named_actors", away)
+    with pytest.raises(Stopped, match="the control service is away"):
+        await groups.refresh()
+    assert groups.seats("metadata-0") == SEATS
 
 
 @in_loop
