@@ -19,8 +19,12 @@ from metaray import Client, connect, connect_sync
 from metaray.cli.app import app
 from metaray.local import LocalCluster
 from metaray.overview import overview
-from state_machines.errors import Fenced
-from state_machines.metadata.node import ExpireNodes
+from state_machines.errors import Fenced, NoQuorum, Unknown
+from state_machines.metadata.config import ConfigName, ConfigValue, DeleteConfigs, SetConfigs
+from state_machines.metadata.kv import PutKv
+from state_machines.metadata.node import ExpireNodes, RegisterNode, UnregisterNode
+from state_machines.mqtt.session import GetSession, OpenSession
+from state_machines.mqtt.sessions import Session
 from state_machines.offset.offset import OffsetCommit
 from tests.door.seats import ask, follower, leader, seats, statuses, wait_for, wait_until_whole
 
@@ -126,6 +130,56 @@ def test_the_controller_follows_the_metadata_leader_and_the_old_epoch_is_fenced(
         with pytest.raises(Fenced):
             client.call(ExpireNodes(controller_epoch=epoch - 1, timeout_ms=NEVER_MS))
     wait_until_whole("metadata-0")
+
+
+@pytest.mark.usefixtures("service")
+def test_offsets_and_sessions_go_on_while_metadata_is_frozen(tenant: str) -> None:
+    wait_until_whole("metadata-0")
+    frozen = [ask(seat, "process") for seat in seats("metadata-0")]
+    commit = OffsetCommit(group="g", topic="t", partition=0, offset=1)
+    with connect_sync() as old:
+        old.commit_offsets([commit], tenant=tenant)
+        try:
+            for each in frozen:
+                os.kill(each, signal.SIGSTOP)
+            with connect_sync(timeout_ms=20_000) as new:
+                for client in (old, new):
+                    client.commit_offsets([commit], tenant=tenant)
+                    opened = client.call(OpenSession(tenant=tenant, client_id="c", broker="b"))
+                [row] = new.fetch_offsets("g", tenant=tenant)
+                with pytest.raises((NoQuorum, Unknown)):
+                    new.call(PutKv(key=tenant, value=b""), timeout_ms=500)
+        finally:
+            for each in frozen:
+                os.kill(each, signal.SIGCONT)
+    assert row.commits == 3
+    assert opened.present is False, "the one before ended with its connection"
+    wait_until_whole("metadata-0")
+
+
+@pytest.mark.usefixtures("service")
+def test_the_sessions_of_a_broker_that_dies_are_closed(tenant: str) -> None:
+    """By the controller: no other broker is there, and nobody else asks."""
+    timeout = ConfigValue(key="heartbeat_timeout_ms", number=1_000)
+    with connect_sync() as client:
+
+        def session(name: str) -> Session:
+            found = client.call(GetSession(tenant=tenant, client_id=name))
+            assert found is not None
+            return found
+
+        node = client.call(RegisterNode(node_id=f"broker of {tenant}"))
+        for name, broker in (("lost", node.node_id), ("kept", "no broker of the fleet")):
+            open_it = OpenSession(tenant=tenant, client_id=name, broker=broker, expiry_s=3_600)
+            client.call(open_it)
+        try:
+            client.call(SetConfigs(items=(timeout,)))
+            wait_for(lambda: not session("lost").connected, "the session is closed")
+            assert session("lost").expires_ms
+            assert session("kept").connected
+        finally:
+            client.call(DeleteConfigs(items=(ConfigName(key=timeout.key),)))
+            client.call(UnregisterNode(node_id=node.node_id, epoch=node.epoch))
 
 
 def rows_at(seat: str, table: str) -> list[dict[str, Any]]:
