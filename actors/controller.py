@@ -218,6 +218,7 @@ class Controller:
             "last_error": record.last_error,
             "running_seconds": running,
             "under_way": list(record.duty.under_way()),
+            "alarms": list(record.duty.alarms()),
             "paused": None
             if pause is None
             else {"until_ms": pause.until_ms, "by": pause.by, "reason": pause.reason},

@@ -68,6 +68,7 @@ _DUTY_GAUGES = {
     "running_seconds": "for how long a run has been under way, 0 if none is",
     "failing": "1 if its last run failed",
     "paused": "1 if operators let it rest",
+    "alarms": "what its last run has found and leaves to an operator",
 }
 
 
@@ -200,6 +201,7 @@ class DutyMetrics:
                 "running_seconds": duty["running_seconds"],
                 "failing": int(bool(duty["last_error"])),
                 "paused": int(duty["paused"] is not None),
+                "alarms": len(duty["alarms"]),
             }
             for gauge, value in values.items():
                 self._gauges[gauge].set(value, tags={"duty": name})

@@ -88,6 +88,7 @@ def _alarms(groups: dict[str, Any], controlling: list[dict[str, Any]]) -> list[s
         for name, duty in each["duties"].items():
             if duty["last_error"]:
                 found.append(f"{each['name']}: {name}: {in_one_line(duty['last_error'])}")
+            found += [f"{each['name']}: {name}: {text}" for text in duty["alarms"]]
             if duty["paused"] is not None and not duty["paused"]["until_ms"]:
                 found.append(f"{each['name']}: {name} is paused until it is resumed")
     if groups and not any("duties" in each and not each["fenced"] for each in controlling):

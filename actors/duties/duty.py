@@ -174,6 +174,10 @@ class Duty(ABC):
         """What takes more than one step and is not finished, in words for an operator."""
         return ()
 
+    def alarms(self) -> Sequence[str]:
+        """What its last run has found and leaves to an operator, in words."""
+        return ()
+
     @abstractmethod
     async def step(self, context: Context) -> int:
         """Observe, plan, act: once. Returns how many actions there were.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
 
 from actors.duties.duty import PAGE, Context, Duty
@@ -22,6 +23,11 @@ class Liveness(Duty):
 
     def __init__(self) -> None:
         self._since_ms = 0  # when it looked first
+        self._offline: list[str] = []
+
+    def alarms(self) -> Sequence[str]:
+        """A line for each broker that is offline."""
+        return [f"broker {each!r} is offline: start it, or unregister it" for each in self._offline]
 
     async def step(self, context: Context) -> int:
         """At most one command, and one at first: the group decides by its own time who is silent,
@@ -31,6 +37,7 @@ class Liveness(Duty):
             await self._expire(context, timeout_ms)
             self._since_ms = context.clock.now_ms()
         nodes = await context.rows(ListNodes(limit=PAGE))
+        self._offline = [each.node_id for each in nodes if not each.online]
         actions = plan_liveness(nodes, context.clock.now_ms(), timeout_ms, self._since_ms)
         for action in actions:
             log.warning("%r: silent brokers: %s", context, ", ".join(map(repr, action.silent)))

@@ -15,6 +15,7 @@ from actors.duties.liveness import Liveness
 from actors.duties.offsets import Offsets
 from actors.duties.quotas import Quotas
 from actors.duties.rebalance import Rebalance
+from actors.duties.sessions import Sessions
 from actors.duties.share_groups import ShareBrokers
 from actors.duties.storage import Storage
 from actors.duties.tenants import Tenants
@@ -103,9 +104,12 @@ async def test_all_that_hangs_on_a_broker_moves_as_soon_as_it_is_found_silent() 
     for broker, client in (("b1", "c1"), ("b2", "c")):
         member = ShareJoin(name="g", client_id=client, filter="t")
         world.run(JoinShareGroups(broker=broker, items=(member,)))
-    configure(world, failover_check_ms=60_000, connector_check_ms=60_000, share_check_ms=60_000)
+    rarely: dict[str, Any] = {
+        f"{each}_check_ms": 60_000 for each in ("failover", "connector", "session", "share")
+    }
+    configure(world, **rarely)
     world.run(OpenSession(client_id="c1", broker="b1", expiry_s=600))
-    controller = world.controller(Liveness, Failover, Connectors, ShareBrokers)
+    controller = world.controller(Liveness, Failover, Connectors, Sessions, ShareBrokers)
     controller.start()
     await asyncio.sleep(0.5)
     assert world.ask(GetConnector(name="c")).broker == "b1"
@@ -121,6 +125,15 @@ async def test_all_that_hangs_on_a_broker_moves_as_soon_as_it_is_found_silent() 
     assert world.ask(GetConnector(name="c")).broker == "b2"
     group = world.ask(GetShareGroup(name="g"))
     assert (group.leader, group.members) == ("b2", 1)
+    assert [world.ask(GetSession(client_id=each)).connected for each in ("c1", "c")] == [
+        False,
+        True,
+    ]
+    duties = controller.status()["duties"]
+    assert duties["liveness"]["alarms"] == []
+    await asyncio.sleep(1)  # until it looks again
+    duties = controller.status()["duties"]
+    assert duties["liveness"]["alarms"] == ["broker 'b1' is offline: start it, or unregister it"]
     controller.fenced = "enough"
     await asyncio.sleep(2)
 

@@ -37,6 +37,7 @@ def duty(**changes: Any) -> dict[str, Any]:
         "last_error": "",
         "running_seconds": 0.0,
         "under_way": [],
+        "alarms": [],
         "paused": None,
         **changes,
     }

@@ -142,6 +142,12 @@ def test_a_dead_learner_is_an_alarm_that_speaks_of_no_vote(role: str) -> None:
     assert f"{role}[/], no vote is missing" in _lag_of(replicas[1])
 
 
+def test_what_a_duty_leaves_to_an_operator_is_an_alarm() -> None:
+    said = {"last_error": "", "paused": None, "alarms": ["broker 'b' is offline"]}
+    controlling = [{"name": "controller-1", "duties": {"liveness": said}, "fenced": ""}]
+    assert _alarms({}, controlling) == ["controller-1: liveness: broker 'b' is offline"]
+
+
 def test_how_far_a_learner_is_behind_is_said_in_words() -> None:
     learner = shown(LEARNER, "learner", lag=1_234)
     assert _lag_of(learner) == f"learner {LEARNER} is 1,234 entries, 1,200 ms behind its leader"
