@@ -14,6 +14,7 @@ from state_machines.errors import NotFound
 if TYPE_CHECKING:
     from actors.config import ClusterConfig
     from metaray.client import BlockingClient, Client
+    from metaray.leading import Handed
 
 
 def connect(address: str | None, data: Path) -> Client:
@@ -59,6 +60,20 @@ def controllers() -> list[dict[str, Any]]:
     from metaray import overview as seen
 
     return seen.controllers()
+
+
+def transfer_to(seat: str) -> Handed | None:
+    """`metaray.leading.transfer`."""
+    from metaray import leading
+
+    return leading.transfer(seat)
+
+
+def drain(node: str) -> list[Handed]:
+    """`metaray.leading.drain`."""
+    from metaray import leading
+
+    return leading.drain(node)
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:

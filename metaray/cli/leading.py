@@ -1,0 +1,44 @@
+"""`transfer`, `drain`: who leads, changed on purpose."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaray.cli.app import Address, Data, app, console, explained
+from metaray.cli.door import drain as drain_node
+from metaray.cli.door import join_cluster, transfer_to
+from metaray.where import DEFAULT_DATA
+
+
+@app.command()
+@explained
+def transfer(
+    seat: Annotated[str, typer.Argument(help="Such as offset-0/1; `metaray status` lists them.")],
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Have a voter lead its group. Nothing is lost: clients find it by themselves."""
+    join_cluster(address, data)
+    handed = transfer_to(seat)
+    if handed is None:
+        console.print(f"{seat} leads already", highlight=False)
+    else:
+        console.print(f"[green]✓[/] {handed.now} leads, after {handed.before}", highlight=False)
+
+
+@app.command()
+@explained
+def drain(
+    node: Annotated[str, typer.Argument(help="A Ray node's name or id, as in `metaray status`.")],
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Before a Ray node is stopped: have others lead what its replicas lead."""
+    join_cluster(address, data)
+    handed = drain_node(node)
+    for each in handed:
+        console.print(f"[green]✓[/] {each.now} leads, after {each.before}", highlight=False)
+    if not handed:
+        console.print(f"no replica on {node} leads", highlight=False, markup=False)
