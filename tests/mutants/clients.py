@@ -235,4 +235,18 @@ CLIENTS: Final = (
         "for stale in (True, False, False) if version",
         "for stale in (True, True, True) if version",
     ),
+    Mutant(
+        "a-watch-goes-on-with-the-others-when-a-group-is-lost",
+        "law 10",
+        "actors.feed",
+        "            self._stop()  # who is kept busy with the others would never be told\n",
+        "",
+    ),
+    Mutant(
+        "a-seat-that-came-later-is-never-looked-for",
+        "liveness",
+        ATTEMPTS,
+        "                self._look_for(reply.leader)\n",
+        "                pass\n",
+    ),
 )

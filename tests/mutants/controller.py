@@ -247,4 +247,11 @@ CONTROLLER: Final = (
         "        if wanted - self._swept:\n",
         "        if wanted & self._swept:\n",
     ),
+    Mutant(
+        "a-controller-whose-clock-is-ahead-pulses-on-and-on",
+        "law 13",
+        "actors.duties.timers",
+        "        if not fired and reply.next_due_ms == due:\n",
+        "        if not fired and reply.next_due_ms != due:\n",
+    ),
 )

@@ -1,0 +1,38 @@
+"""Bugs of what comes back from a backup, and of counts that are put right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+RESTORING: Final = (
+    Mutant(
+        "an-offset-comes-back-without-its-group",
+        "design 5.9",
+        "state_machines.offset.restore",
+        "    if group_before is None:\n",
+        "    if group_before is None and row.offset < 0:\n",
+    ),
+    Mutant(
+        "a-segment-that-its-shard-cannot-have-comes-back",
+        "design 5.9",
+        "state_machines.metadata.restore_shards",
+        "    _check_sequence(shard, row.sequence, leaving)\n",
+        "",
+    ),
+    Mutant(
+        "the-next-segment-leaves-the-index-of-what-was-there",
+        "design 5.9",
+        "state_machines.metadata.segment",
+        "put_segment(db, there, following)",
+        "put_segment(db, None, following)",
+    ),
+    Mutant(
+        "a-count-that-would-have-fallen-below-nothing-is-not-remembered",
+        "law 8",
+        "state_machines.repair",
+        "    _remember(db, table.name, row_key.pack(key), field)\n    return 0\n",
+        "    return 0\n",
+    ),
+)
