@@ -107,12 +107,11 @@ def _check_segment(row: Segment) -> None:
 
 
 def _check_sequence(shard: Shard, sequence: int, leaving: bool) -> None:
-    """Conflict unless the shard has such a segment, or has had one that is on its way out."""
+    """Conflict unless the shard may have such a segment. Of those on their way out it knows no
+    first one."""
     least = 0 if leaving else shard.first_sequence
-    most = shard.first_sequence - 1 if leaving else shard.active_sequence
-    if not least <= sequence <= most:
-        which = "on their way out" if leaving else "of the shard"
-        raise Conflict(f"sequence: {sequence}, those {which} are {least} to {most}")
+    if not least <= sequence <= shard.active_sequence:
+        raise Conflict(f"sequence: {sequence}, of {least} to {shard.active_sequence}")
 
 
 def _plain_segment(row: Segment) -> Segment:
