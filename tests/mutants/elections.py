@@ -69,8 +69,8 @@ ELECTIONS: Final = (
         "an-answer-to-a-pre-vote-counts-as-a-vote",
         "law 11",
         CORE,
-        "case Candidate(votes=votes) if not message.pre:",
-        "case Candidate(votes=votes):",
+        "case Candidate(votes=votes) as role if not message.pre:",
+        "case Candidate(votes=votes) as role:",
     ),
     Mutant(
         "a-pre-vote-for-an-earlier-candidacy-counts",

@@ -43,9 +43,8 @@ PROMISES: Final = (
         "a-candidate-asks-before-its-own-vote-is-saved",
         "law 3",
         CORE,
-        "            self._send(\n                RequestVote(self.id, peer, self._term,",
-        "            self._messages.append(\n"
-        "                RequestVote(self.id, peer, self._term,",
+        "                self._send(request)\n",
+        "                self._messages.append(request)\n",
     ),
     Mutant(
         "a-message-of-a-new-term-leaves-before-the-term-is-saved",
