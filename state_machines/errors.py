@@ -18,7 +18,7 @@
     │   ├── Stopped
     │   ├── Transferring
     │   └── Overflow             told to a watcher that is too slow: it goes on from `revision`
-    └── Unknown                  the deadline passed after sending: it may have happened
+    └── Unknown                  the deadline passed after sending: it may have happened, or in part
 
 Anything else that escapes an apply is a local fault, and the replica stops (law 8). Every class
 keeps all it says in `args`, so it survives pickling between Ray's processes.
@@ -164,7 +164,8 @@ class Overflow(Unavailable):
 
 
 class Unknown(MetarayError):
-    """The deadline passed after the request was sent: it may have been applied, or not."""
+    """The deadline passed after the request was sent: it may have been applied, or not. Or some of
+    the groups that it went to have done their part, and others have not."""
 
     code = "UNKNOWN"
 

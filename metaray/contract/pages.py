@@ -62,8 +62,9 @@ from there |
 try again |
 | *Overflow* | nothing is lost: the watcher took too little | watch on from its `revision` |
 | *Stopped* | an export lost its replica, or nobody answers | try again |
-| *Unknown* | the command was sent and may have happened | read what became of it; repeat only \
-what may happen twice |
+| *Unknown* | the command was sent and may have happened, or some of the groups that it went to \
+have done their part and others not: it says which | read what became of it; repeat only what \
+may happen twice |
 """
 
 
