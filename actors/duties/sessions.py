@@ -13,6 +13,7 @@ from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, Lis
 from state_machines.mqtt.sessions import Session
 
 PAGE = 1_000  #: sessions that one query looks at: 0.8 ms of a replica in memory
+BROKERS_MAX = 1_000  #: that one sweep is for; the others' follows
 CLOSE_LIMIT = 250  #: sessions that one command closes, as many as a pulse ends (`timers`)
 STEP_SECONDS = 5.0  #: a run that has looked for so long goes on in the next, which follows at once
 
@@ -42,7 +43,7 @@ class Sessions(Duty):
         wanted, self._swept = plan_sweep(nodes, self._swept)
         self._sought &= wanted  # who is heard again closes what is left himself
         if not self._sought:
-            self._sought, self._closed = wanted, 0
+            self._sought, self._closed = set(sorted(wanted)[:BROKERS_MAX]), 0
             self._after, self._through = {}, set()
         if not self._sought:
             return 0

@@ -115,6 +115,19 @@ async def test_a_sweep_goes_on_at_once_where_the_run_before_has_left_it(
 
 
 @in_virtual_time
+async def test_more_brokers_than_a_sweep_is_for_have_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "BROKERS_MAX", 1)
+    world = Fleet()
+    world.silence("b1", "b2")
+    await world.step(Sessions)
+    for name in GROUPS:
+        assert world.connected(name) == ALL | {"b1": 0, "b2": 0}
+    assert {each.brokers for each in world.asked} == {("b1",), ("b2",)}
+
+
+@in_virtual_time
 async def test_who_is_heard_again_keeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PAGE", 6)
     monkeypatch.setattr(sessions, "STEP_SECONDS", 0.0)
