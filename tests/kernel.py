@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,12 @@ def run_apart(program: str, *, new_session: bool = False) -> tuple[str, str]:
         check=True,
     )
     return done.stdout.strip(), done.stderr
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the one that has forked it ends, however that ends (Linux)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def slices_ns(process: int | str = "self") -> list[int]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.kernel import end_with_parent
 from tests.mutants import swap, trial
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import ROOT
@@ -72,6 +73,7 @@ class _Conductor:
 
     def _begin(self, session: pytest.Session, told: Path, said: Path) -> None:
         os.setsid()
+        end_with_parent()
         output = os.open(said, os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)

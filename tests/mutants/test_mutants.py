@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.mutants.catalogue import AREAS, MUTANTS
@@ -50,3 +53,32 @@ def test_every_bug_is_killed_by_the_test_that_is_recorded_for_it() -> None:
     )
     assert told.returncode == 0, told.stdout[-4_000:] + told.stderr[-4_000:]
     assert told.stdout.splitlines()[-1] == f"{len(MUTANTS)} bugs, 0 complaints"
+
+
+FORKED = """
+import os, time
+from tests.kernel import end_with_parent
+ready, told = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    end_with_parent()
+    os.write(told, b"1")
+    time.sleep(60)
+os.read(ready, 1)
+print(child, flush=True)
+os._exit(1)
+"""
+
+
+def test_a_trial_ends_with_the_run_that_began_it() -> None:
+    """Also one that would go on for ever, of a run that was killed."""
+    parent = subprocess.run(
+        [sys.executable, "-c", FORKED],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(int(parent.stdout)).wait(30)

@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 
 import pytest
 
+from tests.kernel import end_with_parent
 from tests.mutants import reach
 from tests.mutants.mutant import ROOT, Mutant, hand_on, plant
 from tests.mutants.reach import Function
@@ -191,6 +192,7 @@ def _child(
 ) -> None:
     """Never returns."""
     os.setsid()
+    end_with_parent()
     os.chdir(ROOT)
     with files["told"].open("w") as news, files["said"].open("w") as output:
         os.dup2(output.fileno(), 1)
