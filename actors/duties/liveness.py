@@ -11,6 +11,7 @@ from actors.planners.liveness import plan_liveness
 from state_machines.metadata.node import ExpireNodes, ListNodes
 
 CONCERNED = ("failover", "connectors", "sessions", "share_brokers")  #: by the loss of a broker
+ALARMS_MAX = 20  #: brokers that are named
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ class Liveness(Duty):
         self._offline: list[str] = []
 
     def alarms(self) -> Sequence[str]:
-        """A line for each broker that is offline."""
-        return [f"broker {each!r} is offline: start it, or unregister it" for each in self._offline]
+        """A line for each broker that is offline, of very many for the first ones."""
+        said = [f"broker {each!r} is offline: start it, or unregister it" for each in self._offline]
+        more = len(said) - ALARMS_MAX
+        return [*said[:ALARMS_MAX], f"{more} more brokers are offline"] if more > 0 else said
 
     async def step(self, context: Context) -> int:
         """At most one command, and one at first: the group decides by its own time who is silent,
