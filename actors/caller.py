@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -118,11 +118,15 @@ class Caller:
             *(self._part(each, part, group, moves, terms) for each, part in parts),
             return_exceptions=True,
         )
-        errors = [each for each in replies if isinstance(each, BaseException)]
-        if errors:
+        failed = {
+            name: each
+            for (name, _), each in zip(parts, replies, strict=True)
+            if isinstance(each, BaseException)
+        }
+        if failed:
             if not op.is_query(type(operation)):
-                _say_what_is_done([each for each, _ in parts], replies)
-            raise errors[0]
+                _say_what_is_done([name for name, _ in parts], failed)
+            raise next(iter(failed.values()))
         return op.join(operation, [part for _, part in parts], replies)
 
     async def _part(
@@ -271,18 +275,14 @@ class Caller:
         self._map_until = now() + MAP_SECONDS
 
 
-def _say_what_is_done(groups: Sequence[str], replies: Sequence[Any]) -> None:
+def _say_what_is_done(groups: Sequence[str], failed: Mapping[str, BaseException]) -> None:
     """Raise Unknown for a command of which groups have done a part, or may have, and not all: any
     other error would say that nothing was changed."""
-    failed = [
-        (group, reply)
-        for group, reply in zip(groups, replies, strict=True)
-        if isinstance(reply, BaseException)
-    ]
-    if len(failed) < len(groups) or any(isinstance(each, Unknown) for _, each in failed):
-        done = sorted({*groups} - {group for group, _ in failed})
-        said = "; ".join(f"{group}: {each!r}" for group, each in failed)
-        raise Unknown(f"done in {', '.join(done) or 'no group for sure'}; {said}") from failed[0][1]
+    done = ", ".join(each for each in groups if each not in failed)
+    if done or any(isinstance(each, Unknown) for each in failed.values()):
+        said = "; ".join(f"{group}: {each!r}" for group, each in failed.items())
+        cause = next(iter(failed.values()))
+        raise Unknown(f"done in {done or 'no group for sure'}; {said}") from cause
 
 
 def _check_home(operation: Any, group: str) -> None:

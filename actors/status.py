@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,3 +116,9 @@ def leader_of(statuses: Iterable[Any]) -> dict[str, Any] | None:
     """The status of the replica that leads in the highest term, None when nobody leads."""
     leaders = [each for each in statuses if each is not None and each["role"] == "leader"]
     return max(leaders, key=lambda each: int(each["term"])) if leaders else None
+
+
+def voters_of(leader: Mapping[str, Any]) -> dict[str, int]:
+    """The seats that may lead a group, each with its replica's id, by the status of its leader."""
+    seats = leader["seats"]
+    return {str(seats[each]): int(each) for each in leader["voters"] if seats.get(each)}

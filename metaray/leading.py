@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple
 import ray
 
 from actors import calls
-from actors.seat_names import group_of, is_learner
-from actors.status import leader_of
+from actors.seat_names import group_of
+from actors.status import leader_of, voters_of
 from state_machines.errors import Invalid, NoQuorum, NotFound, Unknown
 
 CALL_SECONDS: Final = 5.0
 TRANSFER_SECONDS: Final = 10.0  #: a leader gives up after an election timeout, and leads on
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05  #: between two looks at something only polling can see
 
 
 class Handed(NamedTuple):
@@ -39,19 +39,30 @@ def transfer(seat: str) -> Handed | None:
     Raises NotFound for a seat that there is not, Invalid for one without a vote, NoQuorum for a
     group without a leader, and Unknown if the seat does not lead in time.
     """
-    said = _statuses(group_of(seat))
+    group = group_of(seat)
+    said = _statuses().get(group, {})
     if seat not in said:
         there = ", ".join(said) or "none"
         raise NotFound(f"seat: {seat[:80]!r} has no replica that answers; there are {there}")
     leads = leader_of(said.values())
     if leads is None:
-        raise NoQuorum(f"{group_of(seat)}: it has no leader that could hand over")
+        raise NoQuorum(f"{group}: it has no leader that could hand over")
     if leads["seat"] == seat:
         return None
-    if is_learner(seat) or said[seat]["replica"] not in leads["voters"]:
+    voters = voters_of(leads)
+    if seat not in voters:
         raise Invalid(f"seat: {seat} has no vote, so it cannot lead")
-    _ask(leads["seat"], "transfer", said[seat]["replica"])
-    return _handed(leads, seat)
+    before: str = leads["seat"]
+    refused = calls.each_call([before], "transfer", voters[seat], seconds=CALL_SECONDS)[before]
+    if isinstance(refused, Exception):
+        raise refused
+    until = time.monotonic() + TRANSFER_SECONDS
+    while time.monotonic() < until:
+        now = calls.leader_among([seat], CALL_SECONDS)
+        if now is not None and now["term"] > leads["term"]:
+            return Handed(group, before, seat)
+        time.sleep(POLL_SECONDS)
+    raise Unknown(f"{seat}: it does not lead after {TRANSFER_SECONDS:.0f} s; look at the status")
 
 
 def drain(node: str) -> list[Handed]:
@@ -59,63 +70,38 @@ def drain(node: str) -> list[Handed]:
     another node, the one that leads least. Returns those that went.
 
     Raises NotFound for a node that there is not, and NoQuorum, before anything has changed, for a
-    group that has no other voter that follows. Otherwise as `transfer`.
+    group of which no voter on another node answers. Otherwise as `transfer`.
     """
-    found = {each["NodeID"] for each in ray.nodes() if node in (each["NodeID"], each["NodeName"])}
+    nodes = ray.nodes()
+    found = {each["NodeID"] for each in nodes if node in (each["NodeID"], each["NodeName"])}
     if not found:
-        known = ", ".join(sorted(each["NodeName"] for each in ray.nodes()))
+        known = ", ".join(sorted(each["NodeName"] for each in nodes))
         raise NotFound(f"node: there is no {node[:80]!r}; there are {known}")
-    said = _statuses()
-    places = calls.each_call(sorted(said), "node", seconds=CALL_SECONDS)
-    groups = sorted({*map(group_of, said)})
-    leaders = {
-        group: leads
-        for group in groups
-        if (leads := leader_of(said[each] for each in said if group_of(each) == group))
-    }
-    leading = Counter(places[each["seat"]] for each in leaders.values())
-    targets: dict[str, str] = {}
+    groups = _statuses()
+    seats = [seat for said in groups.values() for seat in said]
+    answers = calls.each_call(seats, "node", seconds=CALL_SECONDS)
+    places = {seat: each for seat, each in answers.items() if isinstance(each, str)}
+    leaders = {group: leader_of(said.values()) for group, said in groups.items()}
+    leading = Counter(places.get(each["seat"]) for each in leaders.values() if each is not None)
+    targets = []
     for group, leads in leaders.items():
-        if places[leads["seat"]] not in found:
+        if leads is None or places.get(leads["seat"]) not in found:
             continue
-        able = [
-            each
-            for each in sorted(said)
-            if group_of(each) == group
-            and not is_learner(each)
-            and said[each]["replica"] in leads["voters"]
-            and isinstance(places[each], str)
-            and places[each] not in found
-        ]
+        able = [each for each in voters_of(leads) if each in places and places[each] not in found]
         if not able:
             raise NoQuorum(f"{group}: no voter on another node could lead")
-        targets[group] = min(able, key=lambda each: leading[places[each]])
-        leading[places[targets[group]]] += 1
-    handed = [transfer(each) for each in targets.values()]
+        target = min(able, key=lambda each: leading[places[each]])
+        leading[places[target]] += 1
+        targets.append(target)
+    handed = [transfer(each) for each in targets]
     return [each for each in handed if each is not None]
 
 
-def _statuses(group: str = "") -> dict[str, dict[str, Any]]:
-    """What each seat that has a replica says: of a group, or of all."""
-    seats = sorted(
-        each for each in calls.named_actors() if group_of(each) and group in ("", group_of(each))
-    )
-    said = calls.each_call(seats, "status", seconds=CALL_SECONDS)
-    return {seat: each for seat, each in said.items() if isinstance(each, dict)}
-
-
-def _ask(seat: str, method: str, *args: Any) -> Any:
-    answer = calls.each_call([seat], method, *args, seconds=CALL_SECONDS)[seat]
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _handed(before: dict[str, Any], seat: str) -> Handed:
-    until = time.monotonic() + TRANSFER_SECONDS
-    while time.monotonic() < until:
-        now = _ask(seat, "status")
-        if now["role"] == "leader" and now["term"] > before["term"]:
-            return Handed(group_of(seat), before["seat"], seat)
-        time.sleep(LOOK_SECONDS)
-    raise Unknown(f"{seat}: it does not lead after {TRANSFER_SECONDS:.0f} s; look at the status")
+def _statuses() -> dict[str, dict[str, dict[str, Any]]]:
+    """What each seat that has a replica says, by group."""
+    seats = sorted(filter(group_of, calls.named_actors()))
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    for seat, said in calls.each_call(seats, "status", seconds=CALL_SECONDS).items():
+        if isinstance(said, dict):
+            groups.setdefault(group_of(seat), {})[seat] = said
+    return groups

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from actors.duties.duty import Context, Duty
 from actors.planners.advice import (
@@ -20,7 +20,7 @@ from actors.planners.advice import (
     plan_advice,
     wants_leaders,
 )
-from actors.status import leader_of
+from actors.status import leader_of, voters_of
 from state_machines.errors import Conflict, Fenced, MetarayError, NotFound, Rejected
 from state_machines.metadata.advice import (
     APPLIED,
@@ -117,10 +117,6 @@ async def _led(context: Context, group: str) -> Led | None:
     return None if leader is None else led_of(leader)
 
 
-def led_of(leader: dict[str, object]) -> Led:
+def led_of(leader: Mapping[str, Any]) -> Led:
     """Who leads, from the status of the replica that does."""
-    seats, voters = leader["seats"], leader["voters"]
-    assert isinstance(seats, dict), "a status has the seats of its members"
-    assert isinstance(voters, list), "and its voters"
-    found = {str(seats[each]): int(each) for each in voters if seats.get(each)}
-    return Led(str(leader["seat"]), found)
+    return Led(str(leader["seat"]), voters_of(leader))

@@ -82,6 +82,6 @@ def count_sessions(db: Tables, tenant: str, more: int, connected: int) -> None:
     """There are so many more sessions, so many more of them connected."""
     if more or connected:
         old = db.get(TALLIES, tenant) or SessionTally(tenant, 0, 0)
-        counts = {"sessions": old.sessions + more, "connected": old.connected + connected}
-        fields = {name: clamp(db, TALLIES, (tenant,), name, each) for name, each in counts.items()}
-        db.put(TALLIES, SessionTally(tenant, **fields))
+        sessions = clamp(db, TALLIES, (tenant,), "sessions", old.sessions + more)
+        connected = clamp(db, TALLIES, (tenant,), "connected", old.connected + connected)
+        db.put(TALLIES, SessionTally(tenant, sessions, connected))

@@ -204,8 +204,8 @@ CLIENTS: Final = (
         "a-part-that-may-be-done-is-not-heeded",
         "design 3",
         CALLER,
-        " or any(isinstance(each, Unknown) for _, each in failed):",
-        ":",
+        "    if done or any(isinstance(each, Unknown) for each in failed.values()):",
+        "    if done:",
     ),
     Mutant(
         "what-no-group-of-this-kind-knows-goes-with-the-others",
