@@ -35,22 +35,23 @@ class ShareBrokers(Duty):
     interval: ClassVar[str] = "share_check_ms"
 
     async def step(self, context: Context) -> int:
-        """How many brokers there were. Brokers are read before nodes: see the planner."""
-        groups = context.of_kind("mqtt")
-        found = [
-            each
-            for group in groups
-            for each in await context.rows(ListShareBrokers(limit=PAGE), group)
-        ]
-        if not found:
-            return 0
-        nodes = await context.rows(ListNodes(limit=PAGE))
-        gone = plan_gone([each.broker for each in found], nodes)
-        for broker in gone:
-            log.warning("%r: shared subscriptions of broker %r: it is gone", context, broker)
-            for group in groups:
-                await _remove(context, broker, group)
-        return len(gone)
+        """How many brokers there were, counted in each group."""
+        return await context.in_each(
+            context.of_kind("mqtt"), lambda each: _of_brokers(context, each)
+        )
+
+
+async def _of_brokers(context: Context, group: str) -> int:
+    """Brokers are read before nodes: see the planner."""
+    found = await context.rows(ListShareBrokers(limit=PAGE), group)
+    if not found:
+        return 0
+    nodes = await context.rows(ListNodes(limit=PAGE))
+    gone = plan_gone([each.broker for each in found], nodes)
+    for broker in gone:
+        log.warning("%r: %s: shared subscriptions of broker %r: it is gone", context, group, broker)
+        await _remove(context, broker, group)
+    return len(gone)
 
 
 async def _remove(context: Context, broker: str, group: str) -> None:
@@ -76,19 +77,25 @@ class ShareMembers(Duty):
         return await context.in_each(context.of_kind("mqtt"), lambda each: self._of(context, each))
 
     async def _of(self, context: Context, group: str) -> int:
+        """Of whom nothing is known, as his session's group is away, the next sweep finds."""
         after = self._swept.get(group, b"")
         page = await context.caller.call(ListShareMembers(limit=PAGE, after=after), group=group)
-        self._swept[group] = page.next
         sessions = await asyncio.gather(
             *(
                 context.caller.call(GetSession(tenant=each.tenant, client_id=each.client_id))
                 for each in page.members
-            )
+            ),
+            return_exceptions=True,
         )
+        # What could not be told counts as there.
         orphans = plan_orphans(page.members, [each is not None for each in sessions])
         if orphans:
             await context.caller.call(
                 RemoveShareOrphans(controller_epoch=context.epoch, items=tuple(orphans)),
                 group=group,
             )
+        self._swept[group] = page.next
+        for each in sessions:
+            if isinstance(each, BaseException):
+                raise each
         return len(orphans)

@@ -1,0 +1,124 @@
+"""While a group is away the duties go on in the others: at their pace, and to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from actors.controller import Controller
+from actors.duties import Duty
+from actors.duties.share_groups import ShareBrokers, ShareMembers
+from actors.planners.slots import even
+from state_machines import op
+from state_machines.metadata.node import (
+    RegisterNode,
+    UnregisterNode,
+)
+from state_machines.mqtt.share_group import (
+    GetShareGroup,
+    JoinShareGroups,
+    ListShareMembers,
+    ShareJoin,
+)
+from state_machines.slots import SlotMap
+from tests.actors.duty_world import World
+from tests.actors.virtual_time import in_virtual_time
+
+GROUPS = ("mqtt-0", "mqtt-1")
+MAP = SlotMap(1, {"mqtt": even(GROUPS)})
+CALL_S = 5.0  #: after which the controller's caller gives a call up
+DAY_S = 86_400
+
+each_group = pytest.mark.parametrize("away", GROUPS)
+
+
+class Fleet(World):
+    """Two groups of the kind `mqtt` and two brokers. A group that is away is waited for."""
+
+    def __init__(self, *away: str, **counts: int) -> None:
+        super().__init__(mqtt=len(GROUPS), **counts)
+        self.away = {*away}
+        self.asked: list[tuple[float, Any, str]] = []
+        for broker in ("b1", "b2"):
+            self.run(RegisterNode(node_id=broker))
+
+    def other(self, group: str) -> str:
+        (other,) = {*GROUPS} - {group}
+        return other
+
+    async def call(self, operation: Any, *, group: str = "", **more: Any) -> Any:
+        if group or op.kind(operation.__class__) != "mqtt":
+            return await self.part(operation, group)
+        parts = MAP.route(operation)
+        answers = [await self.part(part, name) for name, part in parts]
+        return answers[0] if len(parts) == 1 else op.join(operation, [x for _, x in parts], answers)
+
+    async def part(self, operation: Any, group: str) -> Any:
+        self.asked.append((asyncio.get_running_loop().time(), type(operation), group))
+        if group in self.away:
+            await asyncio.sleep(CALL_S)
+        return await super().call(operation, group=group)
+
+    def times(self, query: type, group: str) -> Sequence[float]:
+        return [at for at, asked, name in self.asked if asked is query and name == group]
+
+
+async def run(world: World, duty: type[Duty]) -> Controller:
+    """A controller that has had this duty for a while, and has ended."""
+    controller = world.controller(duty)
+    controller.start()
+    await asyncio.sleep(20)
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+    return controller
+
+
+# -- brokers that are gone ----------------------------------------------------------------------
+
+
+@each_group
+def test_shared_subscriptions_of_a_broker_that_is_gone_get_another_leader(away: str) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet()
+        for group in GROUPS:
+            for broker in ("b1", "b2"):
+                item = ShareJoin(name="g", client_id=broker, filter="t")
+                world.named(group).run(JoinShareGroups(broker=broker, items=(item,)))
+        world.run(UnregisterNode(node_id="b1", epoch=1))
+        world.away.add(away)
+        controller = await run(world, ShareBrokers)
+        leaders = {name: world.named(name).ask(GetShareGroup(name="g")).leader for name in GROUPS}
+        assert leaders == {away: "b1", world.other(away): "b2"}
+        assert f"NoQuorum: {away}" in controller.records["share_brokers"].last_error
+
+    in_time()
+
+
+# -- members ------------------------------------------------------------------------------------
+
+
+@each_group
+def test_members_go_whose_session_is_known_to_be_gone(away: str) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet()
+        other = world.other(away)
+        clients = [f"c{number}" for number in range(20)]
+        home = {each: MAP.group_of("mqtt", ("default", each)) for each in clients}
+        assert {*home.values()} == {*GROUPS}
+        items = tuple(ShareJoin(name="g", client_id=each, filter="t") for each in clients)
+        world.named(other).run(JoinShareGroups(broker="b1", items=items))
+        world.away.add(away)
+        controller = await run(world, ShareMembers)
+        left = world.named(other).ask(ListShareMembers()).members
+        assert {each.client_id for each in left} == {x for x in clients if home[x] == away}
+        assert f"NoQuorum: {away}" in controller.records["share_members"].last_error
+        world.away.clear()
+        await run(world, ShareMembers)
+        assert world.named(other).ask(ListShareMembers()).members == ()
+
+    in_time()
