@@ -1,7 +1,14 @@
-"""Connectors run on brokers that live: idle ones are given out, those of lost ones taken back."""
+"""Connectors run on brokers that live: idle ones are given out, those of lost ones taken back.
+
+Each group is looked after by itself, so one that is away holds up its own connectors alone. Who is
+the least loaded follows from what all groups told last: while one is away its connectors count as
+they were then, for a controller that has never heard it not at all, and then a broker may be given
+more than its part. What runs is not moved when the group is back.
+"""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import ClassVar
 
 from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
@@ -16,7 +23,7 @@ from state_machines.mqtt.connector_queries import (
     ListConnectorsByStatus,
     SilentConnectors,
 )
-from state_machines.mqtt.connectors import IDLE
+from state_machines.mqtt.connectors import IDLE, ConnectorLoad
 
 LIMIT = 1_000  #: connectors that one command takes back
 
@@ -27,54 +34,73 @@ class Connectors(Duty):
     name: ClassVar[str] = "connectors"
     interval: ClassVar[str] = "connector_check_ms"
 
+    def __init__(self) -> None:
+        self._loads: dict[str, tuple[ConnectorLoad, ...]] = {}  # as each group told them last
+
     async def step(self, context: Context) -> int:
+        """How many were taken back and given out, in all groups."""
+        return await context.in_each(context.of_kind("mqtt"), lambda each: self._of(context, each))
+
+    async def _of(self, context: Context, group: str) -> int:
         """What is taken back is idle then, and given out in the same step."""
         return (
-            await self._expire(context) + await self._release(context) + await self._assign(context)
+            await self._expire(context, group)
+            + await self._release(context, group)
+            + await self._assign(context, group)
         )
 
-    async def _expire(self, context: Context) -> int:
+    async def _expire(self, context: Context, group: str) -> int:
         """Those that nobody has spoken for, though their broker may live."""
         timeout_ms = context.number("connector_timeout_ms")
+        silent = SilentConnectors(timeout_ms=timeout_ms)
         done = 0
         for _ in range(ROUNDS_MAX):
-            if not await context.caller.call(SilentConnectors(timeout_ms=timeout_ms)):
+            if not await context.caller.call(silent, group=group):
                 break
-            done += await context.caller.call(
-                ExpireConnectors(controller_epoch=context.epoch, timeout_ms=timeout_ms, limit=LIMIT)
+            expire = ExpireConnectors(
+                controller_epoch=context.epoch, timeout_ms=timeout_ms, limit=LIMIT
             )
+            done += await context.caller.call(expire, group=group)
         return done
 
-    async def _release(self, context: Context) -> int:
+    async def _release(self, context: Context, group: str) -> int:
         """Those of brokers that are offline, which nobody has to wait for."""
-        loads = await context.caller.call(ConnectorLoads())
+        loads = await self._ask_loads(context, group)
         if not loads:
             return 0
         done = 0
         for broker in plan_releases(loads, await context.live_nodes()):
+            release = ReleaseConnectors(controller_epoch=context.epoch, broker=broker, limit=LIMIT)
             for _ in range(ROUNDS_MAX):
-                released = await context.caller.call(
-                    ReleaseConnectors(controller_epoch=context.epoch, broker=broker, limit=LIMIT)
-                )
+                released = await context.caller.call(release, group=group)
                 done += released
                 if released < LIMIT:
                     break
         return done
 
-    async def _assign(self, context: Context) -> int:
+    async def _assign(self, context: Context, group: str) -> int:
         done = 0
         for _ in range(ROUNDS_MAX):
-            page = await context.caller.call(ListConnectorsByStatus(status=IDLE, limit=PAGE))
+            idle = ListConnectorsByStatus(status=IDLE, limit=PAGE)
+            page = await context.caller.call(idle, group=group)
             if not page.connectors:
                 break
-            loads = await context.caller.call(ConnectorLoads())
-            given = plan_connectors(page.connectors, loads, await context.live_nodes())
+            live = await context.live_nodes()
+            loads = await self._ask_loads(context, group)
+            given = plan_connectors(page.connectors, chain(*self._loads.values()), live)
             if not given:
                 break
+            # Before they run there: other groups plan meanwhile.
+            self._loads[group] = (*loads, *(ConnectorLoad(each.broker, 1) for each in given))
             outcomes = await context.caller.call(
-                AssignConnectors(controller_epoch=context.epoch, items=tuple(given))
+                AssignConnectors(controller_epoch=context.epoch, items=tuple(given)), group=group
             )
             done += sum(each.ok for each in outcomes)
             if not any(each.ok for each in outcomes):
                 break  # what was read has changed meanwhile: the next run reads it anew
         return done
+
+    async def _ask_loads(self, context: Context, group: str) -> tuple[ConnectorLoad, ...]:
+        loads: tuple[ConnectorLoad, ...] = await context.caller.call(ConnectorLoads(), group=group)
+        self._loads[group] = loads
+        return loads

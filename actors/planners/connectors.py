@@ -10,6 +10,7 @@ then.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from state_machines.mqtt.connector_duty import ConnectorAssignment
@@ -19,9 +20,14 @@ from state_machines.mqtt.connectors import IDLE, Connector, ConnectorLoad
 def plan_connectors(
     idle: Iterable[Connector], loads: Iterable[ConnectorLoad], live: Collection[str]
 ) -> list[ConnectorAssignment]:
-    """Each idle connector to the live broker that runs the fewest, ties by id; none without one."""
-    running = {each.broker: each.running for each in loads}
-    brokers = [(running.get(each, 0), each) for each in sorted(live)]
+    """Each idle connector to the live broker that runs the fewest, ties by id; none without one.
+
+    `loads` are those of all groups: what a broker runs is their sum.
+    """
+    running: Counter[str] = Counter()
+    for load in loads:
+        running[load.broker] += load.running
+    brokers = [(running[each], each) for each in sorted(live)]
     heapq.heapify(brokers)
     assignments = []
     for connector in idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from actors.controller import Controller
 from actors.duties import Duty
+from actors.duties.connectors import Connectors
 from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.planners.slots import even
 from state_machines import op
@@ -17,6 +19,8 @@ from state_machines.metadata.node import (
     RegisterNode,
     UnregisterNode,
 )
+from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
+from state_machines.mqtt.connector_queries import GetConnector
 from state_machines.mqtt.share_group import (
     GetShareGroup,
     JoinShareGroups,
@@ -96,6 +100,67 @@ def test_shared_subscriptions_of_a_broker_that_is_gone_get_another_leader(away: 
         assert f"NoQuorum: {away}" in controller.records["share_brokers"].last_error
 
     in_time()
+
+
+# -- connectors ---------------------------------------------------------------------------------
+
+
+def connect(world: World, group: str, *names: str) -> None:
+    items = tuple(ConnectorItem(name=each, type="kafka", topic_filter="t") for each in names)
+    assert all(each.ok for each in world.named(group).run(CreateConnectors(items=items)))
+
+
+def spread(world: World, group: str, *names: str) -> Counter[str]:
+    return Counter(world.named(group).ask(GetConnector(name=each)).broker for each in names)
+
+
+@each_group
+def test_connectors_are_given_out_and_taken_back(away: str) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet(away)
+        other, names = world.other(away), ("c1", "c2", "c3", "c4")
+        connect(world, other, *names)
+        controller = await run(world, Connectors)
+        assert spread(world, other, *names) == {"b1": 2, "b2": 2}
+        assert f"NoQuorum: {away}" in controller.records["connectors"].last_error
+        world.run(UnregisterNode(node_id="b1", epoch=1))
+        await run(world, Connectors)
+        assert spread(world, other, *names) == {"b2": 4}, "those of a broker that has left"
+        world.run(RegisterNode(node_id="b1"))
+        await asyncio.sleep(60)
+        await run(world, Connectors)
+        assert spread(world, other, *names) == {"b1": 2, "b2": 2}, "and those nobody speaks for"
+
+    in_time()
+
+
+@in_virtual_time
+async def test_the_least_loaded_is_so_over_all_groups() -> None:
+    """What is given out in one group at the same time counts, and what a group told that is away
+    now; who has never heard of it knows no better."""
+    world = Fleet()
+    connect(world, "mqtt-0", "c1")
+    connect(world, "mqtt-1", "c2")
+    controller = world.controller(Connectors)
+    await controller.step()
+    assert spread(world, "mqtt-0", "c1") + spread(world, "mqtt-1", "c2") == {"b1": 1, "b2": 1}
+    world.run(RegisterNode(node_id="b3"))
+    connect(world, "mqtt-0", *(f"d{number}" for number in range(4)))
+    await asyncio.sleep(2)
+    await controller.step()
+    world.away.add("mqtt-0")
+    connect(world, "mqtt-1", "e1", "e2", "e3")
+    await asyncio.sleep(2)
+    await controller.step()
+    running = sum(
+        (
+            spread(world, "mqtt-0", "c1", *(f"d{number}" for number in range(4))),
+            spread(world, "mqtt-1", "c2", "e1", "e2", "e3"),
+        ),
+        Counter[str](),
+    )
+    assert running == {"b1": 3, "b2": 3, "b3": 3}
 
 
 # -- members ------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ def test_each_goes_to_the_broker_that_runs_the_fewest() -> None:
     assert plan[0] == ConnectorAssignment(tenant="t", name="k0", epoch=1, broker="b2")
 
 
+def test_what_a_broker_runs_in_several_groups_is_added_up() -> None:
+    loads = [ConnectorLoad("b1", 2), ConnectorLoad("b2", 3), ConnectorLoad("b1", 2)]
+    assert brokers(plan_connectors([idle("a")], loads, ["b1", "b2"])) == ["b2"]
+
+
 def test_ties_go_by_id() -> None:
     assert brokers(plan_connectors([idle("a"), idle("b")], [], ["b2", "b1"])) == ["b1", "b2"]
 
