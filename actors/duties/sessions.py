@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from actors.duties.duty import Context, Duty
@@ -20,6 +22,24 @@ STEP_SECONDS = 5.0  #: a run that has looked for so long goes on in the next, wh
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Sweep:
+    """What is done in one group: it sweeps for itself, whether others answer or not."""
+
+    swept: set[Silence] = field(default_factory=set)  #: all that these held here is closed
+    sought: set[Silence] = field(default_factory=set)  #: by the sweep that is under way
+    after: bytes = b""  #: where it goes on
+    closed: int = 0  #: by it
+
+    def seek(self, silent: set[Silence]) -> None:
+        """Go on for those that are still silent; when it has ended, begin for others, if any."""
+        self.swept &= silent
+        self.sought &= silent  # who is heard again closes what is left himself
+        if not self.sought:
+            self.sought = set(sorted(silent - self.swept)[:BROKERS_MAX])
+            self.after, self.closed = b"", 0
+
+
 class Sessions(Duty):
     """Close the sessions of brokers that have fallen silent: expiry and wills begin to run."""
 
@@ -27,58 +47,58 @@ class Sessions(Duty):
     interval: ClassVar[str] = "session_check_ms"
 
     def __init__(self) -> None:
-        self._swept: set[Silence] = set()  # all that these held is closed
-        self._sought: set[Silence] = set()  # by the sweep that is under way
-        self._after: dict[str, bytes] = {}  # where it goes on in each group
-        self._through: set[str] = set()  # groups in which it has ended
-        self._closed = 0  # by it
+        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)  # by group
 
     def under_way(self) -> Sequence[str]:
-        """The sweep, if there is one."""
-        return [f"sessions of {self._brokers()}: {self._closed} closed"] if self._sought else []
+        """Whom sweeps are for, and the groups where there are any."""
+        going = {group: each for group, each in sorted(self._sweeps.items()) if each.sought}
+        if not going:
+            return []
+        sought = set().union(*(each.sought for each in going.values()))
+        closed = sum(each.closed for each in going.values())
+        return [f"sessions of {_brokers(sought)}: {closed} closed in {', '.join(going)}"]
 
     async def step(self, context: Context) -> int:
         """How many sessions were closed. A sweep takes as many runs as it needs."""
-        nodes = await context.rows(ListNodes(limit=PAGE))
-        wanted, self._swept = plan_sweep(nodes, self._swept)
-        self._sought &= wanted  # who is heard again closes what is left himself
-        if not self._sought:
-            self._sought, self._closed = set(sorted(wanted)[:BROKERS_MAX]), 0
-            self._after, self._through = {}, set()
-        if not self._sought:
-            return 0
+        silent = plan_sweep(await context.rows(ListNodes(limit=PAGE)))
         groups = context.of_kind("mqtt")
-        until = context.clock.monotonic() + STEP_SECONDS
-        done = await context.in_each(groups, lambda each: self._of(context, each, until))
-        if self._through.issuperset(groups):
-            if self._closed:
-                log.warning("%r: %s sessions of %s closed", context, self._closed, self._brokers())
-            self._swept |= self._sought
-            self._sought = set()
-        if wanted - self._swept:
-            context.wake(self.name)
-        return done
+        return await context.in_each(groups, lambda each: self._of(context, each, silent))
 
-    async def _of(self, context: Context, group: str, until: float) -> int:
+    async def _of(self, context: Context, group: str, silent: set[Silence]) -> int:
         """Go on in a group: by a page at least, to its end or while there is time."""
-        brokers = tuple(sorted({each.broker for each in self._sought}))
+        sweep = self._sweeps[group]
+        sweep.seek(silent)
+        brokers = tuple(sorted({each.broker for each in sweep.sought}))
+        until = context.clock.monotonic() + STEP_SECONDS
         done = 0
-        while group not in self._through:
-            after = self._after.get(group, b"")
-            query = ListHeldSessions(brokers=brokers, connected=True, limit=PAGE, after=after)
+        while sweep.sought:
+            query = ListHeldSessions(brokers=brokers, connected=True, limit=PAGE, after=sweep.after)
             page = await context.caller.call(query, group=group)
             for start in range(0, len(page.sessions), CLOSE_LIMIT):
                 some = page.sessions[start : start + CLOSE_LIMIT]
                 closed = await self._close(context, group, some)
-                self._closed += closed
+                sweep.closed += closed
                 done += closed
-            if page.next:
-                self._after[group] = page.next
-            else:
-                self._through.add(group)
+            sweep.after = page.next
+            if not page.next:
+                self._end(context, group, sweep)
             if context.clock.monotonic() >= until:
                 break
+        if silent - sweep.swept:
+            context.wake(self.name)
         return done
+
+    def _end(self, context: Context, group: str, sweep: Sweep) -> None:
+        if sweep.closed:
+            log.warning(
+                "%r: %s: %s sessions of %s closed",
+                context,
+                group,
+                sweep.closed,
+                _brokers(sweep.sought),
+            )
+        sweep.swept |= sweep.sought
+        sweep.sought = set()
 
     async def _close(self, context: Context, group: str, sessions: Sequence[Session]) -> int:
         items = [
@@ -89,5 +109,6 @@ class Sessions(Duty):
         outcomes = await context.caller.call(command, group=group)
         return sum(each.ok for each in outcomes)
 
-    def _brokers(self) -> str:
-        return ", ".join(sorted({repr(each.broker) for each in self._sought}))
+
+def _brokers(silences: Iterable[Silence]) -> str:
+    return ", ".join(sorted({repr(each.broker) for each in silences}))

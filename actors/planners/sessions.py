@@ -1,8 +1,9 @@
 """Which brokers' sessions have to be looked for: of those that are silent, once for each silence.
 
 There is no index of sessions by broker, for every opening would pay for it: they are found by a
-sweep over all of them. One that has ended has closed all that a silent broker held, and is not made
-again until that broker has been heard of and has fallen silent once more.
+sweep over all of them, in each group by itself. One that has ended has closed all that a silent
+broker held there, and is not made again until that broker has been heard of and has fallen silent
+once more.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ class Silence:
     heartbeat_ms: int
 
 
-def plan_sweep(nodes: Iterable[Node], swept: set[Silence]) -> tuple[set[Silence], set[Silence]]:
-    """The silences whose sessions are to be closed, and those of `swept` that still last."""
-    silent = {
+def plan_sweep(nodes: Iterable[Node]) -> set[Silence]:
+    """The silences whose sessions are to be closed, in every group."""
+    return {
         Silence(each.node_id, each.epoch, each.heartbeat_ms) for each in nodes if not each.online
     }
-    return silent - swept, silent & swept

@@ -12,15 +12,19 @@ import pytest
 from actors.controller import Controller
 from actors.duties import Duty
 from actors.duties.connectors import Connectors
+from actors.duties.sessions import Sessions
 from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.planners.slots import even
 from state_machines import op
 from state_machines.metadata.node import (
+    ExpireNodes,
+    HeartbeatNode,
     RegisterNode,
     UnregisterNode,
 )
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
 from state_machines.mqtt.connector_queries import GetConnector
+from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.mqtt.share_group import (
     GetShareGroup,
     JoinShareGroups,
@@ -98,6 +102,57 @@ def test_shared_subscriptions_of_a_broker_that_is_gone_get_another_leader(away: 
         leaders = {name: world.named(name).ask(GetShareGroup(name="g")).leader for name in GROUPS}
         assert leaders == {away: "b1", world.other(away): "b2"}
         assert f"NoQuorum: {away}" in controller.records["share_brokers"].last_error
+
+    in_time()
+
+
+def silence(world: World, broker: str, alive: str = "") -> None:
+    """It was not heard for a minute."""
+    world.run(ExpireNodes(controller_epoch=1, timeout_ms=30_000))
+    world.at("metadata").now_ms += 60_000
+    if alive:
+        world.run(HeartbeatNode(node_id=alive, epoch=1))
+    assert world.run(ExpireNodes(controller_epoch=1, timeout_ms=30_000)) == (broker,)
+
+
+@each_group
+def test_one_broker_falls_silent_after_another(away: str) -> None:
+    """The sweep for the first has no end where its group is away, and elsewhere it has."""
+
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet()
+        for group in GROUPS:
+            for broker in ("b1", "b2"):
+                world.named(group).run(OpenSession(client_id=broker, broker=broker, expiry_s=60))
+
+        def connected() -> dict[str, list[str]]:
+            return {
+                group: [
+                    broker
+                    for broker in ("b1", "b2")
+                    if world.named(group).ask(GetSession(client_id=broker)).connected
+                ]
+                for group in GROUPS
+            }
+
+        silence(world, "b1", alive="b2")
+        world.away.add(away)
+        controller = world.controller(Sessions)
+        controller.start()
+        await asyncio.sleep(20)
+        assert connected() == {away: ["b1", "b2"], world.other(away): ["b2"]}
+        silence(world, "b2")
+        await asyncio.sleep(20)
+        assert connected() == {away: ["b1", "b2"], world.other(away): []}
+        duty = controller.records["sessions"].duty
+        assert duty.under_way() == [f"sessions of 'b1': 0 closed in {away}"]
+        world.away.clear()
+        await asyncio.sleep(20)
+        assert connected() == {"mqtt-0": [], "mqtt-1": []}
+        assert duty.under_way() == []
+        controller.fenced = "enough"
+        await asyncio.sleep(2)
 
     in_time()
 
