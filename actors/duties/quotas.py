@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from actors.duties.duty import PAGE, Context, Duty
@@ -21,43 +20,31 @@ class Quotas(Duty):
     interval: ClassVar[str] = "quota_check_ms"
 
     def __init__(self) -> None:
-        # Groups that knew tenants, by so many owners of slots.
-        self._settled: tuple[Sequence[str], list[Tenant], Mapping[str, int]] | None = None
-        self._full_at = 0.0
+        # What tenants may have, by so many owners of slots.
+        self._wanted: tuple[list[Tenant], Mapping[str, int]] = ([], {})
+        self._settled: dict[str, float] = {}  # groups that have it, and until when that is believed
 
     async def step(self, context: Context) -> int:
-        """All groups are compared with all tenants, and what differs is sent."""
+        """Every group is compared with all tenants, and what differs is sent."""
         groups = await context.every_group()
         owners = await context.owners()
-        tenants = await context.rows(ListTenants(limit=PAGE))
-        now = context.clock.monotonic()
-        if self._settled == (groups, tenants, owners) and now < self._full_at:
-            return 0
-        done = await self._compare(context, groups, owners)
-        # Those that were read before: whoever has changed since differs from them.
-        self._settled, self._full_at = (groups, tenants, owners), now + FULL_SECONDS
-        return done
+        wanted = await context.rows(ListTenants(limit=PAGE)), owners
+        if wanted != self._wanted:
+            # Another one: who still compares by what was wanted before settles nothing.
+            self._wanted, self._settled = wanted, {}
+        return await context.in_each(groups, lambda each: self._of(context, each, owners))
 
-    async def _compare(
-        self, context: Context, groups: Sequence[str], owners: Mapping[str, int]
-    ) -> int:
-        # Before the tenants: so no group has what is newer than what is wanted.
-        answers = await asyncio.gather(
-            *(context.rows(ListQuotas(limit=PAGE), group) for group in groups),
-            return_exceptions=True,
-        )
+    async def _of(self, context: Context, group: str, owners: Mapping[str, int]) -> int:
+        settled, now = self._settled, context.clock.monotonic()
+        if now < settled.get(group, 0.0):
+            return 0
+        # Before the tenants: so the group has nothing that is newer than what is wanted.
+        rows = await context.rows(ListQuotas(limit=PAGE), group)
         tenants = await context.rows(ListTenants(limit=PAGE))
-        seen = {
-            group: {row.tenant: row for row in answer}
-            for group, answer in zip(groups, answers, strict=True)
-            if not isinstance(answer, BaseException)
-        }
         done = 0
-        for action in plan_quotas(tenants, owners, seen):
-            group, command = command_of(action, context.epoch)
+        for action in plan_quotas(tenants, owners, {group: {row.tenant: row for row in rows}}):
+            _, command = command_of(action, context.epoch)
             outcomes = await context.caller.call(command, group=group)
             done += sum(each.ok for each in outcomes)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        settled[group] = now + FULL_SECONDS
         return done

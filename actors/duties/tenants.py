@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,13 +52,31 @@ class Tenants(Duty):
         self._going = {each.name: each for each in marked}
         groups = await context.every_group() if marked else ()
         done = 0
+        failed: list[BaseException] = []
         for tenant in marked:
-            done += await self._delete(context, tenant, groups)
+            done += await self._delete(context, tenant, groups, failed)
+        for error in failed:
+            raise error
         return done
 
-    async def _delete(self, context: Context, tenant: Tenant, groups: Sequence[str]) -> int:
+    async def _delete(
+        self,
+        context: Context,
+        tenant: Tenant,
+        groups: Sequence[str],
+        failed: list[BaseException],
+    ) -> int:
+        """Go on with one. Groups that do not answer have `failed`; the others close it already."""
         owners = await context.owners()
-        seen = {group: await self._quota(context, group, tenant.name) for group in groups}
+        answers = await asyncio.gather(
+            *(self._quota(context, group, tenant.name) for group in groups), return_exceptions=True
+        )
+        seen: dict[str, GroupQuota | None] = {}
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, BaseException):
+                failed.append(answer)
+            else:
+                seen[group] = answer
         done = 0
         for _ in range(ROUNDS_MAX):
             actions = plan_tenant_deletion(tenant, owners, seen, len(groups))

@@ -12,15 +12,25 @@ import pytest
 from actors.controller import Controller
 from actors.duties import Duty
 from actors.duties.connectors import Connectors
+from actors.duties.quotas import Quotas
 from actors.duties.sessions import Sessions
 from actors.duties.share_groups import ShareBrokers, ShareMembers
+from actors.duties.tenants import Tenants
 from actors.planners.slots import even
 from state_machines import op
+from state_machines.errors import NoQuorum
 from state_machines.metadata.node import (
     ExpireNodes,
     HeartbeatNode,
     RegisterNode,
     UnregisterNode,
+)
+from state_machines.metadata.tenant import (
+    CreateTenants,
+    DeleteTenants,
+    NewTenant,
+    TenantName,
+    TenantQuotas,
 )
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
 from state_machines.mqtt.connector_queries import GetConnector
@@ -31,6 +41,7 @@ from state_machines.mqtt.share_group import (
     ListShareMembers,
     ShareJoin,
 )
+from state_machines.quota import GetQuota, ListQuotas, SetQuotas
 from state_machines.slots import SlotMap
 from tests.actors.duty_world import World
 from tests.actors.virtual_time import in_virtual_time
@@ -240,5 +251,64 @@ def test_members_go_whose_session_is_known_to_be_gone(away: str) -> None:
         world.away.clear()
         await run(world, ShareMembers)
         assert world.named(other).ask(ListShareMembers()).members == ()
+
+    in_time()
+
+
+# -- tenants ------------------------------------------------------------------------------------
+
+
+class Stumbling(Fleet):
+    """A group that answers questions, and is away when it is told something."""
+
+    async def part(self, operation: Any, group: str) -> Any:
+        if isinstance(operation, SetQuotas) and group in self.away:
+            raise NoQuorum(f"{group}: no answer before the deadline")
+        if isinstance(operation, ListQuotas):
+            self.asked.append((0.0, ListQuotas, group))
+            return self.named(group).ask(operation)
+        return await super().part(operation, group)
+
+
+def tenants(world: World) -> None:
+    items = tuple(NewTenant(name=each, quotas=TenantQuotas(topics=4)) for each in ("t", "u"))
+    world.run(CreateTenants(items=items))
+
+
+@each_group
+def test_quotas_are_told_to_all_that_listen(away: str) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Stumbling(away)
+        tenants(world)
+        controller = world.controller(Quotas)
+        await controller.step()
+        told = [each for each in world.machines if world.named(each).ask(GetQuota(tenant="t"))]
+        assert {*told} == {*world.machines} - {away}
+        assert f"NoQuorum: {away}" in controller.records["quotas"].last_error
+        world.asked.clear()
+        await asyncio.sleep(10)
+        world.away.clear()
+        await controller.step()
+        assert [group for _, asked, group in world.asked if asked is ListQuotas] == [away]
+        assert world.named(away).ask(GetQuota(tenant="t")) is not None
+
+    in_time()
+
+
+@each_group
+def test_tenants_that_are_deleted_are_closed_in_all_groups_that_answer(away: str) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet(away)
+        tenants(world)
+        world.run(DeleteTenants(items=(TenantName(name="t"), TenantName(name="u"))))
+        controller = world.controller(Tenants)
+        await controller.step()
+        for tenant in ("t", "u"):
+            rows = {each: world.named(each).ask(GetQuota(tenant=tenant)) for each in world.machines}
+            closed = {group for group, row in rows.items() if row is not None and row.closed}
+            assert closed == {*world.machines} - {away}
+        assert f"NoQuorum: {away}" in controller.records["tenants"].last_error
 
     in_time()
