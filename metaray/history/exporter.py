@@ -74,13 +74,20 @@ class Exporter:
                 await asyncio.sleep(GROUPS_SECONDS if self._lines else RETRY_SECONDS[0])
 
     async def catch_up(self) -> None:
-        """Export what is committed now in every group, and make it durable. Raises NoQuorum."""
-        for group in await self._source.groups():
-            line = self._line(group)
-            goal = await self._source.commits(group)
-            while line.reached < goal:
-                await line.step()
-            await line.flush()
+        """Export what is committed now in every group, and make it durable. Raises NoQuorum once
+        it is done in all others."""
+        groups = await self._source.groups()
+        done = await asyncio.gather(*map(self._catch_up, groups), return_exceptions=True)
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+
+    async def _catch_up(self, group: str) -> None:
+        line = self._line(group)
+        goal = await self._source.commits(group)
+        while line.reached < goal:
+            await line.step()
+        await line.flush()
 
     async def close(self) -> None:
         """Make durable what was gathered, and let the directory go."""

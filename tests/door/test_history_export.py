@@ -4,7 +4,7 @@ and what could not be had is told."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -244,6 +244,27 @@ class _Silent:
     def status(self) -> dict[str, Any]:
         self.asked += 1
         raise ConnectionResetError
+
+
+class _OneAway(Source):
+    """There is another group before the one that answers: it has entries, which nobody gives."""
+
+    async def groups(self) -> Sequence[str]:
+        return ("metadata-9", *await super().groups())
+
+    async def commits(self, group: str) -> int:
+        return 1 if group == "metadata-9" else await super().commits(group)
+
+
+@in_loop
+async def test_a_group_that_is_away_keeps_no_other_from_being_exported(tmp_path: Path) -> None:
+    async with running(Group(tmp_path / "raft")) as (group, caller):
+        wanted = await put(caller, 0, 10)
+        source = _OneAway(FromSeat(group.wires, "exporter"), group.wires, tmp_path / "out")
+        async with Exporter(source, Store.open(tmp_path / "out", "test"), SETTINGS) as one:
+            with pytest.raises(NoQuorum, match="metadata-9"):
+                await one.catch_up()
+            assert puts(tmp_path / "out") == wanted
 
 
 @in_loop
