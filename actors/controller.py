@@ -110,6 +110,7 @@ class Controller:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await self.context.close()
         await self.context.caller.close()
 
     async def step(self) -> None:

@@ -39,7 +39,9 @@ class Connectors(Duty):
 
     async def step(self, context: Context) -> int:
         """How many were taken back and given out, in all groups."""
-        return await context.in_each(context.of_kind("mqtt"), lambda each: self._of(context, each))
+        return await context.in_each(
+            self, context.of_kind("mqtt"), lambda each: self._of(context, each)
+        )
 
     async def _of(self, context: Context, group: str) -> int:
         """What is taken back is idle then, and given out in the same step."""

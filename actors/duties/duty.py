@@ -11,15 +11,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from actors.caller import Caller, Groups
 from actors.clock import Clock
 from actors.config import RaftSettings
+from actors.duties.group_tasks import GroupTasks
 from actors.job_service import JobService, NoJobs
 from actors.seat_names import kind_of
 from state_machines import packing
-from state_machines.errors import Fenced, Stopped
+from state_machines.errors import Stopped
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.settings import SETTINGS, Value, fits
@@ -82,6 +84,9 @@ class Context:
     expected: frozenset[str] = frozenset()
     """The groups that the cluster was started with, whether they are there by now or not."""
 
+    tasks: dict[str, GroupTasks] = field(default_factory=dict)
+    """duty -> what it does in each group, as far as it is under way."""
+
     def __repr__(self) -> str:
         return f"controller-{self.epoch}"
 
@@ -129,18 +134,22 @@ class Context:
         return {kind: len(known.groups(kind)) for kind in kinds}
 
     async def in_each(
-        self, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]
+        self, duty: Duty, groups: Iterable[str], act: Callable[[str], Coroutine[Any, Any, int]]
     ) -> int:
-        """Do something in every group at once. Returns how much was done in all.
+        """Do a duty's work in every group at once. Returns how much was done in all.
 
-        A group that fails keeps no other from being done; the first failure is raised at the end.
+        A group that fails keeps no other from being done, and one that takes long is not waited
+        for: its work goes on, and when this returns it may not have been done there.
         """
-        done = await asyncio.gather(*map(act, groups), return_exceptions=True)
-        failed = [each for each in done if isinstance(each, BaseException)]
-        fenced = [each for each in failed if isinstance(each, Fenced)]
-        for error in (*fenced, *failed):
-            raise error
-        return sum(each for each in done if isinstance(each, int))
+        tasks = self.tasks.get(duty.name)
+        if tasks is None:
+            wake = partial(self.wake, duty.name)
+            tasks = self.tasks[duty.name] = GroupTasks(duty.deadline_seconds, wake)
+        return await tasks.run(groups, act)
+
+    async def close(self) -> None:
+        """Its controller has ended, and so does what is under way in groups."""
+        await asyncio.gather(*(each.close() for each in self.tasks.values()))
 
     async def live_nodes(self) -> dict[str, int]:
         """The brokers that are online, each with its epoch."""
@@ -168,7 +177,7 @@ class Duty(ABC):
 
     name: ClassVar[str]
     interval: ClassVar[str]  #: the setting of how many milliseconds lie between two runs
-    deadline_seconds: ClassVar[float] = DEADLINE_SECONDS
+    deadline_seconds: ClassVar[float] = DEADLINE_SECONDS  #: of a step, and of its work in a group
 
     def under_way(self) -> Sequence[str]:
         """What takes more than one step and is not finished, in words for an operator."""

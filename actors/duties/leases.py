@@ -21,7 +21,9 @@ class Leases(Duty):
 
     async def step(self, context: Context) -> int:
         """Every group, whatever its kind, until none of its leases is due."""
-        return await context.in_each(context.groups.groups(), lambda each: self._of(context, each))
+        return await context.in_each(
+            self, context.groups.groups(), lambda each: self._of(context, each)
+        )
 
     async def _of(self, context: Context, group: str) -> int:
         done = 0

@@ -24,7 +24,7 @@ class Offsets(Duty):
     async def step(self, context: Context) -> int:
         """Every `offset` group: its history first, then what is silent there."""
         groups = context.of_kind("offset")
-        return await context.in_each(groups, lambda each: self._of(context, each))
+        return await context.in_each(self, groups, lambda each: self._of(context, each))
 
     async def _of(self, context: Context, group: str) -> int:
         return await self._history(context, group) + await self._expire(context, group)

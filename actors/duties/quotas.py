@@ -32,7 +32,7 @@ class Quotas(Duty):
         if wanted != self._wanted:
             # Another one: who still compares by what was wanted before settles nothing.
             self._wanted, self._settled = wanted, {}
-        return await context.in_each(groups, lambda each: self._of(context, each, owners))
+        return await context.in_each(self, groups, lambda each: self._of(context, each, owners))
 
     async def _of(self, context: Context, group: str, owners: Mapping[str, int]) -> int:
         settled, now = self._settled, context.clock.monotonic()

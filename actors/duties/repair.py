@@ -37,7 +37,7 @@ class Repair(Duty):
     async def step(self, context: Context) -> int:
         """One step of the replacement in every group that needs one."""
         await context.groups.refresh()
-        return await context.in_each(context.groups.groups(), partial(_repair, context))
+        return await context.in_each(self, context.groups.groups(), partial(_repair, context))
 
 
 async def _repair(context: Context, group: str) -> int:

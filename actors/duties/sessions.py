@@ -62,7 +62,7 @@ class Sessions(Duty):
         """How many sessions were closed. A sweep takes as many runs as it needs."""
         silent = plan_sweep(await context.rows(ListNodes(limit=PAGE)))
         groups = context.of_kind("mqtt")
-        return await context.in_each(groups, lambda each: self._of(context, each, silent))
+        return await context.in_each(self, groups, lambda each: self._of(context, each, silent))
 
     async def _of(self, context: Context, group: str, silent: set[Silence]) -> int:
         """Go on in a group: by a page at least, to its end or while there is time."""

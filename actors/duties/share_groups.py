@@ -37,7 +37,7 @@ class ShareBrokers(Duty):
     async def step(self, context: Context) -> int:
         """How many brokers there were, counted in each group."""
         return await context.in_each(
-            context.of_kind("mqtt"), lambda each: _of_brokers(context, each)
+            self, context.of_kind("mqtt"), lambda each: _of_brokers(context, each)
         )
 
 
@@ -74,7 +74,9 @@ class ShareMembers(Duty):
     async def step(self, context: Context) -> int:
         """How many there were on a page of each group. Members are read before their sessions: see
         the planner."""
-        return await context.in_each(context.of_kind("mqtt"), lambda each: self._of(context, each))
+        return await context.in_each(
+            self, context.of_kind("mqtt"), lambda each: self._of(context, each)
+        )
 
     async def _of(self, context: Context, group: str) -> int:
         """Of whom nothing is known, as his session's group is away, the next sweep finds."""

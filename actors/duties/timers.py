@@ -21,7 +21,9 @@ class Timers(Duty):
 
     async def step(self, context: Context) -> int:
         """Pulses in every group until nothing is due any more."""
-        return await context.in_each(context.of_kind("mqtt"), lambda each: _pulse(context, each))
+        return await context.in_each(
+            self, context.of_kind("mqtt"), lambda each: _pulse(context, each)
+        )
 
 
 async def _pulse(context: Context, group: str) -> int:

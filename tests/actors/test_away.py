@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +13,17 @@ import pytest
 from actors.controller import Controller
 from actors.duties import Duty
 from actors.duties.connectors import Connectors
+from actors.duties.leases import Leases
+from actors.duties.offsets import Offsets
 from actors.duties.quotas import Quotas
 from actors.duties.sessions import Sessions
 from actors.duties.share_groups import ShareBrokers, ShareMembers
 from actors.duties.tenants import Tenants
+from actors.duties.timers import Timers
 from actors.planners.slots import even
 from state_machines import op
 from state_machines.errors import NoQuorum
+from state_machines.lease import NextLeaseDue
 from state_machines.metadata.node import (
     ExpireNodes,
     HeartbeatNode,
@@ -34,6 +39,7 @@ from state_machines.metadata.tenant import (
 )
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
 from state_machines.mqtt.connector_queries import GetConnector
+from state_machines.mqtt.pulse import NextDue
 from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.mqtt.share_group import (
     GetShareGroup,
@@ -41,6 +47,7 @@ from state_machines.mqtt.share_group import (
     ListShareMembers,
     ShareJoin,
 )
+from state_machines.offset.history import GetHistorySettings
 from state_machines.quota import GetQuota, ListQuotas, SetQuotas
 from state_machines.slots import SlotMap
 from tests.actors.duty_world import World
@@ -93,6 +100,37 @@ async def run(world: World, duty: type[Duty]) -> Controller:
     controller.fenced = "enough"
     await asyncio.sleep(2)
     return controller
+
+
+@pytest.mark.parametrize(
+    ("duty", "query", "kind", "every_s"),
+    [
+        (Timers, NextDue, "mqtt", 1),
+        (Leases, NextLeaseDue, "mqtt", 1),
+        (Offsets, GetHistorySettings, "offset", 10),
+    ],
+)
+def test_the_others_are_looked_at_as_often_as_ever(
+    duty: type[Duty], query: type, kind: str, every_s: int
+) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        world = Fleet(f"{kind}-0", offset=2)
+        controller = world.controller(duty)
+        controller.start()
+        await asyncio.sleep(60 * every_s)
+        times = world.times(query, f"{kind}-1")
+        assert max(after - before for before, after in pairwise(times)) <= every_s + 1.001
+        assert len(times) >= 48
+        assert "NoQuorum" in controller.records[duty.name].last_error
+        world.away.clear()
+        await asyncio.sleep(3 * every_s + CALL_S)
+        assert controller.records[duty.name].last_error == ""
+        assert world.times(query, f"{kind}-0")[-1] > asyncio.get_running_loop().time() - every_s - 1
+        controller.fenced = "enough"
+        await asyncio.sleep(2)
+
+    in_time()
 
 
 # -- brokers that are gone ----------------------------------------------------------------------
@@ -227,6 +265,7 @@ async def test_the_least_loaded_is_so_over_all_groups() -> None:
         Counter[str](),
     )
     assert running == {"b1": 3, "b2": 3, "b3": 3}
+    await controller.context.close()
 
 
 # -- members ------------------------------------------------------------------------------------

@@ -554,20 +554,20 @@ async def test_a_value_that_is_none_of_the_settings_is_passed_over() -> None:
 
 @in_virtual_time
 async def test_one_duty_wakes_another_even_while_that_is_under_way() -> None:
-    fakes = Fakes(hang={NextDue}, due={"mqtt-0": []})
+    fakes = Fakes(hang={ListNodes})
     controller = made(fakes)
     controller.start()
     await asyncio.sleep(1.0)
     controller.context.wake("repair")
-    controller.context.wake("timers")
+    controller.context.wake("liveness")
     controller.context.wake("nobody")
     await asyncio.sleep(0.1)
     assert runs(controller)["repair"] == 2, "five seconds early"
     fakes.hang.clear()
     await asyncio.sleep(29.0)
-    before = runs(controller)["timers"]
+    before = runs(controller)["liveness"]
     await asyncio.sleep(0.5)
-    assert (before, runs(controller)["timers"]) == (2, 2), "ended, and done again at once"
+    assert (before, runs(controller)["liveness"]) == (2, 2), "ended, and done again at once"
     controller.fenced = "enough"
     await asyncio.sleep(2)
 
