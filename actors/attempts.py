@@ -97,6 +97,7 @@ class Lane:
         self._look_at = 0.0  # from when on names may be looked up for a hint
         self.overloaded = 0  # calls that were told to come back later
         self._closed = False
+        self._answered_once = False  # since it was first asked in vain
 
     def _too_late(self, trace: Trace | None) -> MetarayError:
         said = f"; last: {self._last}" if self._last else ""
@@ -135,6 +136,7 @@ class Lane:
     def _heard(self, seat: str, any_seat: bool) -> None:
         """It answered, whatever it said."""
         self._last = ""
+        self._answered_once = True
         if not any_seat:
             self._leader = seat
 
@@ -160,6 +162,7 @@ class Lane:
                     seat = await self._choose(any_seat, limit)
                     if not seat:
                         self._last = f"there is no group {self._group!r} in this cluster"
+                        self._in_vain()
                         wait = await self._pause(wait, deadline)
                         continue
                     try:
@@ -235,6 +238,7 @@ class Lane:
     def _next_seat(self, failed: str) -> None:
         """Calls fail together: the later ones turn neither back nor from a leader just found."""
         self._spread.leave(failed)
+        self._in_vain()
         if self._leader not in ("", failed):
             return
         self._leader = ""
@@ -242,12 +246,19 @@ class Lane:
         if failed in seats:
             self._turn = seats.index(failed) + 1
 
+    def _in_vain(self) -> None:
+        """A seat was asked and has given no answer."""
+
     async def _pause(self, seconds: float, deadline: float, *, sooner: bool = True) -> float:
-        """Wait with jitter, so that clients do not come back in step. Returns the next wait."""
-        left = deadline - self._loop.time()
-        jitter = seconds * self._rng.randrange(50 if sooner else 100, 151) / 100
-        await asyncio.sleep(max(0.0, min(jitter, left)))
-        return min(seconds * 2, RETRY_SECONDS_MAX)
+        return await pause(seconds, deadline, self._rng, sooner=sooner)
+
+
+async def pause(seconds: float, deadline: float, rng: Random, *, sooner: bool = True) -> float:
+    """Wait with jitter, so that clients do not come back in step. Returns the next wait."""
+    left = deadline - asyncio.get_running_loop().time()
+    jitter = seconds * rng.randrange(50 if sooner else 100, 151) / 100
+    await asyncio.sleep(max(0.0, min(jitter, left)))
+    return min(seconds * 2, RETRY_SECONDS_MAX)
 
 
 def reply_of(data: bytes) -> api.Reply:

@@ -7,9 +7,10 @@ at the seat the refusal names or at the next one, until the caller's deadline. W
 operation that was never sent failed (`NoQuorum`); one that was sent may have happened (`Unknown`).
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
-when a group answers `WrongShard`; until then the trivial map holds: one group a kind. A group that
-is not asked says nothing: for what goes to every group of a kind any replica of `metadata-0` is
-asked for the map before, at most once in `MAP_SECONDS`.
+when a group answers `WrongShard`; until then the trivial map holds: one group a kind. Group 0 that
+is away does not say that there are others: any replica of `metadata-0` is asked for the map then,
+at most once in `MAP_SECONDS`, and what was not sent goes where it says. A group that is not asked
+says nothing either: so it is, before, with what goes to every group of a kind.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from actors.attempts import Groups, Lane
+from actors.attempts import NO_TIME_SECONDS, RETRY_SECONDS_MIN, Groups, Lane, pause
 from actors.command_lane import CommandLane
 from actors.query_lane import QueryLane
 from actors.queue_lane import QueueLane
@@ -36,7 +37,7 @@ from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
 
 TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
-SHARD_MOVES_MAX = 3  #: how often one operation follows the slot map before it gives up
+SHARD_MOVES_MAX = 3  #: how often groups of a slot map may refuse one operation
 MAP_SECONDS = 1.0  #: so old the map may be for what goes to every group of a kind
 
 
@@ -78,7 +79,8 @@ class Caller:
 
         Raises `Rejected` (its subclass says why), `NoQuorum` when no leader was found in time, and
         `Unknown` when the deadline passed after a command was sent, or when some of the groups that
-        it went to have done their part and others have not. `group` overrides the map.
+        it went to have done their part and others have not. `group` overrides the map: what that
+        group refuses is refused.
         """
         way = self._ways.get(type(operation)) or self._way(type(operation))
         if not way.swept:
@@ -97,25 +99,25 @@ class Caller:
         moves = SHARD_MOVES_MAX
         if lane is not None:
             try:
-                return await lane.submit(operation, deadline, stale, min_revision)
+                return await lane.submit(operation, deadline, stale, min_revision, bool(group))
             except WrongShard as error:
+                if group:
+                    raise
                 await self._fetch_map(error.version, deadline)
             moves -= 1
         elif way.swept:
             op.validate(operation)  # its slot follows from what it says
-        return await self._routed(operation, group, moves, (deadline, stale, min_revision))
+        return await self._routed(operation, moves, (deadline, stale, min_revision))
 
-    async def _routed(
-        self, operation: Any, group: str, moves: int, terms: tuple[float, bool, int]
-    ) -> Any:
+    async def _routed(self, operation: Any, moves: int, terms: tuple[float, bool, int]) -> Any:
         """The reply of an operation, or of all its parts joined."""
-        if not group and slots.goes_everywhere(operation):
+        if slots.goes_everywhere(operation):
             await self._know_map(terms[0])
-        parts = [(group, operation)] if group else self._map.route(operation)
+        parts = self._map.route(operation)
         if len(parts) == 1 and parts[0][1] is operation:
-            return await self._part(*parts[0], group, moves, terms)
+            return await self._part(*parts[0], moves, terms)
         replies = await asyncio.gather(
-            *(self._part(each, part, group, moves, terms) for each, part in parts),
+            *(self._part(each, part, moves, terms) for each, part in parts),
             return_exceptions=True,
         )
         failed = {
@@ -129,19 +131,19 @@ class Caller:
             raise next(iter(failed.values()))
         return op.join(operation, [part for _, part in parts], replies)
 
-    async def _part(
-        self, owner: str, part: Any, group: str, moves: int, terms: tuple[float, bool, int]
-    ) -> Any:
+    async def _part(self, owner: str, part: Any, moves: int, terms: tuple[float, bool, int]) -> Any:
         """The reply of one group. A part that moved is routed anew, the others are done once."""
         try:
             return await self._submit(owner, part, *terms)
         except WrongShard as error:
             if moves <= 1:
                 raise WrongShard(
-                    f"{op.tag(part)}: the slot map moved {SHARD_MOVES_MAX} times", error.version
+                    f"{op.tag(part)}: nothing is done, {SHARD_MOVES_MAX} times the group that the "
+                    f"slot map names has refused it; {owner}: {error.detail}",
+                    error.version,
                 ) from None
             await self._fetch_map(error.version, terms[0])
-        return await self._routed(part, group, moves - 1, terms)
+        return await self._routed(part, moves - 1, terms)
 
     async def watch(
         self, group: str, tables: Sequence[str], from_revision: int | None
@@ -225,8 +227,17 @@ class Caller:
         urgent = op.urgent(kind)
         lane = self._queues.get((group, make, urgent))
         if lane is None:
-            lane = self._queues[group, make, urgent] = make(group, self._groups, self._rng)
+            lane = self._queues[group, make, urgent] = make(
+                group, self._groups, self._rng, self._look_beyond
+            )
         return lane
+
+    def _look_beyond(self, group: str) -> None:
+        """A group that does not answer may not be the only one of its kind, whatever is known."""
+        now = asyncio.get_running_loop().time()
+        fresh = self._map_until is not None and now < self._map_until
+        if not (self._closed or fresh or kind_of(group) in self._map.ranges):
+            self._begin_to_ask(stale=True)
 
     async def _know_map(self, deadline: float) -> None:
         """See that the map names every group. One that was true a while ago does where nobody tells
@@ -241,38 +252,53 @@ class Caller:
                 await self._ask_map(now + soon, stale=True)
 
     async def _fetch_map(self, version: int, deadline: float) -> None:
-        """That of a group that knows this version. What is being fetched may be older; 0 stands for
-        one that has told none.
+        """That of a group that knows this version; 0 stands for one that has told none.
 
         Any replica of metadata may tell of it: a client that comes new to a cluster whose metadata
-        has no leader finds the other groups all the same.
+        has no leader finds the other groups all the same. When a kind begins its groups know of the
+        map before metadata does: then it is waited for.
         """
-        for stale in (True, False, False) if version else (False,):
-            if self._map.version >= version > 0:
-                return
+        if not version:
+            await self._ask_map(deadline, stale=False)
+        now, stale, wait = asyncio.get_running_loop().time, True, RETRY_SECONDS_MIN
+        while self._map.version < version:
+            if deadline - now() <= NO_TIME_SECONDS:
+                raise WrongShard(
+                    f"nothing is done: its group goes by slot map {version}, and until the "
+                    f"deadline {slots.SLOT_MAP_GROUP} told of none after {self._map.version}",
+                    version,
+                )
             await self._ask_map(deadline, stale=stale)
+            if self._map.version < version:
+                stale, wait = False, await pause(wait, deadline, self._rng)
 
     async def _ask_map(self, deadline: float, *, stale: bool) -> None:
         """All who want it wait for one answer, each until its own deadline. Raises NoQuorum."""
-        loop = asyncio.get_running_loop()
-        if self._fetching is None or self._fetching.done():
-            self._fetching = loop.create_task(self._take_map(stale=stale))
-            self._fetching.add_done_callback(_heard)
-        fetching = self._fetching
-        await asyncio.wait((fetching,), timeout=max(0.0, deadline - loop.time()))
+        fetching = self._begin_to_ask(stale=stale)
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait((fetching,), timeout=max(0.0, left))
         if not fetching.done() or fetching.cancelled():
             raise NoQuorum(f"{slots.SLOT_MAP_GROUP}: no slot map before the deadline")
         fetching.result()
+
+    def _begin_to_ask(self, *, stale: bool) -> asyncio.Task[None]:
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._take_map(stale=stale))
+            self._fetching.add_done_callback(_heard)
+        return self._fetching
 
     async def _take_map(self, *, stale: bool) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + self._timeout_ms / 1_000
         rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, stale, 0)
         version = max((row.version for row in rows), default=0)
-        if version >= self._map.version:  # a stale answer may be of an older one
-            self._map = slots.SlotMap(version, {row.kind: row.ranges for row in rows})
-            self._ways.clear()
         self._map_until = now() + MAP_SECONDS
+        if version <= self._map.version:  # a stale answer may be of an older one
+            return
+        self._map = slots.SlotMap(version, {row.kind: row.ranges for row in rows})
+        self._ways.clear()
+        for lane in self._queues.values():
+            lane.turn_away(self._map)
 
 
 def _say_what_is_done(groups: Sequence[str], failed: Mapping[str, BaseException]) -> None:

@@ -8,7 +8,7 @@ again when the group has forgotten it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from actors.attempts import First, Groups
@@ -56,8 +56,10 @@ class CommandLane(QueueLane):
 
     halved_from = HALVED_FROM
 
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
-        super().__init__(group, groups, rng)
+    def __init__(
+        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+    ) -> None:
+        super().__init__(group, groups, rng, unheard)
         self._client = 0
         self._sequence = 0
         self.out: set[int] = set()  #: numbers of this client that may not have been answered

@@ -7,7 +7,7 @@ What the leader answers is as of now if another seat vouches for it, who is aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
@@ -54,8 +54,10 @@ class QueryLane(QueueLane):
 
     halved_from = HALVED_FROM
 
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
-        super().__init__(group, groups, rng)
+    def __init__(
+        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+    ) -> None:
+        super().__init__(group, groups, rng, unheard)
         self._partner = Partner(group, rng.randrange(2))
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -28,13 +28,21 @@ from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
 from actors.crowd import Crowd
 from actors.shared_call import UnderWay, Waiting, commands_of, fail
-from state_machines import columnar, op
-from state_machines.errors import MetarayError, NoQuorum, Overloaded, Unknown
+from state_machines import columnar, op, slots
+from state_machines.errors import (
+    Invalid,
+    MetarayError,
+    NoQuorum,
+    Overloaded,
+    Unknown,
+    WrongShard,
+)
 from state_machines.wire import api_pb2 as api
 
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
 CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
 WAITING_MAX = 500_000  #: operations waiting in one lane
+UNHEARD_SECONDS = 1.0  #: without an answer, before other groups of the kind are looked for
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 LOOKED_AT = 10_000  #: of more that wait the pause is longer: each look is at all of them
 TOLD_MAX = 10_000  #: in one turn of the loop, that their deadlines have passed
@@ -47,8 +55,13 @@ class QueueLane(Lane, ABC):
 
     halved_from: int  #: so many that wait leave as two calls, if none is under way
 
-    def __init__(self, group: str, groups: Groups, rng: Random) -> None:
+    def __init__(
+        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+    ) -> None:
+        """`unheard` is told the group when it has not answered for a while."""
         super().__init__(group, groups, rng)
+        self._unheard = unheard
+        self._listening: asyncio.TimerHandle | None = None
         self._waiting: deque[Waiting] = deque()  # for the next call
         # For those after it, as long as a call's are there.
         self._crowd: Crowd[Waiting] = Crowd()
@@ -59,9 +72,15 @@ class QueueLane(Lane, ABC):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._drain = Drain(rng)
+        self._in_vain()  # a first attempt that hangs is one, and is known to be later
 
     def submit(
-        self, operation: Any, deadline: float, stale: bool, min_revision: int
+        self,
+        operation: Any,
+        deadline: float,
+        stale: bool,
+        min_revision: int,
+        named: bool = False,
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
@@ -71,7 +90,7 @@ class QueueLane(Lane, ABC):
         kind: Any = type(operation)
         body = b"" if columnar.flat(kind) else op.encode(operation)
         future = self._loop.create_future()
-        waiting = Waiting(operation, body, future, deadline, (stale, min_revision))
+        waiting = Waiting(operation, body, future, deadline, (stale, min_revision), named)
         if deadline < self._nearest:
             self._nearest = deadline
             self._wake_by(max(deadline, self._rests_until))
@@ -82,6 +101,33 @@ class QueueLane(Lane, ABC):
         if not self._starting:
             self._pump()
         return future
+
+    def turn_away(self, known: slots.SlotMap) -> None:
+        """Tell those whose slots are another group's by this map. Whose call was sent wait on: it
+        may have been done here. A query does nothing, so it is told all the same."""
+        unsent = [each.batch for each in self._under_way if each.trace is None]
+        for each in itertools.chain(self._waiting, self._crowd, *unsent):
+            if not (each.gone or each.named) and self._elsewhere(each.operation, known):
+                said = f"{self._group}: not sent there, another group has its slots"
+                fail(each, WrongShard(said, known.version))
+        self._let_go()
+
+    def _elsewhere(self, operation: Any, known: slots.SlotMap) -> bool:
+        try:
+            op.validate(operation)
+        except Invalid:  # it has no slots, and is told when its call is made
+            return False
+        return not known.owns(self._group, operation)
+
+    def _in_vain(self) -> None:
+        if self._listening is None:
+            self._answered_once = False
+            self._listening = self._loop.call_later(UNHEARD_SECONDS, self._look_whether_heard)
+
+    def _look_whether_heard(self) -> None:
+        self._listening = None
+        if self._under_way and not self._answered_once:
+            self._unheard(self._group)
 
     def _full(self) -> Overloaded:
         self.overloaded += 1
@@ -154,8 +200,9 @@ class QueueLane(Lane, ABC):
     async def close(self) -> None:
         """End the calls under way; whoever waits is told."""
         await super().close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for alarm in (self._alarm, self._listening):
+            if alarm is not None:
+                alarm.cancel()
         for call in tuple(self._under_way):
             if call.first is not None:
                 call.first.answer.cancel()

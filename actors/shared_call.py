@@ -43,6 +43,7 @@ class Waiting:
     result: asyncio.Future[Any]
     deadline: float
     terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
+    named: bool = False  #: whether its caller has named the group
 
     @property
     def tenant(self) -> str:

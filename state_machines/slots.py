@@ -226,6 +226,11 @@ class SlotMap:
                     return each.group
         return f"{kind}-0"
 
+    def owns(self, group: str, operation: Any) -> bool:
+        """Whether a group has every slot that an operation touches."""
+        kind = op.home(operation)
+        return all(self.group_of(kind, key) == group for key in slot_keys(operation))
+
     def only_group(self, operation_type: Any) -> str:
         """The group of all operations of this class, if their kind has but one."""
         kind = op.kind(operation_type)

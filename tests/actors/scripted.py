@@ -22,6 +22,7 @@ from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.slot_map import GetSlots, KindSlots
 from state_machines.mqtt.session import CountSessions
 from state_machines.mqtt.sessions import SessionTally
+from state_machines.offset.get import GetOffset
 from state_machines.offset.offset import CommitOffsets, CommitReply
 from state_machines.wire import api_pb2 as api
 
@@ -187,7 +188,7 @@ class Script:
                 match done:
                     case GetSlots():
                         replies.append(self.slot_maps)
-                    case GetKv():
+                    case GetKv() | GetOffset():
                         replies.append(None)
                     case CountSessions():
                         replies.append(SessionTally(done.tenant, 1, 1))

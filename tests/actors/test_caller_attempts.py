@@ -98,7 +98,7 @@ async def test_names_are_read_now_and_then_for_a_hint_and_by_one_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     elsewhere = api.Reply(code=api.NOT_LEADER, leader="metadata-0/9")
-    script = Script(faults=[lambda call: None if call.registers else elsewhere])
+    script = Script(faults=[lambda call: elsewhere if call in script.proposals else None])
     looks: list[float] = []
 
     async def refresh(_: Script) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from actors.caller import MAP_SECONDS, SHARD_MOVES_MAX
+from actors.queue_lane import IN_FLIGHT_MAX
 from state_machines import packing
 from state_machines.errors import Invalid, NoQuorum, QuotaExceeded, Unknown, WrongShard
 from state_machines.metadata.slot_map import KindSlots
 from state_machines.mqtt.session import CountSessions
+from state_machines.offset.get import GetOffset
 from state_machines.offset.offset import CommitOffsets, CommitReply, ListOffsets, OffsetPage
 from state_machines.slots import SLOTS, SlotRange, slot_of
 from state_machines.wire import api_pb2 as api
@@ -30,6 +32,15 @@ def commits() -> CommitOffsets:
     return CommitOffsets(
         groups=tuple(GROUPS), topics=("t",) * size, partitions=(0,) * size, offsets=(1,) * size
     )
+
+
+def name_in(half: int) -> str:
+    """A consumer group of offset-0 or of offset-1."""
+    return next(each for each in GROUPS if slot_of(("default", each)) // HALF == half)
+
+
+def of(half: int) -> CommitOffsets:
+    return CommitOffsets(groups=(name_in(half),), topics=("t",), partitions=(0,), offsets=(1,))
 
 
 def two_groups(**settings: Any) -> Script:
@@ -93,9 +104,139 @@ async def test_a_map_that_goes_on_moving_is_followed_only_so_often() -> None:
 
     script = two_groups(faults=[always])
     async with calling(script) as caller:
-        with pytest.raises(WrongShard):
+        with pytest.raises(WrongShard, match=r"nothing is done, 3 times .* offset-0: elsewhere"):
             await caller.call(commits())
     assert len(script.proposals) <= 2 * SHARD_MOVES_MAX
+
+
+@in_virtual_time
+async def test_a_map_that_groups_know_before_metadata_does_is_waited_for() -> None:
+    """When a kind begins its groups are told first, and the controller may die in between."""
+    script = two_groups(faults=[at("offset-0/0", wrong_shard())])
+    script.slot_maps = ()
+    async with calling(script, timeout_ms=10_000) as caller:
+        begun = now()
+        with pytest.raises(WrongShard, match="by slot map 7, and until the deadline metadata-0"):
+            await caller.call(of(1))
+        assert now() - begun == pytest.approx(10)
+        assert len(script.proposals) == 1, "whoever has not heard of the map asks no group again"
+        calling_on = asyncio.create_task(caller.call(of(1)))
+        await asyncio.sleep(5)
+        script.slot_maps = (SPLIT,)
+        assert (await calling_on).committed == 1
+    assert set(script.applied) == {"offset-1"}
+
+
+@in_virtual_time
+async def test_what_a_named_group_refuses_is_refused() -> None:
+    script = two_groups(faults=[at("offset-0/0", wrong_shard())])
+    async with calling(script) as caller:
+        with pytest.raises(WrongShard, match="elsewhere"):
+            await caller.call(of(1), group="offset-0")
+    assert [call.group for call in script.calls] == ["offset-0", "offset-0"], "one registers"
+
+
+def away(answer: Any) -> Any:
+    """Whoever asks offset-0 comes to this."""
+    return lambda call: answer if call.group == "offset-0" else None
+
+
+AWAY = (HANG, NOT_LEADER, ConnectionResetError("the actor died"))
+
+
+def asked_for_the_map(script: Script) -> int:
+    return [call.tags for call in script.calls].count(("metadata.slots.get",))
+
+
+@pytest.mark.parametrize("answer", AWAY)
+@in_virtual_time
+async def test_who_comes_new_finds_the_other_groups_though_the_first_is_away(answer: Any) -> None:
+    script = two_groups(faults=[away(answer), led_by_nobody])
+    script.faults.append(lambda call: _no_offsets(call) if call.group == "offset-1" else None)
+    async with calling(script) as caller:
+        begun = now()
+        assert await caller.call(ListOffsets(group=name_in(1))) == OffsetPage((), b"")
+        assert now() - begun < 1.5
+    script.faults.pop()
+    async with calling(script) as caller:
+        begun = now()
+        both = asyncio.gather(*(caller.call(of(half)) for half in (0, 1)), return_exceptions=True)
+        await asyncio.sleep(1.5)
+        assert set(script.applied) == {"offset-1"}
+        assert isinstance((await both)[0], NoQuorum)
+        assert asked_for_the_map(script) == 2, "each client asks once"
+
+
+@pytest.mark.parametrize("answer", [NOT_LEADER, ConnectionResetError("the actor died")])
+@in_virtual_time
+async def test_a_new_client_is_told_of_the_map_as_soon_as_metadata_is_back(answer: Any) -> None:
+    script = two_groups(faults=[unheard, away(answer)])
+    async with calling(script, timeout_ms=60_000) as caller:
+        waiting = asyncio.create_task(caller.call(of(1)))
+        await asyncio.sleep(20)
+        script.faults.remove(unheard)
+        await asyncio.sleep(6)
+        assert waiting.done()
+
+
+@in_virtual_time
+async def test_what_may_have_been_sent_is_not_sent_to_another_group() -> None:
+    script = two_groups()
+    async with calling(script, timeout_ms=10_000) as caller:
+        await caller.call(of(0))
+        script.faults.append(away(HANG))
+        sent, named = (
+            asyncio.create_task(caller.call(of(1), group=group)) for group in ("", "offset-0")
+        )
+        await asyncio.sleep(8)
+        assert (await caller.call(of(1))).committed == 1, "by the map that was asked for meanwhile"
+        for each in (sent, named):
+            with pytest.raises(Unknown):
+                await each
+    assert len(script.applied["offset-1"]) == 1
+
+
+@in_virtual_time
+async def test_what_is_not_valid_has_no_slots_and_keeps_nobody_from_the_other_groups() -> None:
+    script = two_groups(faults=[away(HANG)])
+    async with calling(script, timeout_ms=3_000) as caller:
+        calls = []
+        groups: list[Any] = [*[name_in(0)] * IN_FLIGHT_MAX, 5, name_in(1)]  # the last two wait
+        for group in groups:
+            get = GetOffset(group=group, topic="t", partition=0)
+            calls.append(asyncio.create_task(caller.call(get)))
+            await settled()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert results[-1] is None
+    assert all(isinstance(each, NoQuorum) for each in results[:-1])
+
+
+@in_virtual_time
+async def test_who_names_a_group_waits_for_that_one() -> None:
+    script = two_groups(faults=[away(HANG)])
+    async with calling(script, timeout_ms=10_000) as caller:
+        named = asyncio.create_task(caller.call(of(1), group="offset-0"))
+        assert (await caller.call(of(1))).committed == 1
+        with pytest.raises(NoQuorum, match="offset-0: no answer"):
+            await named
+
+
+@in_virtual_time
+async def test_the_only_group_of_a_kind_is_seldom_asked_about() -> None:
+    """Not while it answers, and at most once a second while it is away."""
+    script = two_groups()
+    script.slot_maps = ()
+    async with calling(script) as caller:
+        for _ in range(5):
+            await caller.call(of(0))
+            await asyncio.sleep(1)
+        assert asked_for_the_map(script) == 0
+        script.faults.append(away(ConnectionResetError("the actor died")))
+        waiting = asyncio.create_task(caller.call(of(0)))
+        await asyncio.sleep(10)
+        assert 0 < asked_for_the_map(script) <= 10
+        script.faults.clear()
+        assert (await waiting).committed == 1
 
 
 def too_many(call: Call) -> Any:
