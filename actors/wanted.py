@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from operator import itemgetter
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from actors.seat_names import kind_of
 from state_machines import names, op
@@ -25,7 +25,7 @@ from state_machines.changes import Changes
 from state_machines.errors import Invalid, NotFound
 from state_machines.keyvalue import Part as KeyPart
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.tables import TABLES
+from state_machines.tables import TABLES, Table
 from state_machines.wire import api_pb2 as api
 
 TABLES_MAX: Final = 64
@@ -146,6 +146,16 @@ def of_kind(groups: Iterable[str], kind: str) -> list[str]:
     """The groups of a kind, by number."""
     found = [each for each in groups if kind_of(each) == kind]
     return sorted(found, key=lambda group: (len(group), group))
+
+
+def groups_of(table: Table[Any], groups: Iterable[str]) -> list[str]:
+    """Those of these groups that may have rows of a table, by number."""
+    if not table.kind:
+        return list(groups)
+    first = f"{table.kind}-0"
+    if not (table.has_slots or table.of_each_group):
+        return [first]
+    return of_kind(groups, table.kind) or [first]
 
 
 def places_of(changes: Changes) -> tuple[Place, ...]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from actors import columns  # which declares every table
 from actors.config import KINDS
-from state_machines.tables import TABLES, Table
+from state_machines.tables import TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,6 @@ def stored() -> tuple[Stored, ...]:
     names = {name for kind in KINDS for name in columns.exportable(kind)}
     tables = [TABLES[name] for name in sorted(names)]
     return tuple(
-        Stored(each.name, each.kind, each.key, columns.schema_of(each.row), _unique(each))
+        Stored(each.name, each.kind, each.key, columns.schema_of(each.row), not each.of_each_group)
         for each in tables
     )
-
-
-def _unique(table: Table[object]) -> bool:
-    # The rows of the kind metadata that have no slot are the cluster's: they are in metadata-0.
-    if not table.kind:
-        return False
-    return table.kind == "metadata" or table.slot_key(tuple(table.key)) is not None

@@ -1,6 +1,6 @@
 """What a client hears of changes, and what it reads of what its node keeps.
 
-    async for change in client.watch(TOPICS, tenant="acme", from_revision=17): ...
+    async for change in client.watch(TOPICS, tenant="acme", from_revision=17): ...   # of one group
     async for each in client.watch_all("mqtt", positions=kept): ...     # changes and progress
     topics = client.cached(TOPICS, tenant="acme")
 
@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from actors.caller import Caller
 from actors.feed import BUFFER_CHANGES, Feed
-from actors.wanted import Part, Wanted, of_kind
+from actors.wanted import Part, Wanted, groups_of, of_kind
 from metaray.cached import Cache, Cached, Door
 from metaray.watching import Change, Groups, Joining, Progress, stream
-from state_machines.errors import NotFound
+from state_machines.errors import Invalid, NotFound
 from state_machines.tables import Table
 
 Row = TypeVar("Row")
@@ -94,10 +94,19 @@ class Watches(ABC):
         was taken for long, with the revision to go on from. A change comes at least once: whoever
         resumes, resumes from the last `Progress`, or from before the revision of the last change.
         `stale` lets followers answer too, `buffer` is how many changes may be polled ahead.
+
+        A watch is of one group: Invalid where several have rows of the table and none is named.
         """
-        group = group or f"{table.name.partition('.')[0]}-0"
+        group = group or self._only_group(table)
         wanted = Wanted.of_table(table.name, tenant, prefix)
         return self._changes(wanted, {group: from_revision}, progress, stale, buffer)
+
+    def _only_group(self, table: Table[Any]) -> str:
+        first, *others = groups_of(table, self._groups.groups())
+        if others:
+            said = ", ".join((first, *others))
+            raise Invalid(f"group: name one or take watch_all, {table.name} is in each of {said}")
+        return first
 
     def watch_all(
         self,

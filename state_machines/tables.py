@@ -109,6 +109,17 @@ class Table(Generic[R]):
         parts = dict(zip(self.key, key, strict=True))
         return tuple([str(parts[name]) for name in fields]) or None
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether its rows are spread over the groups of their kind."""
+        return bool(self.kind) and self.slot_key(self.key) is not None
+
+    @property
+    def of_each_group(self) -> bool:
+        """Whether each group has rows of its own in it, at keys that others may have too. Those of
+        the kind metadata that have no slot are the cluster's: they are in `metadata-0`."""
+        return not (self.has_slots or self.kind == "metadata")
+
     def revision_of(self, value: bytes) -> int:
         """The revision of a stored row, as a client sees it."""
         revision, values = self.values_of(value)

@@ -6,12 +6,12 @@ import asyncio
 import json
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from actors.wanted import has_tenant, internal
+from actors.wanted import Part, groups_of, has_tenant, internal
 from metaray.cli.app import Address, Data, Json, app, console, explained, printable
 from metaray.cli.door import connect, known_group
 from metaray.cli.values import text_of, to_json
@@ -34,17 +34,22 @@ def watch(
     ] = "",
     from_revision: Annotated[
         int | None,
-        typer.Option("--from-revision", help="Changes after this revision; from now on if absent."),
+        typer.Option(
+            "--from-revision", help="Changes after this revision of a group; from now on if absent."
+        ),
     ] = None,
     raft_group: Annotated[
-        str, typer.Option("--raft-group", metavar="GROUP", help="One of several groups of a kind.")
+        str, typer.Option("--raft-group", metavar="GROUP", help="One of several groups, not all.")
     ] = "",
     count: Annotated[int, typer.Option("--count", help="End after so many; 0: never.")] = 0,
     as_json: Json = False,
     address: Address = None,
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Print what changes in a table, a line each, until it is interrupted."""
+    """Print what changes in a table, a line each, until it is interrupted.
+
+    Where several groups have rows of it a line begins with the group, whose revision it is.
+    """
     import state_machines.machine  # noqa: F401 - registers every table
 
     if table not in TABLES:
@@ -58,16 +63,28 @@ def watch(
     async def follow() -> None:
         left = count
         async with client:
-            group = _group(watched, raft_group, client.groups())
-            changes = client.watch(
-                watched,
-                from_revision=from_revision,
-                group=group,
-                tenant=tenant or "",
-                prefix=prefix,
-            )
+            groups = _groups(watched, raft_group, client.groups())
+            part = Part(tenant or "", prefix)
+            changes: AsyncIterator[Any]
+            if len(groups) == 1:
+                changes = client.watch(
+                    watched,
+                    from_revision=from_revision,
+                    group=groups[0],
+                    tenant=part.tenant,
+                    prefix=part.starts,
+                )
+            elif from_revision is None:
+                only = (part,) if part != Part() else ()
+                changes = client.watch_all(
+                    watched.kind, tables=(watched,), only=only, progress=False
+                )
+            else:
+                raise Invalid(
+                    f"from_revision: name its group by --raft-group, one of {', '.join(groups)}"
+                )
             async for change in changes:
-                _print(watched, change, as_json=as_json)
+                _print(watched, change, as_json=as_json, several=len(groups) > 1)
                 left -= 1
                 if left == 0:
                     return
@@ -90,28 +107,35 @@ def _check(table: Table[Any], tenant: str | None, prefix: str) -> None:
         raise Invalid(f"prefix: keys of {table.name} have no text that could begin so")
 
 
-def _group(table: Table[Any], named: str, groups: Sequence[str]) -> str:
-    """The group to ask. Raises Invalid where each has such a table, NotFound."""
+def _groups(table: Table[Any], named: str, groups: Sequence[str]) -> list[str]:
+    """The groups to ask. Raises Invalid where each has such a table, NotFound."""
     if not named and internal(table.name):
         raise Invalid(f"raft_group: name one, each has its {table.name}: {', '.join(groups)}")
-    return known_group(named or f"{table.name.partition('.')[0]}-0", groups)
+    return [known_group(each, groups) for each in ([named] if named else groups_of(table, groups))]
 
 
-def _print(table: Table[Any], change: Any, *, as_json: bool) -> None:
+def _print(table: Table[Any], change: Any, *, as_json: bool, several: bool) -> None:
     key = dict(zip(table.key, (to_json(part) for part in change.key), strict=True))
     row = None if change.row is None else to_json(change.row)
     if as_json:
-        line = {"revision": change.revision, "table": table.name, "key": key, "row": row}
+        line = {
+            "group": change.group,
+            "revision": change.revision,
+            "table": table.name,
+            "key": key,
+            "row": row,
+        }
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         return
+    group = f"{change.group} " if several else ""
     where = " ".join(text_of(part) for part in change.key)
     if row is None:
         what = "deleted"
     else:
         what = " ".join(f"{name}={text_of(row[name], name)}" for name in row if name not in key)
     console.print(
-        printable(f"{change.revision} {where} {what}"),
+        printable(f"{group}{change.revision} {where} {what}"),
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -55,8 +55,9 @@ class InMemory:
 class Watching:
     """`connect` for a watch: it tells of these changes and then of no more."""
 
-    def __init__(self, changes: Sequence[Change[Any]]) -> None:
+    def __init__(self, changes: Sequence[Change[Any]], *groups: str) -> None:
         self.changes = changes
+        self.there = groups
         self.asked: dict[str, Any] = {}
 
     async def __aenter__(self) -> Watching:
@@ -67,15 +68,22 @@ class Watching:
 
     def groups(self) -> Sequence[str]:
         """The groups, by name."""
-        return ("metadata-0", "mqtt-0", "mqtt-1")
+        return self.there
 
     async def watch(self, table: Table[Any], **terms: Any) -> AsyncIterator[Change[Any]]:
         """As `Client.watch`, but that it ends."""
         self.asked = {"table": table.name, **terms}
         wanted = Wanted.of_table(table.name, terms["tenant"], terms["prefix"])
         for each in self.changes:
-            if wanted.takes(table.name, each.key):
+            if each.group == terms["group"] and wanted.takes(table.name, each.key):
                 yield each
+        raise KeyboardInterrupt
+
+    async def watch_all(self, kind: str, **terms: Any) -> AsyncIterator[Change[Any]]:
+        """As `Client.watch_all`, but that it ends."""
+        self.asked = {"kind": kind, **terms}
+        for each in self.changes:
+            yield each
         raise KeyboardInterrupt
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from metaray.cli.app import app
-from metaray.client import Change
-from state_machines.mqtt.topic import Topic
+from metaray.client import Change, Part
+from state_machines.mqtt.topic import TOPICS, Topic
 from tests.door.in_memory import Watching, instead
 
 KEY = ("default", "a/1")
 CHANGES: tuple[Change[Topic], ...] = (
-    Change(5, KEY, Topic("default", "a/1", 2, 1_700_000_000_000)),
-    Change(6, ("other", "a/1"), Topic("other", "a/1", 3, 9)),
-    Change(7, ("default", "b\n[red]"), Topic("default", "b\n[red]", 1, 9)),
-    Change(8, KEY, None),
+    Change(5, KEY, Topic("default", "a/1", 2, 1_700_000_000_000), group="mqtt-1"),
+    Change(6, ("other", "a/1"), Topic("other", "a/1", 3, 9), group="mqtt-1"),
+    Change(3, ("other", "a/2"), None, group="mqtt-0"),
+    Change(7, ("default", "b\n[red]"), Topic("default", "b\n[red]", 1, 9), group="mqtt-1"),
+    Change(8, KEY, None, group="mqtt-1"),
+)
+LINES = (
+    "5 default a/1 partitions=2 created_ms=2023-11-14 22:13:20",
+    "6 other a/1 partitions=3 created_ms=9",
+    "7 default b\\n[red] partitions=1 created_ms=9",
+    "8 default a/1 deleted",
 )
 
 
@@ -27,19 +35,17 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def watching() -> Watching:
-    return Watching(CHANGES)
+    return Watching(CHANGES, "metadata-0", "mqtt-0", "mqtt-1")
 
 
-def test_a_line_a_change_until_it_is_interrupted(watching: Watching) -> None:
+@pytest.mark.parametrize("named", [(), ("--raft-group", "mqtt-0")])
+def test_a_line_a_change_until_it_is_interrupted(named: tuple[str, ...]) -> None:
+    changes = [replace(each, group="mqtt-0") for each in CHANGES if each.group == "mqtt-1"]
+    watching = Watching(changes, "metadata-0", "mqtt-0", *["mqtt-1"] * bool(named))
     with instead(watching):
-        result = run("mqtt.topic")
+        result = run("mqtt.topic", *named)
     assert result.exit_code == 130
-    assert result.stdout.splitlines() == [
-        "5 default a/1 partitions=2 created_ms=2023-11-14 22:13:20",
-        "6 other a/1 partitions=3 created_ms=9",
-        "7 default b\\n[red] partitions=1 created_ms=9",
-        "8 default a/1 deleted",
-    ]
+    assert result.stdout.splitlines() == list(LINES)
     assert watching.asked == {
         "table": "mqtt.topic",
         "from_revision": None,
@@ -47,6 +53,26 @@ def test_a_line_a_change_until_it_is_interrupted(watching: Watching) -> None:
         "tenant": "",
         "prefix": "",
     }
+
+
+def test_all_groups_are_followed_and_each_line_names_its_own(watching: Watching) -> None:
+    with instead(watching):
+        result = run("mqtt.topic")
+    lines = [f"mqtt-1 {line}" for line in LINES]
+    lines.insert(2, "mqtt-0 3 other a/2 deleted")
+    assert result.stdout.splitlines() == lines
+    terms = {"tables": (TOPICS,), "only": (), "progress": False}
+    assert watching.asked == {"kind": "mqtt", **terms}
+    with instead(watching):
+        run("mqtt.topic", "--tenant", "default", "--prefix", "a/")
+    assert watching.asked == {"kind": "mqtt", **terms, "only": (Part("default", "a/"),)}
+
+
+def test_rows_of_the_cluster_are_in_the_first_group() -> None:
+    watching = Watching((), "metadata-0", "metadata-1")
+    with instead(watching):
+        run("metadata.shard", "--from-revision", "4")
+    assert (watching.asked["group"], watching.asked["from_revision"]) == ("metadata-0", 4)
 
 
 def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
@@ -58,6 +84,7 @@ def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
     assert result.exit_code == 0, result.output
     first, last = map(json.loads, result.stdout.splitlines())
     assert first == {
+        "group": "mqtt-1",
         "revision": 5,
         "table": "mqtt.topic",
         "key": {"tenant": "default", "name": "a/1"},
@@ -95,6 +122,10 @@ def test_json_lines_of_one_tenant_prefix_and_number(watching: Watching) -> None:
         (
             ("mqtt.topic", "--raft-group", "mqtt-7"),
             "NotFound: raft_group: there is no group 'mqtt-7'; there are metadata-0, mqtt-0, ",
+        ),
+        (
+            ("mqtt.topic", "--from-revision", "4"),
+            "Invalid: from_revision: name its group by --raft-group, one of mqtt-0, mqtt-1\n",
         ),
         (("offset.group",), "NotFound: raft_group: there is no group 'offset-0'; there are "),
     ],
