@@ -66,6 +66,10 @@ class Source(Protocol):
         """A query."""
         ...
 
+    async def owner(self, kind: str, key: tuple[str, ...] | None) -> str:
+        """The group of a kind that owns a slot key, empty where that is not known."""
+        ...
+
 
 class Share:
     """Rows of one table, of one tenant or (empty) of all, as far as one group has them."""

@@ -31,7 +31,7 @@ from actors.shared_call import error_of
 from actors.wanted import Wanted
 from actors.watch_lane import WatchLane
 from state_machines import names, op, runs, slots
-from state_machines.errors import Invalid, NoQuorum, Unknown, WrongShard
+from state_machines.errors import Invalid, NoQuorum, Unavailable, Unknown, WrongShard
 from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
@@ -144,6 +144,16 @@ class Caller:
                 ) from None
             await self._fetch_map(error.version, terms[0])
         return await self._routed(part, moves - 1, terms)
+
+    async def owner(self, kind: str, key: tuple[str, ...] | None) -> str:
+        """The group of a kind that owns a slot key (None: its first), empty where no slot map names
+        it, also not after any replica of metadata was asked."""
+        if key is not None and kind not in self._map.ranges:
+            with contextlib.suppress(Unavailable):
+                await self._know_map(asyncio.get_running_loop().time() + MAP_SECONDS)
+            if kind not in self._map.ranges:
+                return ""
+        return self._map.group_of(kind, key)
 
     async def watch(
         self, group: str, tables: Sequence[str], from_revision: int | None

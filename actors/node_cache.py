@@ -7,7 +7,11 @@
 A *slice* is a table, of one tenant or of all; it is filled when it is first asked for, and followed
 from then on (`cache_stream.py`): one watch for each group and table, however many processes listen.
 An answer says how far each group was heard. Who has to see a revision names it and waits for it;
-nobody else waits once a slice is there. So what is read is old by as much as a watch is late.
+nobody else waits once a slice is there. So what is read is old by as much as a watch is late. Who
+wants one row waits for the group that owns it, and for no other.
+
+Where a kind has several groups, a table of which each has rows of its own is not kept (`Invalid`):
+they have the same keys, and whoever reads here could not tell one group's from another's.
 
 What is kept is bounded in bytes: the slices that nobody asked for the longest go first, and one
 that takes more than half of it alone is refused (`Overloaded`) and has to be read at its group.
@@ -21,7 +25,7 @@ import heapq
 import itertools
 import typing
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -86,12 +90,18 @@ class _Slice:
     @property
     def shares(self) -> list[Share]:
         """What each group has of it."""
-        return [each.shares[self.tenant] for each in self.streams.values()]
+        return [self.share(group) for group in self.streams]
 
-    @property
-    def ready(self) -> bool:
-        """Whether all of it is here."""
-        return all(each.ready.is_set() for each in self.shares)
+    def share(self, group: str) -> Share:
+        """What this group has of it."""
+        return self.streams[group].shares[self.tenant]
+
+    def reached(self, seen: Mapping[str, int]) -> bool:
+        """Whether what these groups have is here, as of these revisions."""
+        return all(
+            self.share(group).ready.is_set() and self.streams[group].position >= revision
+            for group, revision in seen.items()
+        )
 
     @property
     def size(self) -> int:
@@ -179,15 +189,22 @@ class NodeCache:
         _check_part(request.table, part)
         key = _key(request.table, request.key, "key") if request.key else None
         after = _key(request.table, request.after, "after") if request.after else None
-        seen = self._seen(request)
-        found, hit = self._slice(request.table, part.tenant), True
-        while found.gone or not (found.ready and _reached(found, seen)):
+        hit, owner = True, ""
+
+        def look() -> tuple[dict[str, int], _Slice]:
+            return self._seen(request, owner), self._slice(request.table, part.tenant)
+
+        seen, found = look()
+        if key is not None and len(seen) > 1 and not found.reached(seen):
+            table = TABLES[request.table]
+            owner = await self._source.owner(table.kind, table.slot_key(key))
+            seen, found = look()
+        while found.gone or not found.reached(seen):
             hit = False
             if found.gone:
-                found = self._slice(request.table, part.tenant)
-            for share in found.shares:
-                await share.ready.wait()
+                seen, found = look()
             for group, revision in seen.items():
+                await found.share(group).ready.wait()
                 await found.streams[group].reached(revision)  # at once where it has ended
         self.counters.hits += hit
         self.counters.misses += not hit
@@ -224,10 +241,10 @@ class NodeCache:
             raise _behind(request)
         return reply
 
-    def _seen(self, request: api.CacheRequest) -> dict[str, int]:
-        """What has to be heard before the answer, by group."""
+    def _seen(self, request: api.CacheRequest, owner: str) -> dict[str, int]:
+        """What has to be heard before the answer, by group: of the owner, or of all of the kind."""
         groups = self._groups(request.table.partition(".")[0])
-        seen: dict[str, int] = {}
+        seen = dict.fromkeys(groups, 0)
         for each in request.seen:
             if not each.group and len(groups) > 1:
                 raise Invalid(f"seen: name the group of {request.table}, there are {len(groups)}")
@@ -235,7 +252,7 @@ class NodeCache:
             if group not in groups:
                 raise Invalid(f"seen: {group[:80]!r} has no {request.table}")
             seen[group] = each.revision
-        return seen
+        return {owner: seen[owner]} if owner in seen else seen
 
     # -- what is kept -----------------------------------------------------------------------
 
@@ -246,6 +263,8 @@ class NodeCache:
         groups = self._groups(table.partition(".")[0])
         if not groups:
             raise NoQuorum(f"there is no group that has {table}")
+        if len(groups) > 1 and TABLES[table].of_each_group:
+            raise Invalid(f"table: each of {', '.join(groups)} has its own {table}: ask it there")
         name = (table, "") if (table, "") in self._slices else (table, tenant)
         found = self._slices.pop(name, None)
         if found is None:
@@ -314,10 +333,6 @@ class NodeCache:
                 task = asyncio.get_running_loop().create_task(stream.close())
                 self._ending[task] = None
                 task.add_done_callback(self._ending.pop)
-
-
-def _reached(found: _Slice, seen: dict[str, int]) -> bool:
-    return all(found.streams[group].position >= revision for group, revision in seen.items())
 
 
 def _positions(found: _Slice) -> list[api.Position]:

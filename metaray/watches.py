@@ -158,7 +158,8 @@ class Watches(ABC):
 
     def cached(self, table: Table[Row], *, tenant: str = "", prefix: str = "") -> Cached[Row]:
         """The rows of a table, or of a tenant's part of it, as this node keeps them (`cached.py`):
-        read without a call to a group, at a revision that is told."""
+        read without a call to a group, at a revision that is told. Invalid for a table of which
+        each of several groups has rows of its own."""
         return Cached(self._cache, table, tenant, prefix)
 
     def _cache(self) -> Door:

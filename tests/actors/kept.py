@@ -94,6 +94,10 @@ class Kept(alone.Group):
         assert self.index >= min_revision
         return self.ask(operation)
 
+    async def owner(self, kind: str, key: tuple[str, ...] | None) -> str:
+        """See `cache_stream.Source`."""
+        return GROUP
+
 
 class Reader:
     """Asks a cache as a process of its node does."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.attempts import ATTEMPT_SECONDS
 from actors.caller import MAP_SECONDS, SHARD_MOVES_MAX
 from actors.queue_lane import IN_FLIGHT_MAX
 from state_machines import packing
@@ -421,3 +422,18 @@ def _no_offsets(call: Call) -> api.Reply:
     for _ in call.queries:
         reply.results.add(body=packing.pack(OffsetPage((), b"")))
     return reply
+
+
+@in_virtual_time
+async def test_who_owns_a_row_is_told_by_a_slot_map_or_not_at_all() -> None:
+    script = two_groups(faults=[unheard])
+    async with calling(script) as caller:
+        begun = now()
+        assert await caller.owner("offset", ("default", name_in(1))) == ""
+        assert now() - begun <= MAP_SECONDS
+        assert await caller.owner("offset", None) == "offset-0"
+        script.faults.clear()
+        await asyncio.sleep(ATTEMPT_SECONDS)
+        assert await caller.owner("mqtt", ("default", "c")) == ""
+        for half in (0, 1):
+            assert await caller.owner("offset", ("default", name_in(half))) == f"offset-{half}"
