@@ -234,7 +234,8 @@ class Client(Offsets, Watches, Timestamps):
     async def list_keys(
         self, prefix: str = "", *, limit: int = 1000, after: bytes = b"", tenant: str = "default"
     ) -> KvPage:
-        """Entries whose key starts with `prefix`, in order; `page.next` continues."""
+        """Entries whose key starts with `prefix`, a page at a time: by group, in each by key;
+        `page.next` continues."""
         return await self.call(RangeKv(tenant=tenant, prefix=prefix, limit=limit, after=after))
 
     async def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:
@@ -386,7 +387,8 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
     def list_keys(
         self, prefix: str = "", *, limit: int = 1000, after: bytes = b"", tenant: str = "default"
     ) -> KvPage:
-        """Entries whose key starts with `prefix`, in order; `page.next` continues."""
+        """Entries whose key starts with `prefix`, a page at a time: by group, in each by key;
+        `page.next` continues."""
         return self._wait(self._client.list_keys(prefix, limit=limit, after=after, tenant=tenant))
 
     def export(self, out: Path, **choice: Unpack[Choice]) -> Manifest:

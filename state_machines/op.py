@@ -38,7 +38,7 @@ from typing import Any, Final, TypeVar, dataclass_transform
 
 from state_machines import columnar, packing
 from state_machines.errors import Invalid
-from state_machines.limits import REPLY_BYTES_MAX
+from state_machines.limits import PAGE_ROWS_MAX, REPLY_BYTES_MAX
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -204,12 +204,20 @@ def in_order(wanted: Sequence[K], answers: Iterable[tuple[K, T]]) -> tuple[T, ..
 
 
 # -- pages over several groups ------------------------------------------------------------------
-# A list that every group of a kind has a part of asks them all. Where to go on is then a list of
-# (place of the group in their order, its own token), without the groups that are at their end.
+# A list that every group of a kind has a part of asks them all. A page is then by group, and each
+# group's part in its order. Where to go on is a list of (place of the group in their order, its own
+# token), without the groups that are at their end.
+
+
+def check_limit(limit: int) -> None:
+    """Raise Invalid unless a page may have so many rows."""
+    if not 0 < limit <= PAGE_ROWS_MAX:
+        raise Invalid(f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}")
 
 
 def split_page(operation: Any, groups: Sequence[str]) -> list[tuple[str, Any]]:
     """The part of a page for each group that still has rows."""
+    check_limit(operation.limit)
     where = packing.unpack(_WHERE, operation.after, "after") if operation.after else ()
     if any(each.place not in range(len(groups)) for each in where):
         raise Invalid("after: not from a page of these groups")
@@ -222,19 +230,24 @@ def split_page(operation: Any, groups: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def join_pages(operation: Any, replies: Sequence[Any]) -> Any:
-    """One page: the rows group after group, each group's in order."""
+    """One page: the rows group after group, each group's in order. Where there are more groups than
+    rows in a page, those behind its last row are asked again for theirs."""
     asked = packing.unpack(_WHERE, operation.after, "after") if operation.after else ()
-    places = [each.place for each in asked] or range(len(replies))
-    more = tuple(
-        [Where(place, each.next) for place, each in zip(places, replies, strict=True) if each.next]
-    )
+    asked = asked or tuple([Where(place, b"") for place in range(len(replies))])
     kind: Any = type(replies[0])
-    rows = packing.field_names(kind)[0]  # a page is its rows, then `next`
-    return dataclasses.replace(
-        replies[0],
-        next=packing.pack(more) if more else b"",
-        **{rows: tuple([row for each in replies for row in getattr(each, rows)])},
-    )
+    name = packing.field_names(kind)[0]  # a page is its rows, then `next`
+    rows: list[Any] = []
+    more: list[Where] = []
+    for where, reply in zip(asked, replies, strict=True):
+        found = getattr(reply, name)
+        if found and len(rows) >= operation.limit:
+            more.append(where)
+            continue
+        rows += found
+        if reply.next:
+            more.append(Where(where.place, reply.next))
+    token = packing.pack(tuple(more)) if more else b""
+    return dataclasses.replace(replies[0], next=token, **{name: tuple(rows)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from state_machines import columnar, packing
 from state_machines.changes import Changes
-from state_machines.errors import Invalid, Rejected
+from state_machines.errors import Rejected
 from state_machines.keyvalue import KeyValue, Part
 from state_machines.layout import Layout
-from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
-from state_machines.op import EVERY_KIND
+from state_machines.limits import PAGE_BYTES_MAX
+from state_machines.op import EVERY_KIND, check_limit
 
 R = TypeVar("R")
 
@@ -218,8 +218,7 @@ class Tables:
         `starts` is asked of the last field of the key. A page also ends softly at `PAGE_BYTES_MAX`.
         Raises Invalid for a limit out of range.
         """
-        if not 0 < limit <= PAGE_ROWS_MAX:
-            raise Invalid(f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}")
+        check_limit(limit)
         rows: list[tuple[R, int]] = []
         came: list[bytes] = []  # since those
         size, last = 0, b""

@@ -30,7 +30,8 @@ write to serve them `proto/entities.proto` has a message for each. Fields with `
 What is beyond a limit is refused with *Invalid*, which names field and limit, before anything is
 proposed; what *refused* lists is decided by the group and changed nothing. The words behind a
 refusal are its text, `…` stands for what is known only then. Times in rows are the group's, Unix
-milliseconds; a page goes on after the `next` of the page before.
+milliseconds; a page goes on after the `next` of the page before, and where several groups have rows
+of it is by group, in the order that is told here within each.
 
 | mark | meaning |
 |---|---|

@@ -84,7 +84,7 @@ def _entry(stored: bytes | None) -> KvEntry | None:
 
 @dataclass(frozen=True, slots=True)
 class KvPage:
-    """Pairs in key order; `next` continues after the last one, empty at the end."""
+    """Pairs, by group, in each by key; `next` continues after the last one, empty at the end."""
 
     entries: tuple[KvEntry, ...]
     next: bytes
@@ -337,7 +337,7 @@ class GetKv:
 
 @query("metadata.kv.range")
 class RangeKv:
-    """Pairs whose key starts with `prefix`, in key order, a page at a time."""
+    """Pairs whose key starts with `prefix`, a page at a time: by group, in each by key."""
 
     every_group: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT

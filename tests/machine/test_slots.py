@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from state_machines import op
 from state_machines.errors import Conflict, Fenced, Invalid, WrongShard
+from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.metadata.node import ListNodes, RegisterNode
 from state_machines.metadata.slot_map import AssignSlots, GetSlots, KindSlots
@@ -114,7 +115,7 @@ def ask_all(groups: dict[str, Group], query: Any) -> Any:
     return op.join(query, [part for _, part in parts], replies)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, PAGE_ROWS_MAX])
 def test_a_list_goes_over_all_groups_page_by_page(limit: int) -> None:
     groups = {"mqtt-0": Group("mqtt"), "mqtt-1": Group("mqtt")}
     clients = {f"c{number:02}" for number in range(25)}
@@ -128,7 +129,7 @@ def test_a_list_goes_over_all_groups_page_by_page(limit: int) -> None:
     after = b""
     while True:
         page = ask_all(groups, ListSessions(limit=limit, after=after))
-        assert len(page.sessions) <= max(limit, 2)
+        assert 0 < len(page.sessions) <= limit
         found += [each.client_id for each in page.sessions]
         after = page.next
         if not after:
@@ -137,6 +138,15 @@ def test_a_list_goes_over_all_groups_page_by_page(limit: int) -> None:
     assert set(found) == clients
     assert ask_all(groups, CountSessions()).sessions == 25
     assert ask_all(groups, NextDue()) == 0
+
+
+@pytest.mark.parametrize("limit", [0, -5, PAGE_ROWS_MAX + 1, 2 * PAGE_ROWS_MAX])
+def test_a_page_of_several_groups_has_the_limit_of_one(limit: int) -> None:
+    said = f"limit: {limit}, the range is 1 to {PAGE_ROWS_MAX}"
+    with pytest.raises(Invalid, match=said):
+        TWO.route(ListSessions(limit=limit))
+    with pytest.raises(Invalid, match=said):
+        Group("mqtt").ask(ListSessions(limit=limit))
 
 
 def test_a_token_from_elsewhere_is_refused() -> None:
