@@ -203,8 +203,9 @@ class NodeCache:
             hit = False
             if found.gone:
                 seen, found = look()
+            for share in [found.share(group) for group in seen]:
+                await share.ready.wait()
             for group, revision in seen.items():
-                await found.share(group).ready.wait()
                 await found.streams[group].reached(revision)  # at once where it has ended
         self.counters.hits += hit
         self.counters.misses += not hit

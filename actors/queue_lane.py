@@ -72,7 +72,7 @@ class QueueLane(Lane, ABC):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._drain = Drain(rng)
-        self._in_vain()  # a first attempt that hangs is one, and is known to be later
+        self._in_vain()  # as long as nothing else is known of the first attempt
 
     def submit(
         self,

@@ -102,11 +102,11 @@ class Watches(ABC):
         return self._changes(wanted, {group: from_revision}, progress, stale, buffer)
 
     def _only_group(self, table: Table[Any]) -> str:
-        first, *others = groups_of(table, self._groups.groups())
-        if others:
-            said = ", ".join((first, *others))
+        groups = groups_of(table, self._groups.groups())
+        if len(groups) != 1:
+            said = ", ".join(groups)
             raise Invalid(f"group: name one or take watch_all, {table.name} is in each of {said}")
-        return first
+        return groups[0]
 
     def watch_all(
         self,

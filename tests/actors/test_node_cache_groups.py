@@ -20,7 +20,7 @@ from state_machines.mqtt.sessions import SESSIONS
 from state_machines.slots import slot_of
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import now
-from tests.actors.virtual_time import in_virtual_time
+from tests.actors.virtual_time import in_virtual_time, settled
 from tests.machine.alone import Group
 
 GROUPS = ("mqtt-0", "mqtt-1")
@@ -124,3 +124,15 @@ async def test_tables_of_which_each_group_has_its_own_are_not_mixed_up(table: st
         with pytest.raises(Invalid, match=f"table: each of mqtt-0, mqtt-1 has its own {table}"):
             await read(cache, table)
         assert cache.status()["slices"] == 0
+
+
+@in_virtual_time
+async def test_who_waits_for_both_groups_when_the_cache_is_closed_is_told() -> None:
+    source = Two()
+    source.away = owner_of(B)
+    async with keeping(source) as cache:
+        reading = asyncio.create_task(read(cache))
+        await settled()
+        await cache.close()
+        with pytest.raises(NoQuorum, match="the cache is closed"):
+            await reading
