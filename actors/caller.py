@@ -8,9 +8,10 @@ operation that was never sent failed (`NoQuorum`); one that was sent may have ha
 
 The caller decides which group owns an operation by the slot map, which it fetches from `metadata-0`
 when a group answers `WrongShard`; until then the trivial map holds: one group a kind. Group 0 that
-is away does not say that there are others: any replica of `metadata-0` is asked for the map then,
-at most once in `MAP_SECONDS`, and what was not sent goes where it says. A group that is not asked
-says nothing either: so it is, before, with what goes to every group of a kind.
+is away does not say that there are others: once it has been silent for a second any replica of
+`metadata-0` is asked for the map, and what was not sent goes where it says. A group that is not
+asked says nothing: for what goes to every group of a kind the map is asked for before, at most once
+in `MAP_SECONDS`.
 """
 
 from __future__ import annotations
@@ -244,9 +245,7 @@ class Caller:
 
     def _look_beyond(self, group: str) -> None:
         """A group that does not answer may not be the only one of its kind, whatever is known."""
-        now = asyncio.get_running_loop().time()
-        fresh = self._map_until is not None and now < self._map_until
-        if not (self._closed or fresh or kind_of(group) in self._map.ranges):
+        if not self._closed and kind_of(group) not in self._map.ranges:
             self._begin_to_ask(stale=True)
 
     async def _know_map(self, deadline: float) -> None:
