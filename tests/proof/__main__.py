@@ -25,6 +25,7 @@ RESULT: Final = ROOT / "build" / "proof.json"
 
 PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "simulation": (("tests.simulation", "run"), ("simulation",)),
+    "simulation-doubled": (("tests.simulation", "run", "--doubled"), ("simulation-doubled",)),
     "wills": (("tests.simulation", "wills"), ("wills",)),
     "properties": (("tests.properties",), ("properties",)),
     "mutants": (("tests.mutants",), ("mutants",)),

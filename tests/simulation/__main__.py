@@ -1,6 +1,7 @@
 """The simulator's command line.
 
 python -m tests.simulation run --seeds 20000    # resumable; violations are minimised
+python -m tests.simulation run --doubled        # of a kind with two groups
 python -m tests.simulation replay 4711 --only 0,3
 python -m tests.simulation wills --stories 1000  # resumable
 """
@@ -11,6 +12,7 @@ import logging
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import typer
@@ -19,12 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.proof.record import Record
-from tests.simulation.plan import KINDS, draw
+from tests.simulation.plan import GROUP_DOWN, KINDS, Plan, doubled, draw
 from tests.simulation.run import Result, minimise, run, struck
 from tests.simulation.wills import play, stories
 
 BATCH = 25  #: seeds between two savings of the record
 FAILURES_MAX = 5  #: after so many violations there is enough to do
+
+DOUBLED = typer.Option(False, "--doubled", help="Of a kind with two groups, one of which may die.")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 console = Console()
@@ -35,9 +39,10 @@ def run_seeds(
     seeds: int = typer.Option(20_000, help="How many seeds, from --first on."),
     first: int = typer.Option(0, help="The first seed."),
     processes: int = typer.Option(2, help="Processes side by side."),
+    two: bool = DOUBLED,
 ) -> None:
     """Run many seeds. What was done before, of the same sources, is not done again."""
-    record = Record("simulation", seeds=seeds, first=first)
+    record = Record("simulation-doubled" if two else "simulation", seeds=seeds, first=first)
     figures = record.figures
     if record.done:
         console.print(f"{record.done} seeds were run already")
@@ -45,7 +50,7 @@ def run_seeds(
     said = "[cyan]{task.fields[rate]:,.0f} events/s a core, {task.fields[wrong]} violations"
     with Progress(*columns, TextColumn(said), console=console) as progress:
         task = progress.add_task("", total=seeds, completed=record.done, rate=0, wrong=0)
-        for batch in _batches(first + record.done, first + seeds, processes):
+        for batch in _batches(first + record.done, first + seeds, processes, two):
             for result in batch:
                 _add(figures, result)
             record.advance(len(batch))
@@ -55,12 +60,13 @@ def run_seeds(
             if wrong >= FAILURES_MAX:
                 break
     figures["events_per_processor_second"] = round(figures["events"] / figures["processor_seconds"])
-    unseen = [kind for kind in KINDS if not figures["faults"].get(kind)]
-    figures["fault_kinds"] = len(KINDS) - len(unseen)
+    kinds = (*KINDS, GROUP_DOWN) if two else KINDS
+    unseen = [kind for kind in kinds if not figures["faults"].get(kind)]
+    figures["fault_kinds"] = len(kinds) - len(unseen)
     record.save()
     _show(record)
     for seed in figures.get("violations", []):
-        show_failure(seed)
+        show_failure(seed, two)
     if unseen and seeds >= 1_000:
         console.print(f"[red]faults that were never seen: {', '.join(unseen)}")
     if figures.get("violations") or (unseen and seeds >= 1_000):
@@ -99,25 +105,31 @@ def replay(
     seed: int,
     only: str = typer.Option("", help="Places of the faults to keep, as 0,3; all without it."),
     trace: int = typer.Option(60, help="Events of the end to show."),
+    two: bool = DOUBLED,
 ) -> None:
     """Run one seed again and say what happened."""
     keep = None if not only else [int(each) for each in only.split(",") if each != "none"]
-    result = run(struck(draw(seed), keep))
+    result = run(struck(_plan(seed, two), keep))
     for line in result.trace[-trace:]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     _tell(result)
     raise typer.Exit(bool(result.failure))
 
 
-def show_failure(seed: int) -> None:
+def show_failure(seed: int, two: bool) -> None:
     """The violation of a seed with as few faults as will do, and the command that replays it."""
-    plan = draw(seed)
+    plan = _plan(seed, two)
     console.print(f"[red]seed {seed} violates; looking for the fewest faults")
     result = minimise(plan)
     _tell(result)
     kept = [str(n) for n, fault in enumerate(plan.faults) if fault in result.plan.faults]
     only = ",".join(kept) or "none"
-    console.print(f"python -m tests.simulation replay {seed} --only {only}", highlight=False)
+    more = " --doubled" if two else ""
+    console.print(f"python -m tests.simulation replay {seed} --only {only}{more}", highlight=False)
+
+
+def _plan(seed: int, two: bool) -> Plan:
+    return doubled(draw(seed)) if two else draw(seed)
 
 
 def _tell(result: Result) -> None:
@@ -133,19 +145,20 @@ def _tell(result: Result) -> None:
     console.print(verdict, style="red" if result.failure else "green", markup=False)
 
 
-def _batches(first: int, end: int, processes: int) -> Iterator[list[dict[str, Any]]]:
+def _batches(first: int, end: int, processes: int, two: bool) -> Iterator[list[dict[str, Any]]]:
     """Results of the seeds, in order, in bounded pieces."""
     pieces = [range(at, min(at + BATCH, end)) for at in range(first, end, BATCH)]
+    some = partial(_run_some, two=two)
     if processes <= 1:
-        yield from map(_run_some, pieces)
+        yield from map(some, pieces)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield from pool.imap(_run_some, pieces)
+        yield from pool.imap(some, pieces)
 
 
-def _run_some(seeds: range) -> list[dict[str, Any]]:
+def _run_some(seeds: range, *, two: bool) -> list[dict[str, Any]]:
     logging.disable(logging.CRITICAL)
-    return [_figures(run(draw(seed))) for seed in seeds]
+    return [_figures(run(_plan(seed, two))) for seed in seeds]
 
 
 def _figures(result: Result) -> dict[str, Any]:

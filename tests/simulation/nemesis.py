@@ -241,6 +241,11 @@ class Nemesis:
         """The power goes."""
         return self._kill(*[name for name in self.world.seats if name in self.world.processes])
 
+    def _group_down(self, rng: Random, _: Fault) -> Any:
+        """One group of two, which is to harm the other in nothing."""
+        group = rng.choice([each for each in self.world.plan.pair if each != "metadata-0"])
+        return self._kill(*self.world.group_seats[group])
+
     def _host_down(self, rng: Random, _: Fault) -> Any:
         host = rng.choice(sorted(self.world.clocks))
         for epoch, process in list(self.world.controllers.items()):

@@ -7,11 +7,12 @@ from which some were struck still makes sense; that is what minimising a failure
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from actors.answers import ROWS_MAX
 from actors.config import RaftSettings
+from actors.seat_names import kind_of
 from state_machines.limits import CLIENTS_MAX
 
 SAFETY_SECONDS = 5.0  #: of trouble, before the group has to get well again
@@ -51,6 +52,7 @@ DISKS = ("slow disk", "disk full", "sync error", "bit flip", "wipe")
 TIME = ("clock rate", "clock jump")
 OPERATORS = ("grow", "replace", "shrink", "transfer", "campaign")
 LOAD = ("burst", "quiet")
+GROUP_DOWN = "group down"  #: only where a kind has two
 KINDS = NETWORK + PROCESSES + DISKS + TIME + OPERATORS + LOAD
 
 
@@ -81,7 +83,13 @@ class Plan:
     settings: RaftSettings
     faults: tuple[Fault, ...]
     learners: int = 0  #: of each group; a seed draws none
+    settled: bool = False  #: kinds with two groups have given out their slots before trouble
     single_rows: int = ROWS_MAX  #: at a storage thread at a time; other reads wait for their turn
+
+    @property
+    def pair(self) -> tuple[str, ...]:
+        """The groups of the kind that has two; a seed draws none."""
+        return tuple(each for each in self.groups if f"{kind_of(each)}-1" in self.groups)
 
 
 def draw(seed: int) -> Plan:
@@ -130,4 +138,23 @@ def draw(seed: int) -> Plan:
         ),
         faults=tuple(faults),
         single_rows=Random(f"rows {seed}").choice((1, 1, 2, ROWS_MAX)),
+    )
+
+
+def doubled(plan: Plan) -> Plan:
+    """The same trouble for a kind that has two groups, and now and then all of one of them dies. In
+    one seed of three the trouble begins before their slots are given out."""
+    rng = Random(f"groups {plan.seed}")
+    kind = rng.choice(("offset", "mqtt", "metadata"))
+    groups = tuple(dict.fromkeys(("metadata-0", f"{kind}-0", f"{kind}-1")))
+    down = [
+        Fault(GROUP_DOWN, round(0.5 + 4.0 * rng.random(), 3), 0.2 + 2.0 * rng.random(), number)
+        for number in range(rng.randrange(3))
+    ]
+    return replace(
+        plan,
+        groups=groups,
+        replicas=min(plan.replicas, 3),
+        settled=rng.random() < 2 / 3,
+        faults=tuple(sorted((*plan.faults, *down), key=lambda fault: fault.at)),
     )

@@ -8,28 +8,37 @@ agree byte for byte. At the end nobody may be left waiting.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
+from typing import Any
 
 from actors import answers
 from actors.caller import Caller
+from actors.seat_names import kind_of
 from state_machines import clients
+from state_machines.errors import MetarayError
 from state_machines.metadata.kv import PutKv
+from state_machines.metadata.slot_map import SLOT_MAPS
 from state_machines.mqtt.session import OpenSession
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from state_machines.slots import SLOTS, slot_of
+from state_machines.tables import TABLES
 from tests.simulation.invariants import Violation
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.plan import SAFETY_SECONDS, Fault, Plan, draw
-from tests.simulation.workload import Workload
+from tests.simulation.workload import Workload, slots_given
 from tests.simulation.world import World
 
 TIMEOUTS = 20  #: election timeouts until a healed quorum has a leader
 WRITES = 10  #: that it then has to take
 WRITES_SECONDS = 60.0
+ALONE_SECONDS = 10.0  #: until one of two groups serves a new client while the other is dead
 AGREE_SECONDS = 240.0  #: virtual; repair of a lost disk takes a few of the controller's rounds
 
 
@@ -68,7 +77,7 @@ def run(plan: Plan) -> Result:
     began = time.process_time()
     try:
         _phases(world, workload, result)
-    except (Violation, AssertionError) as error:
+    except (Violation, AssertionError, MetarayError) as error:
         result.failure = f"{type(error).__name__}: {error}" if str(error) else repr(error)
         result.trace = [
             f"{at:11.6f} {kind:<10} {who:<14} {what}" for at, kind, who, what in world.trace
@@ -95,11 +104,15 @@ def run(plan: Plan) -> Result:
 def _phases(world: World, workload: Workload, result: Result) -> None:
     world.found()
     nemesis = Nemesis(world, workload)
+    if world.plan.settled:
+        _do(world, "settled", slots_given, 20.0)
     begin = world.loop.now
     workload.start()
     nemesis.arm()
     world.loop.run(lambda: False, begin + SAFETY_SECONDS)
     _liveness(world, workload, nemesis, result)
+    if world.plan.pair:
+        _one_of_two(world)
     _agreement(world, workload)
     workload.judge()
     _census(world)
@@ -150,7 +163,7 @@ def _failure(world: World, result: Result) -> str:
         return f"liveness: no leader within {TIMEOUTS} election timeouts: {describe(world)}"
     result.leader_timeouts = (world.loop.now - healed) / timeout
     process, caller = world.client("liveness")
-    task = world.loop.start(process, _write(caller, world.plan.groups))
+    task = world.loop.start(process, _write(caller, world.plan))
     if not world.loop.run(task.done, world.loop.now + WRITES_SECONDS):
         return f"liveness: {WRITES} writes were not taken: {describe(world)}"
     error = task.exception()
@@ -171,14 +184,51 @@ def _serves(world: World, group: str) -> bool:
     return core._log.term(core.commit) == core.term
 
 
-async def _write(caller: Caller, groups: Sequence[str]) -> None:
+async def _write(caller: Caller, plan: Plan) -> None:
+    if plan.pair:
+        await slots_given(caller)
     for number in range(WRITES):
         await caller.call(PutKv(key=f"healed{number}", value=b""), timeout_ms=50_000)
-    if "offset-0" in groups:
-        commit = OffsetCommit(group="healed", topic="t", partition=0, offset=1)
-        await caller.call(CommitOffsets.of([commit]), timeout_ms=50_000)
-    if "mqtt-0" in groups:
-        await caller.call(OpenSession(client_id="healed", broker="b"), timeout_ms=50_000)
+        if "offset-0" in plan.groups:
+            commit = OffsetCommit(group=f"healed{number}", topic="t", partition=0, offset=1)
+            await caller.call(CommitOffsets.of([commit]), timeout_ms=50_000)
+        if "mqtt-0" in plan.groups:
+            opening = OpenSession(client_id=f"healed{number}", broker="b")
+            await caller.call(opening, timeout_ms=50_000)
+
+
+def _one_of_two(world: World) -> None:
+    """A group dies, and a client that comes new is served by the other one of its kind."""
+    pair = world.plan.pair
+    dead = world.rng("one of two").choice([each for each in pair if each != "metadata-0"])
+    place = 1 - pair.index(dead)
+    for seat in world.group_seats[dead]:
+        world.kill(seat)
+    world.event("died", dead, "")
+    names = (f"alone{number}" for number in itertools.count())
+    name = next(each for each in names if slot_of(("default", each)) * 2 // SLOTS == place)
+    command: Any = PutKv(key=name, value=b"")
+    match kind_of(dead):
+        case "offset":
+            commit = OffsetCommit(group=name, topic="t", partition=0, offset=1)
+            command = CommitOffsets.of([commit])
+        case "mqtt":
+            command = OpenSession(client_id=name, broker="b")
+    timeout_ms = int(ALONE_SECONDS * 1_000)
+    work = partial(Caller.call, operation=command, timeout_ms=timeout_ms)
+    _do(world, "alone", work, ALONE_SECONDS + 1.0)
+
+
+def _do(
+    world: World, name: str, work: Callable[[Caller], Coroutine[Any, Any, Any]], seconds: float
+) -> None:
+    """Have a new client do this, in so many seconds. Raises what it raises, or AssertionError."""
+    process, caller = world.client(name)
+    task = world.loop.start(process, work(caller))
+    done = world.loop.run(task.done, world.loop.now + seconds)
+    assert done, f"{name}: not within {seconds:.0f} s: {describe(world)}"
+    task.result()
+    world.kill(name)
 
 
 def _agreement(world: World, workload: Workload) -> None:
@@ -192,6 +242,7 @@ def _agreement(world: World, workload: Workload) -> None:
         return workload.idle and all(_agrees(world, group) for group in world.plan.groups)
 
     assert world.loop.run(agreed, deadline), f"no agreement: {describe(world)}"
+    states = {}
     for group in world.plan.groups:
         leader = world.leader(group)
         assert leader is not None, f"{group} lost its leader"
@@ -205,6 +256,28 @@ def _agreement(world: World, workload: Workload) -> None:
             raise AssertionError(f"states differ: {_difference(dumps)}")
         for core in world.cores(group).values():
             core.check()
+        states[group] = dumps[leader[0]]
+    _in_place(states)
+
+
+def _in_place(states: dict[str, dict[str, dict[bytes, bytes]]]) -> None:
+    """Every row is in the group that its slot belongs to, by the map; without one in group 0."""
+    maps = [
+        SLOT_MAPS.decode(row)[0] for row in states["metadata-0"].get(SLOT_MAPS.name, {}).values()
+    ]
+    for group, tables in states.items():
+        for name, rows in tables.items():
+            table = TABLES.get(name)
+            if table is None or not table.kind:
+                continue
+            ranges = next((each.ranges for each in maps if each.kind == table.kind), ())
+            for row, _ in map(table.decode, rows.values()):
+                key = table.slot_key(table.key_of(row))
+                if key is None:
+                    continue
+                slot = slot_of(key)
+                owner = next((each.group for each in ranges if each.first <= slot <= each.last), "")
+                assert group == (owner or f"{table.kind}-0"), f"{name} {key} is in {group}"
 
 
 def _agrees(world: World, group: str) -> bool:

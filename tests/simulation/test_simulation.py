@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from state_machines import clients
-from tests.simulation.plan import KINDS, Fault, Plan, draw
+from tests.simulation.plan import GROUP_DOWN, KINDS, Fault, Plan, doubled, draw
 from tests.simulation.run import Result, minimise, run, struck
 
 SEEDS = (*range(34), 43, 52, 68)
 """Few, so chosen that every kind of fault strikes; `make sim` and `make proof` run thousands."""
 BATCH = 10
 LEARNER_SEEDS = 6
+DOUBLED_SEEDS = 20
 ROOT = Path(__file__).parents[2]
 
 _seen: Counter[str] = Counter()
@@ -47,6 +48,19 @@ def test_it_holds_with_learners_that_join_die_and_lose_their_disks() -> None:
         plan = draw(seed)
         result = run(replace(plan, learners=1 + seed % 2))
         assert not result.failure, f"seed {seed}, with learners: {result.failure}"
+
+
+def test_it_holds_for_a_kind_with_two_groups_of_which_one_may_die() -> None:
+    """Commands for both groups at once, slots that are given out while there is trouble; and in the
+    end one group alone serves a client that comes new. All rows are where their slots are."""
+    seen: Counter[str] = Counter()
+    for seed in range(DOUBLED_SEEDS):
+        result = run(doubled(draw(seed)))
+        assert not result.failure, (
+            f"seed {seed}: {result.failure}\npython -m tests.simulation replay {seed} --doubled"
+        )
+        seen += result.seen
+    assert seen[GROUP_DOWN] >= 5
 
 
 def test_every_kind_of_fault_has_struck() -> None:

@@ -7,6 +7,7 @@ for and are told is recorded, and checked at the end of the run by `tests/histor
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ import msgpack
 from actors.caller import Caller
 from state_machines.errors import Compacted, MetarayError
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, PutKv
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
 from state_machines.offset.offset import CommitOffsets, FetchOffsets, OffsetCommit
 from tests.history.linearizable import check
@@ -63,6 +65,9 @@ class Workload:
         self.acknowledged = 0
         self.asked = 0
         self._born = 0
+        self._pair = world.plan.pair
+        #: consumer groups and MQTT clients; of a pair two are on the one group, two on the other
+        self._names = 4 if self._pair else 2
         self._tasks: list[tuple[Process, asyncio.Task[None]]] = []
 
     def start(self) -> None:
@@ -99,6 +104,8 @@ class Workload:
             kinds.append(self._offset)
         if "mqtt-0" in self.world.plan.groups:
             kinds.append(self._session)
+        if self._pair:
+            await slots_given(caller)
         while not self.load.ended:
             await asyncio.sleep(self.load.pause * rng.random() ** 2)
             if not self.load.ended:
@@ -148,9 +155,12 @@ class Workload:
                 held[key] = entry.revision if entry else 0
 
     async def _offset(self, name: str, caller: Caller, rng: Random, held: dict[str, int]) -> None:
-        group = f"g{rng.randrange(2)}"
+        group = f"g{rng.randrange(self._names)}"
         if rng.random() < 0.3:
             await self._ask("offset", name, "fetch", group, None, caller, FetchOffsets(group=group))
+            return
+        if self._pair and rng.random() < 0.3:
+            await self._commit_both(name, caller, rng)
             return
         commits = [
             OffsetCommit(
@@ -162,8 +172,38 @@ class Workload:
         command = CommitOffsets.of(commits)
         await self._ask("offset", name, "commit", group, given, caller, command)
 
+    async def _commit_both(self, name: str, caller: Caller, rng: Random) -> None:
+        """One command for two consumer groups: refused, nothing of it has happened in either."""
+        groups = [f"g{number}" for number in rng.sample(range(self._names), 2)]
+        commits = [
+            OffsetCommit(group=each, topic="t", partition=0, offset=rng.randrange(1000))
+            for each in groups
+        ]
+        recorder = self.recorders["offset"]
+        self.asked += 1
+        self.world.event("ask", name, ("commit", groups))
+        tickets = [
+            recorder.invoke(
+                f"{name}.{each.group}", "commit", each.group, (("t", 0, each.offset, ""),)
+            )
+            for each in commits
+        ]
+        try:
+            reply = await caller.call(CommitOffsets.of(commits), stale=False)
+        except MetarayError as error:
+            self.world.event("refused", name, error.code)
+            for ticket in tickets:
+                recorder.raised(ticket, error)
+            return
+        self.acknowledged += 1
+        self.world.event("told", name, reply.committed)
+        if reply.committed != len(commits):
+            self.world.monitor.fail(f"{name}: {reply.committed} of {len(commits)} were committed")
+        for ticket in tickets:
+            recorder.ok(ticket, 1)
+
     async def _session(self, name: str, caller: Caller, rng: Random, held: dict[str, int]) -> None:
-        client = f"c{rng.randrange(2)}"
+        client = f"c{rng.randrange(self._names)}"
         mine = held.get(client, 0)
         match rng.randrange(5):
             case 0 | 1:
@@ -220,6 +260,16 @@ class Workload:
             assert watch.seen == expected, (
                 f"watch from {watch.begun} to {watch.upto}: saw {watch.seen}, was {expected}"
             )
+
+
+async def slots_given(caller: Caller) -> None:
+    """Wait until the slots of a kind with several groups are given out. Before that its rows would
+    be in group 0, and numbers that the log gives begin anew in another one."""
+    while True:
+        with suppress(MetarayError):
+            if await caller.call(GetSlots()):
+                return
+        await asyncio.sleep(0.1)
 
 
 def _changes(facts: GroupFacts, after: int, upto: int) -> list[tuple[int, str, bytes, bytes]]:
