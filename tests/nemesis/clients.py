@@ -7,8 +7,8 @@ checker can search.
 
     register    put, put at an expected revision, get                   metadata-0
     append      an element more, by get and compare-and-set             metadata-0
-    counter     an offset commit: the row counts its commits            offset-0
-    offset      batches of three partitions, fetched as a whole         offset-0
+    counter     an offset commit: the row counts its commits            offset-0, -1
+    offset      batches of three partitions, fetched as a whole         offset-0, -1
     session     takeover, close with an epoch, get                      mqtt-0
     watch       every change of the key-value table                     metadata-0
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.seat_names import kind_of
+from state_machines.slots import SLOTS, slot_of
 from tests.history.operation import Operation, is_refusal
 from tests.nemesis import checks, dumps
 from tests.nemesis.clients import CALL_MS
@@ -23,14 +25,14 @@ from tests.nemesis.world import GROUPS, World
 LATE_SECONDS = 5.0  #: that a call may end after its deadline, on a busy machine
 CALM_SECONDS = 1.5  #: of load before the first fault and after each
 WRITES = {
-    ("register", "put"): "metadata-0",
-    ("append", "append"): "metadata-0",
-    ("counter", "add"): "offset-0",
-    ("offset", "commit"): "offset-0",
-    ("session", "open"): "mqtt-0",
-    ("session", "close"): "mqtt-0",
+    ("register", "put"): "metadata",
+    ("append", "append"): "metadata",
+    ("counter", "add"): "offset",
+    ("offset", "commit"): "offset",
+    ("session", "open"): "mqtt",
+    ("session", "close"): "mqtt",
 }
-"""Writes by model and kind, and the group they go to."""
+"""Writes by model and kind, and the kind of group they go to."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ def scenario(
     run.slowest_s = load.slowest()
     assert run.slowest_s < CALL_MS / 1000 + LATE_SECONDS, f"a call took {run.slowest_s:.1f} s"
     for episode in run.episodes:
-        episode.window_ms = round(window(history, episode) * 1000, 1)
+        episode.window_ms = round(window(history, episode, tenant) * 1000, 1)
         episode.p99_ms = p99_ms(history, episode.begun, episode.healing)
         episode.calm_p99_ms = p99_ms(history, 0.0, run.episodes[0].begun)
     run.compared = {group: dumps.same_everywhere(world, group) for group in GROUPS}
@@ -132,7 +134,14 @@ def _episode(world: World, fault: Fault, say: Say) -> Episode:
     )
 
 
-def window(history: Sequence[Operation], episode: Episode) -> float:
+def group_of(write: Operation, tenant: str) -> str:
+    """The group that a write goes to: even parts of the slots are on each of its kind."""
+    kind = WRITES[write.key.partition(".")[0], write.kind]
+    groups = [each for each in GROUPS if kind_of(each) == kind]
+    return groups[slot_of((tenant, write.key)) * len(groups) // SLOTS]
+
+
+def window(history: Sequence[Operation], episode: Episode, tenant: str) -> float:
     """The longest time in which a group it hit acknowledged no write, though some were asked."""
     longest = 0.0
     for group in episode.groups:
@@ -141,7 +150,8 @@ def window(history: Sequence[Operation], episode: Episode) -> float:
             for each in history
             if each.returned is not None
             and not is_refusal(each.output)
-            and WRITES.get((each.key.partition(".")[0], each.kind)) == group
+            and (each.key.partition(".")[0], each.kind) in WRITES
+            and group_of(each, tenant) == group
         )
         for before, after in itertools.pairwise(acks):
             if after >= episode.begun and before <= episode.whole:

@@ -30,7 +30,7 @@ from metaray.local import LocalCluster, LocalNode, StartFailed, start
 from metaray.local.processes import MARK_VARIABLE, Started, kill, marked
 from metaray.local.state import write_state
 
-GROUPS: Final = ("metadata-0", "offset-0", "mqtt-0")
+GROUPS: Final = ("metadata-0", "offset-0", "offset-1", "mqtt-0")
 NODES: Final = 3  #: that carry replicas, beside the head
 CALL_SECONDS: Final = 5.0  #: our own deadline for one call of a seat
 WAIT_SECONDS: Final = 120.0  #: for whatever must come true on a busy machine
@@ -226,7 +226,7 @@ def world(data: Path, **environment: str) -> Iterator[World]:
             os.environ.pop(name)
         cluster.apply_environment()
         connect(cluster)
-        for _ in start_service(ClusterConfig()):
+        for _ in start_service(ClusterConfig(groups=GROUPS)):
             pass
         found = World(cluster, dict(environment))
         found.meet()
