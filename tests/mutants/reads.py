@@ -318,7 +318,7 @@ READS: Final = (
         "what-goes-to-every-group-leaves-out-those-nobody-told-of",
         "design 5.15",
         "actors.caller",
-        "        if not group and slots.goes_everywhere(operation):\n",
+        "        if slots.goes_everywhere(operation):\n",
         "        if False:\n",
     ),
 )
