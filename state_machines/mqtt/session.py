@@ -46,6 +46,7 @@ class OpenedSession:
     client_id: str
     epoch: int
     present: bool
+    created_ms: int = 0  #: since when the session is: of a later one of the client it is another
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class OpenSession:
     def apply(self, db: Tables, at: Stamp) -> OpenedSession:
         """The newest connection wins (MQTT 5, 3.1.4). QuotaExceeded beyond the tenant's."""
         admit(db, at, self.tenant, (self.client_id,))
-        (epoch,), (present,) = open_all(
+        (epoch,), (present,), (created_ms,) = open_all(
             db,
             at,
             (self.tenant,),
@@ -114,7 +115,7 @@ class OpenSession:
             (self.expiry_s,),
             (self.clean_start,),
         )
-        return OpenedSession(self.client_id, epoch, present)
+        return OpenedSession(self.client_id, epoch, present, created_ms)
 
     @classmethod
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[OpenedSession | QuotaExceeded]:
@@ -122,8 +123,8 @@ class OpenSession:
         if any(quota.of(db, each) is not None for each in dict.fromkeys(run.columns["tenant"])):
             return [_opened(each, db, at) for each in run.operations()]
         names_of = ("tenant", "client_id", "broker", "expiry_s", "clean_start")
-        epochs, present = open_all(db, at, *[run.columns[each] for each in names_of])
-        return list(map(OpenedSession, run.columns["client_id"], epochs, present))
+        opened = open_all(db, at, *[run.columns[each] for each in names_of])
+        return list(map(OpenedSession, run.columns["client_id"], *opened))
 
 
 def _opened(operation: OpenSession, db: Tables, at: Stamp) -> OpenedSession | QuotaExceeded:
@@ -174,7 +175,7 @@ class SaveSessions:
         """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
         admit(db, at, self.tenant, [each.client_id for each in self.sessions])
         client_ids = [each.client_id for each in self.sessions]
-        epochs, present = open_all(
+        opened = open_all(
             db,
             at,
             (self.tenant,) * len(client_ids),
@@ -183,7 +184,7 @@ class SaveSessions:
             [each.expiry_s for each in self.sessions],
             [each.clean_start for each in self.sessions],
         )
-        return tuple(map(OpenedSession, client_ids, epochs, present))
+        return tuple(map(OpenedSession, client_ids, *opened))
 
 
 @command("mqtt.session.close")

@@ -36,7 +36,8 @@ _EXPIRY_S: Final = _PLACES.index("expiry_s")
 _DISCONNECTED_MS: Final = _PLACES.index("disconnected_ms")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
 _SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
-_KEPT: Final = itemgetter(*map(_PLACES.index, ("connected", "created_ms", "subscriptions")))
+_CREATED_MS: Final = _PLACES.index("created_ms")
+_KEPT: Final = itemgetter(_CONNECTED, _SUBSCRIPTIONS)
 """What a session that is opened again keeps, or has to be asked for."""
 _NONE: Final = [0] * len(_PLACES)
 """The values of a session that is not there."""
@@ -50,8 +51,9 @@ def open_all(
     brokers: Sequence[str],
     expiry_s: Sequence[int],
     clean_starts: Sequence[bool],
-) -> tuple[list[int], list[bool]]:
-    """Open sessions, said in columns; the epoch of each, and whether it was there before.
+) -> tuple[list[int], list[bool], list[int]]:
+    """Open sessions, said in columns; of each the epoch, whether it was there before, and since
+    when it is.
 
     In the usual case, a new session or one that is opened again, without a will, and goes on or has
     nothing that ends with it, rows are columns of plain values and the tally is settled once a
@@ -64,7 +66,9 @@ def open_all(
             open_all(db, at, *(column[start:end] for column in columns))
             for start, end in pairwise(_cuts(keys))
         ]
-        return [*chain(*(epochs for epochs, _ in parts))], [*chain(*(there for _, there in parts))]
+        opened = zip(*parts, strict=True)
+        epochs, present, created = ([*chain.from_iterable(each)] for each in opened)
+        return epochs, present, created
     before = db.store.get_many(SESSIONS.name, keys)
     wills = db.store.get_many(will.WILLS.name, keys)
     found = [old for old in before if old is not None]
@@ -99,11 +103,15 @@ def open_all(
             db.swap(SESSIONS.name, key, before[place], None)
             present[place] = False
     epochs += db.unique_many(len(keys) - len(epochs))
-    columns = [keys, there, present, brokers, epochs, expiry_s]
+    created = [
+        old[_CREATED_MS] if goes_on else at.now_ms
+        for goes_on, old in zip(present, there, strict=True)
+    ]
+    columns = [keys, there, present, brokers, epochs, expiry_s, created]
     if not all(usual):
         columns = [tuple(compress(each, usual)) for each in columns]
     _settle_usual(db, at, *columns)
-    return epochs, present
+    return epochs, present, created
 
 
 def _hanging(db: Tables) -> Callable[[tuple[str, str], Sequence[Any]], bool]:
@@ -143,13 +151,14 @@ def _settle_usual(
     brokers: Sequence[str],
     epochs: Sequence[int],
     expiry_s: Sequence[int],
+    created: Sequence[int],
 ) -> None:
     """These sessions are connected now; `there` has the values of those that were there, of which
     nothing has to be settled, and `_NONE` of the new ones. Those that do not go on begin anew."""
     if not keys:
         return
     tenants, client_ids = zip(*keys, strict=True)
-    connected, created, subscriptions = zip(*map(_KEPT, there), strict=True)
+    connected, subscriptions = zip(*map(_KEPT, there), strict=True)
     is_new, now_ms, count = [old is _NONE for old in there], at.now_ms, len(keys)
     columns: dict[str, Sequence[Any]] = {
         "tenant": tenants,
@@ -158,7 +167,7 @@ def _settle_usual(
         "epoch": epochs,
         "connected": (True,) * count,
         "expiry_s": expiry_s,
-        "created_ms": [old if on else now_ms for on, old in zip(goes_on, created, strict=True)],
+        "created_ms": created,
         "connected_ms": (now_ms,) * count,
         "disconnected_ms": (0,) * count,
         "expires_ms": (0,) * count,

@@ -115,11 +115,14 @@ def test_a_batch_or_a_run_does_what_its_sessions_would_one_after_the_other(
             (some,) = how
             reply = whole.run(SaveSessions(sessions=tuple(some)))
             each = [OpenSession(**asdict(one)) for one in some]
-            replies = [single.run(one) for one in each]
-            assert [one.present for one in reply] == [one.present for one in replies]
-            assert [one.present for one in carried_out(run, each)] == [
-                one.present for one in replies
-            ]
+            replies = []
+            for one in each:
+                replies.append(opened := single.run(one))
+                row = single.ask(GetSession(client_id=one.client_id))
+                assert (row.epoch, row.created_ms) == (opened.epoch, opened.created_ms)
+            expected = [(one.present, one.created_ms) for one in replies]
+            assert [(one.present, one.created_ms) for one in reply] == expected
+            assert [(one.present, one.created_ms) for one in carried_out(run, each)] == expected
         elif what == "lose":
             (some,) = how
             reply = whole.run(CloseSessions(items=tuple(lost_of(whole, some))))
