@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from random import Random
 from typing import Any, TypeVar
 
@@ -53,6 +54,8 @@ class Service:
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
         self.down = False  #: nothing answers
+        self.away: set[str] = set()  #: groups that do not answer
+        self.leaderless: set[str] = set()  #: groups that answer only what may be stale
         self.held: asyncio.Event | None = None  #: proposals wait until it is set
         self.waiting = 0  #: how many do
         self._lock = threading.Lock()
@@ -74,13 +77,16 @@ class Service:
     async def refresh(self) -> None:
         return None
 
+    def _reach(self, group: str, *, stale: bool = False) -> None:
+        if self.down or group in self.away or (group in self.leaderless and not stale):
+            raise ConnectionError("it does not answer")
+
     async def propose(self, seat: str, request: bytes) -> bytes:
         if self.held is not None:
             self.waiting += 1
             await self.held.wait()
-        if self.down:
-            raise ConnectionError("the service is down")
         asked = api.ProposeRequest.FromString(request)
+        self._reach(asked.group)
         with self._lock:
             machine = self._machines[asked.group]
             try:
@@ -94,9 +100,8 @@ class Service:
             return machine.apply(entry)[0].reply
 
     async def query(self, seat: str, request: bytes) -> bytes:
-        if self.down:
-            raise ConnectionError("the service is down")
         asked = api.QueryRequest.FromString(request)
+        self._reach(asked.group, stale=asked.stale)
         with self._lock:
             machine, queries = self._machines[asked.group], list(asked.queries)
             reply = machine.query(queries, self.now_ms, columns=asked.columns)
@@ -196,9 +201,16 @@ class House:
 
     # -- brokers -----------------------------------------------------------------------------
 
-    def start(self, name: str, port: int = 0, **settings: Any) -> Address:
-        """Start a broker, also again, and say where it listens."""
-        return self.run(self._start(name, port, settings))
+    def start(self, name: str, port: int = 0, *, loaded: bool = True, **settings: Any) -> Address:
+        """Start a broker, also again, and say where it listens, once it has what it had."""
+        address = self.starting(name, port, **settings).result(DEADLINE_S)
+        if loaded:
+            self.until(self.plugin(name).ready.is_set)
+        return address
+
+    def starting(self, name: str, port: int = 0, **settings: Any) -> Future[Address]:
+        """Begin to start a broker."""
+        return asyncio.run_coroutine_threadsafe(self._start(name, port, settings), self._loop)
 
     async def _start(self, name: str, port: int, settings: dict[str, Any]) -> Address:
         config = configuration(
@@ -225,7 +237,11 @@ class House:
 
     def stop(self, name: str) -> None:
         """Stop a broker in order."""
-        self.run(self.brokers.pop(name).shutdown())
+        self.stopping(name).result(DEADLINE_S)
+
+    def stopping(self, name: str) -> Future[None]:
+        """Begin to stop a broker in order."""
+        return asyncio.run_coroutine_threadsafe(self.brokers.pop(name).shutdown(), self._loop)
 
     def abandon(self, name: str) -> None:
         """End a broker as kill -9 does, as far as the service can tell: it hears no more of it."""
@@ -270,6 +286,7 @@ class House:
         for client in self.clients:
             client.join()
         self.service.down = False
+        self.service.away = self.service.leaderless = set()
         for name in tuple(self.brokers):
             self.stop(name)
         self.run(self._caller.aclose())

@@ -49,7 +49,7 @@ def test_a_broker_that_starts_without_the_service_lets_clients_in_when_it_answer
     house.stop("b1")
     house.patience_s = 0.5
     house.service.down = True
-    broker = house.start("b1")
+    broker = house.start("b1", loaded=False)
     ann = house.stranger("ann", broker)
     ann.connect()
     ann.until(lambda: ann.reasons, "CONNACK")

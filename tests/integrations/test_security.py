@@ -9,6 +9,7 @@ from amqtt.errors import PluginInitError
 
 from metaray.integrations.amqtt.config import Config
 from metaray.passwords import hash_password
+from state_machines.errors import Unavailable
 from state_machines.mqtt.acl import AclItem, AclKey, DeleteAcls, PutAcls
 from state_machines.mqtt.auto_subscribe import (
     AutoSubscribeItem,
@@ -144,6 +145,20 @@ def test_the_blacklist_of_another_tenant_bars_nobody_here(house: House) -> None:
     house.call(PutBlacklist(tenant="other", items=(item,)))
     broker = house.start("b1", blacklist=True)
     assert came(house, "c1", broker).connects
+
+
+def test_who_gets_on_the_blacklist_is_let_go_while_other_rules_cannot_be_read(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = house.start("b1", blacklist=True, rewrite=True, **SOON)
+    bad = house.client("bad", broker)
+
+    async def lose() -> None:
+        raise Unavailable("no leader just now")
+
+    monkeypatch.setattr(house.plugin("b1")._store, "rewrites", lose)
+    house.call(PutBlacklist(items=(BarItem(type="client_id", resource="bad", name="why"),)))
+    bad.until_lost()
 
 
 # -- what they may do -----------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
     python -m metaray.integrations.amqtt --name b1 --port 18831 --address 127.0.0.1:6379
 
-It prints `ready` once it listens and has loaded what it had. SIGTERM and SIGINT stop it in order:
-clients are let go, their sessions closed, the node unregistered. kill -9 does no harm either: the
-next process of that name finds the sessions, and closes those that were open. When another process
-takes its name it ends by itself, with status 3.
+It prints `ready` once it listens and has loaded what it had; clients may connect before. SIGTERM
+and SIGINT stop it in order: clients are let go, their sessions closed, the node unregistered.
+kill -9 does no harm either: the next process of that name finds the sessions, and closes those that
+were open. When another process takes its name it ends by itself, with status 3.
 
 Anyone may connect, unless `--authenticate` asks for users and passwords. Without TLS it is meant
 for one machine; a broker for others gets its own configuration, with what amqtt has besides.

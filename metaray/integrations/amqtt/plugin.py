@@ -20,7 +20,12 @@ wherever, goes on with its session: no will; without a delay there is no such ti
 
 Sessions that a broker left open, because it was killed or metaray did not answer in time when it
 stopped, are closed by the next process of its name, unless their clients are back within
-`restart_grace_s`, or by the other brokers once the controller has marked it offline.
+`restart_grace_s`, or by the controller once it has marked it offline.
+
+**A start** does not wait until all sessions are read: clients connect as soon as the broker has
+joined the fleet and read its rules, and what it had is loaded beside (`recovery.py`). Messages for
+an absent client whose session is not restored yet are not queued. Nor are they once its session has
+moved to another broker: what waits here then is dropped, as it is when the session has ended.
 
 **Expiries.** A session outlives its connection for `session_expiry_s`, or for the tenant's setting
 `session_expiry_max_s` if that is shorter; a retained message stays for `message_expiry_max_s`. Both
@@ -31,7 +36,9 @@ work here as far as they are switched on: `security.py`.
 
 **When metaray does not answer**, nobody can connect (CONNACK 3, server unavailable), nothing is
 granted or acknowledged that it does not have, and clients that are connected stay connected. What
-the broker owes it then, sessions to close, is made good when it answers again.
+the broker owes it then, sessions to close, is made good when it answers again. While one of several
+`mqtt` groups is away, those suffer whose session or user it has; with `rewrite` or `auto_subscribe`
+no broker starts without the group of the tenant's rules.
 """
 
 from __future__ import annotations
@@ -52,7 +59,9 @@ from amqtt.session import Session
 
 from metaray.integrations.amqtt.config import Config
 from metaray.integrations.amqtt.connection import Connection
+from metaray.integrations.amqtt.loops import RETRY_SECONDS, Loops, answered
 from metaray.integrations.amqtt.memory import RetainedMemory
+from metaray.integrations.amqtt.recovery import Recovery
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.seams import Seams, invalid
 from metaray.integrations.amqtt.security import Security
@@ -70,8 +79,8 @@ from state_machines.mqtt.acl import PUBLISH, SUBSCRIBE
 from state_machines.mqtt.subscription import TopicFilter
 from state_machines.mqtt.will import SetWill
 
-RETRY_SECONDS: Final = 1.0  #: between attempts at what must be done once metaray answers
-CHUNK: Final = 200  #: calls to metaray that one task has under way at once
+STARTS: Final = "the broker starts"
+ABSENT: Final = 200  #: sessions of clients that are not here, of which one look asks who has them
 WILLS: Final = 100  #: wills claimed from the outbox at once
 
 log = logging.getLogger(__name__)
@@ -88,29 +97,32 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self.security = Security(self.settings)
         self._memory = RetainedMemory(context.retained_messages)
         self.seams = Seams(context._broker_instance, self)
-        self.refusing = "the broker starts"  #: why no client may connect; empty: they may
-        self.ready = asyncio.Event()  #: what the broker had is loaded
+        self.refusing = STARTS  #: why no client may connect; empty: they may
+        self.ready = asyncio.Event()  #: what the broker had is loaded; clients may connect before
         self.fenced = asyncio.Event()  #: another broker has taken this one's name; it must stop
         self._store: Store | None = None
-        self._stopping = asyncio.Event()
-        self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
         #: wills published and not yet acknowledged: group, number, client, time
         self._said: set[tuple[str, int, str, int]] = set()
         #: clients whose session may be open for all we know, and until when it may yet be opened
         self._in_doubt: dict[str, float] = {}
-        self._loops: set[asyncio.Task[None]] = set()
+        self._absent: list[Session] = []  #: of which to ask who has them; all were once it is empty
+        self._loops = Loops(self._give_up)
+        self._recovery = self._new_recovery()
         self._closings: set[asyncio.Task[None]] = set()
 
     # -- the broker's life -------------------------------------------------------------------
 
     async def on_broker_pre_start(self) -> None:
-        """Join the fleet and load what the broker had, before anyone can connect."""
-        self._stopping.clear()
+        """Join the fleet, before anyone can connect."""
+        self.refusing = STARTS
+        self.fenced.clear()
+        self._loops.allow()
+        self._recovery = self._new_recovery()
         try:
             await self._begin()
         except MetarayError as error:
             log.error("metaray does not answer, so clients are refused until it does: %s", error)
-            self._loops.add(asyncio.create_task(self._begin_later()))
+            self._loops.run(self._begin_later())
 
     async def on_broker_pre_shutdown(self) -> None:
         """Let nobody in any more; amqtt is about to end every connection."""
@@ -121,23 +133,24 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         await self.close()
 
     async def close(self) -> None:
-        """Stop. With sessions still open after the deadline we stay registered: the controller will
-        mark us offline, and other brokers, or our next start, close them."""
+        """Stop. With sessions open after the deadline, or perhaps open, we stay registered: the
+        controller will mark us offline and close them, or our next start does."""
         self.refusing = "the broker stops"
+        unknown = not self.ready.is_set()  # what we had, so what of that is open
         self.ready.clear()
-        self._close_left_open()
+        self._recovery.close_left_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.timeout_s):
                 for connection in tuple(self.seams.live.values()):
                     await connection.ended.wait()
                 if self._closings:
                     await asyncio.wait(self._closings)
-        owing = bool(self.seams.live or self._closings or self._in_doubt)
-        self._stopping.set()
-        left = (*self._loops, *self._closings)
-        for task in left:
+        owing = bool(unknown or self.seams.live or self._closings or self._in_doubt)
+        await self._loops.stop()
+        closings = tuple(self._closings)
+        for task in closings:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*closings, return_exceptions=True)
         store, self._store = self._store, None
         if store is not None:
             await store.leave(unregister=not owing)
@@ -146,80 +159,38 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         store = self._store or Store(self.settings)
         await store.open()
         self._store = store
-        await store.register()
+        if not store.registered:
+            await store.register()
+            # At once: one that is silent while it begins is marked offline, its sessions closed.
+            self._loops.every(self.settings.heartbeat_s, store.heartbeat)
         await store.read_expiries()
         await store.read_groups()
-        await self._memory.load(store)
-        await self._load_sessions(store)
         await self.security.load(store)
+        if self.refusing != STARTS:  # it has lost its name meanwhile, or stops
+            return
         self.refusing = ""
-        self.ready.set()
-        self._loops.add(asyncio.create_task(self._after_grace()))
+        self._loops.run(self._recovery.run(store, self._memory, self.settings.restart_grace_s))
         for seconds, step in (
-            (self.settings.heartbeat_s, store.heartbeat),
             (self.settings.outbox_s, self._publish_wills),
             (self.settings.check_s, self._check_owners),
+            (self.settings.check_s, self._check_absent),
             (self.settings.check_s, self._close_what_is_in_doubt),
-            (self.settings.rules_s, self._look_at_rules),
+            (self.settings.rules_s, self.security.refresh),
+            (self.settings.rules_s, self._end_the_barred),
             (self.settings.rules_s, store.read_expiries),
             (self.settings.rules_s, store.read_groups),
         ):
-            self._loops.add(asyncio.create_task(self._every(seconds, step)))
+            self._loops.every(seconds, step)
 
     async def _begin_later(self) -> None:
-        while not await self._pause(RETRY_SECONDS):
-            try:
-                await self._begin()
-            except MetarayError as error:
-                log.warning("metaray still does not answer: %s", error)
-            else:
-                log.warning("metaray answers: clients may connect")
-                return
+        if await self._loops.until_done(self._begin):
+            log.warning("metaray answers: clients may connect")
 
-    async def _load_sessions(self, store: Store) -> None:
-        """Load the persistent sessions last seen here; none of their clients is connected now."""
-        async for rows in store.sessions():
-            kept = [row for row in rows if row.expiry_s]
-            self._left_open.update({row.client_id: row.epoch for row in rows if row.connected})
-            for row, filters in zip(
-                kept, await _in_chunks(lambda row: store.filters(row.client_id), kept), strict=True
-            ):
-                await self.context.add_subscription(row.client_id, None, None)
-                session = self.context.get_session(row.client_id)
-                session.clean_session = False
-                self.seams.restore(session, filters)
-
-    async def _after_grace(self) -> None:
-        """MQTT lets a server that has failed defer wills: clients that come back have none."""
-        if not await self._pause(self.settings.restart_grace_s):
-            self._close_left_open()
-
-    def _close_left_open(self) -> None:
-        while self._left_open:
-            client_id, epoch = self._left_open.popitem()
+    def _new_recovery(self) -> Recovery:
+        def close(client_id: str, epoch: int) -> None:
             self._close_later(client_id, epoch, graceful=False)
 
-    async def _every(self, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do it again and again; while metaray does not answer, say so once."""
-        failing = False
-        while not await self._pause(seconds):
-            try:
-                await step()
-                failing = False
-            except Fenced as error:
-                await self._give_up(error)
-                return
-            except MetarayError as error:
-                if not failing:
-                    log.warning("%s: %r", step.__name__, error)
-                failing = True
-
-    async def _pause(self, seconds: float) -> bool:
-        """Wait; True if the plugin is to stop."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        return self._stopping.is_set()
+        return Recovery(self.seams, self._loops, self.ready, close)
 
     async def _give_up(self, error: Fenced) -> None:
         log.error("another broker runs under the name %r: %s", self.settings.name, error)
@@ -256,11 +227,11 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
             opened = await store.open_session(
                 client_id, connection.persistent, self.settings.session_expiry_s
             )
+            self._recovery.opened(client_id)
             if last_words is not None:
                 await store.set_will(last_words, opened.epoch)
             if opened.present:
                 opened = opened._replace(filters=await store.filters(client_id))
-            self._left_open.pop(client_id, None)
         except MetarayError as error:
             if opened is not None:
                 self._close_later(client_id, opened.epoch, graceful=True)
@@ -299,7 +270,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 return
             except MetarayError as error:
                 log.warning("client %r: its session waits to be closed: %r", client_id, error)
-            if await self._pause(RETRY_SECONDS):
+            if await self._loops.pause(RETRY_SECONDS):
                 return
 
     async def subscribed(self, connection: Connection, topic_filter: str, qos: int) -> bool:
@@ -413,15 +384,27 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     async def _check_owners(self) -> None:
         """End connections whose session another broker has opened."""
         store = self._store
-        live = tuple(self.seams.live.values())
         if store is None:
             return
-        rows = await _in_chunks(lambda each: store.session(each.client_id), live)
-        for connection, row in zip(live, rows, strict=True):
+        live = tuple(self.seams.live.values())
+        async for connection, row in answered(lambda each: store.session(each.client_id), live):
             if row is None:
                 self.seams.gone_elsewhere(connection)
             if row is None or not row.connected or row.epoch != connection.epoch:
                 await connection.end("its session was taken over, or closed for us")
+
+    async def _check_absent(self) -> None:
+        """Let go of sessions that have moved or ended while their clients were not here: nobody
+        would ever fetch the messages that wait for them. A few at a time, all in turn."""
+        store = self._store
+        if store is None:
+            return
+        if not self._absent:
+            self._absent = self.seams.absent()
+        some, self._absent = self._absent[:ABSENT], self._absent[ABSENT:]
+        async for session, row in answered(lambda each: store.session(each.client_id), some):
+            if row is None:
+                self.seams.drop(session)
 
     async def _close_what_is_in_doubt(self) -> None:
         """Close sessions that were opened after all, though their clients were told they were not.
@@ -444,26 +427,17 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 if foreign or over:
                     self._in_doubt.pop(client_id, None)
 
-        await _in_chunks(settle, tuple(self._in_doubt))
+        async for _ in answered(settle, tuple(self._in_doubt)):
+            pass
 
-    async def _look_at_rules(self) -> None:
-        """Read the rules again, and end connections that the blacklist has got meanwhile."""
-        await self.security.refresh()
+    async def _end_the_barred(self) -> None:
+        """End connections that the blacklist has got meanwhile."""
         live = tuple(self.seams.live.values())
         try:
-            barred = await _in_chunks(lambda each: self.security.barred(each.session), live)
+            async for connection, barred in answered(
+                lambda each: self.security.barred(each.session), live
+            ):
+                if barred:
+                    await connection.end("it is on the blacklist")
         except Refused as refusal:
             raise Unavailable(refusal.reason) from refusal
-        for connection, gone in zip(live, barred, strict=True):
-            if gone:
-                await connection.end("it is on the blacklist")
-
-
-async def _in_chunks(
-    call: Callable[[Any], Coroutine[Any, Any, Any]], items: Sequence[Any]
-) -> list[Any]:
-    """The results, in order, a bounded number of calls at a time. A client makes few of many."""
-    results: list[Any] = []
-    for start in range(0, len(items), CHUNK):
-        results += await asyncio.gather(*(call(each) for each in items[start : start + CHUNK]))
-    return results

@@ -16,11 +16,14 @@ cannot live on that. So `Seams` replaces methods of the one broker object its pl
   over a filter that is added meanwhile.
 - `_handle_message_delivery` drops a message that its client may not publish. MQTT 3.1.1 has no way
   to say so but to end the connection; it is acknowledged, as amqtt does with its own filters.
+- `_del_all_subscriptions` takes those of one session, not all of its client's, and does not look
+  through every filter of the broker for them.
 - `_client_message_loop` begins with the retained messages of what the client was subscribed to
   without asking. Those subscriptions are made before CONNACK.
 
-Every connection has an amqtt `Session` of its own. A client that returns takes over what its last
-one still held (messages queued for it, flows in flight), so that no two connections share state.
+Every connection has an amqtt `Session` of its own. A client that returns to its session takes over
+what its last one still held (messages queued for it, flows in flight), so that no two connections
+share state. A session that began later has none of that, though its client is the same.
 
 Written against amqtt 0.12.1; a broker that lacks one of the methods is refused: PluginInitError.
 """
@@ -45,12 +48,14 @@ from amqtt.session import IncomingApplicationMessage, Session
 from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
+from metaray.integrations.amqtt.subscribed import Subscribed
 from state_machines.mqtt import matching
 from state_machines.mqtt.subscription import TopicFilter
 
 CONNECT_SECONDS: Final = (
     30.0  #: a peer that connects and sends no CONNECT is let go after this long
 )
+CREATED: Final = "metaray.created_ms"  #: attribute of an amqtt session: since when metaray has it
 SEND_RETAINED: Final = 0  #: of a subscription: always (MQTT 5, 3.8.3.1)
 SEND_RETAINED_IF_NEW: Final = 1
 
@@ -104,12 +109,14 @@ class Seams:
         self._broker = broker
         self._keeper = keeper
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._subscribed = Subscribed(broker)
         replace = {
             "_initialize_client_session": self._initialize,
             "_handle_client_session": self._serve,
             "_authenticate": _authenticated,
             "add_subscription": self._subscribe,
             "_handle_unsubscription": self._unsubscribe,
+            "_del_all_subscriptions": self._subscribed.forget_session,
             "_publish_retained_messages_for_subscription": self._publish_retained,
             "_handle_message_delivery": self._deliver,
             "_client_message_loop": self._loop,
@@ -127,55 +134,57 @@ class Seams:
 
     # -- the broker's memory -----------------------------------------------------------------
 
-    def restore(self, session: Session, filters: Sequence[Filter]) -> None:
-        """Make these, and no others, the subscriptions of the client. Atomic: it never waits.
+    def restore_absent(self, client_id: str, created_ms: int, filters: Sequence[Filter]) -> None:
+        """Have the session of a client that is not connected."""
+        sessions = self._broker._sessions
+        if client_id not in sessions:
+            handler, session = self._broker.create_offline_session(client_id)
+            sessions[client_id] = (session, handler)
+        session, _ = sessions[client_id]
+        session.clean_session = False
+        session.attributes[CREATED] = created_ms
+        self._subscribed.restore(session, filters)
 
-        What was authorised once is not asked again here: the user is not there to be asked.
-        """
-        self.forget(session.client_id)
-        for each in filters:
-            entries = self._broker.subscriptions.setdefault(each.topic_filter, [])
-            entries.append((session, each.qos))
+    def absent(self) -> list[Session]:
+        """The sessions of clients that are not connected."""
+        return [
+            session
+            for client_id, (session, _) in self._broker.sessions.items()
+            if client_id not in self.live
+        ]
+
+    def drop(self, session: Session) -> None:
+        """Let go of a session that is not ours any more, unless its client is coming back."""
+        client_id: str = session.client_id
+        known, _ = self._broker.sessions.get(client_id, (None, None))
+        if known is session and client_id not in self.live and not self.turn(client_id).locked():
+            self._subscribed.forget(client_id)
+            del self._broker._sessions[client_id]
+            session.clear_queues()
 
     def gone_elsewhere(self, connection: Connection) -> None:
         """Another broker has the session of a connection: no more messages wait for it here."""
         if self.live.get(connection.client_id) is connection:
-            self.forget(connection.client_id)
-
-    def forget(self, client_id: str) -> None:
-        """Drop every subscription of the client."""
-        subscriptions = self._broker.subscriptions
-        for topic_filter in [
-            each
-            for each, entries in subscriptions.items()
-            if any(session.client_id == client_id for session, _ in entries)
-        ]:
-            self._set(topic_filter, client_id, None)
-
-    def _set(self, topic_filter: str, client_id: str, entry: tuple[Session, int] | None) -> None:
-        subscriptions = self._broker.subscriptions
-        entries = subscriptions.get(topic_filter, [])
-        others = [each for each in entries if each[0].client_id != client_id]
-        if entry is not None:
-            others.append(entry)
-        if others:
-            subscriptions[topic_filter] = others
-        else:
-            subscriptions.pop(topic_filter, None)
+            self._subscribed.forget(connection.client_id)
 
     def _adopt(self, connection: Connection, opened: Opened) -> None:
         """Give the new connection what metaray says, and what the client's last one still held."""
         session = connection.session
         session.parent = int(opened.present)
         session.is_anonymous = session.is_anonymous and not connection.persistent
+        session.attributes[CREATED] = opened.created_ms
         known, _ = self._broker.sessions.get(connection.client_id, (None, None))
-        if known is not None and opened.present:
+        if (
+            known is not None
+            and opened.present
+            and known.attributes.get(CREATED) == opened.created_ms
+        ):
             session.inflight_out = known.inflight_out
             session.inflight_in = known.inflight_in
             session.retained_messages = known.retained_messages
             session.delivered_message_queue = known.delivered_message_queue
             _keep_only(session.retained_messages, opened.filters)
-        self.restore(session, opened.filters)
+        self._subscribed.restore(session, opened.filters)
 
     # -- connections -------------------------------------------------------------------------
 
@@ -307,14 +316,13 @@ class Seams:
             if not await self._keeper.may_subscribe(connection, each.filter, each.qos):
                 log.info("client %r may not have %r", connection.client_id, each.filter[:200])
                 continue
-            entries = self._broker.subscriptions.get(each.filter, ())
-            before = any(session is connection.session for session, _ in entries)
+            before = self._subscribed.entry(each.filter, connection.session)
             granted = await self._subscribe((each.filter, each.qos), connection.session)
             connection.granted.discard(each.filter)
             if granted == REFUSED:
                 connection.incomplete = True
             elif each.retain_handling == SEND_RETAINED or (
-                each.retain_handling == SEND_RETAINED_IF_NEW and not before
+                each.retain_handling == SEND_RETAINED_IF_NEW and before is None
             ):
                 connection.unasked.append((each.filter, granted))
 
@@ -330,24 +338,20 @@ class Seams:
         ):
             log.info("client %r may not subscribe to %r", session.client_id, topic_filter[:200])
             return int(REFUSED)
-        before = next(
-            (
-                each
-                for each in self._broker.subscriptions.get(topic_filter, ())
-                if each[0] is session
-            ),
-            None,
-        )
+        before = self._subscribed.entry(topic_filter, session)
         granted: int = await self._amqtt["add_subscription"](subscription, session)
-        if granted == REFUSED or connection is None:
+        if granted == REFUSED:
+            return granted
+        self._subscribed.was_set(topic_filter, session.client_id)
+        if connection is None:
             return granted
         if connection.persistent and not await self._keeper.subscribed(
             connection, topic_filter, granted
         ):
-            self._set(topic_filter, connection.client_id, before)
+            self._subscribed.set(topic_filter, connection.client_id, before)
             return int(REFUSED)
         # MQTT-3.8.4-3: the same filter again replaces the subscription; amqtt keeps the old QoS.
-        self._set(topic_filter, connection.client_id, (session, granted))
+        self._subscribed.set(topic_filter, connection.client_id, (session, granted))
         connection.granted.add(topic_filter)
         return granted
 
@@ -367,6 +371,8 @@ class Seams:
             # UNSUBACK cannot say no. A client that gets none asks again when it has reconnected.
             await connection.end("its subscriptions could not be deleted")
             return
+        for each in topic_filters:
+            self._subscribed.set(each, session.client_id, None)
         await self._amqtt["_handle_unsubscription"](session, handler, waiter)
 
     async def _publish_retained(self, subscription: tuple[str, int], session: Session) -> None:

@@ -97,10 +97,11 @@ class Will(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An open session: the epoch we hold, and what there was before."""
+    """An open session: the epoch we hold, since when it is, and what there was before."""
 
     epoch: int
     present: bool
+    created_ms: int = 0
     filters: tuple[Filter, ...] = ()
 
 
@@ -145,6 +146,11 @@ class Store:
         node = await self._call(RegisterNode(node_id=self._name, addresses=addresses))
         self._node_epoch = node.epoch
 
+    @property
+    def registered(self) -> bool:
+        """Whether the broker has joined."""
+        return self._node_epoch > 0
+
     async def heartbeat(self) -> None:
         """Say that we live. Fenced when another process has our name."""
         try:
@@ -188,7 +194,7 @@ class Store:
                 clean_start=not persistent,
             )
         )
-        return Opened(opened.epoch, opened.present)
+        return Opened(opened.epoch, opened.present, opened.created_ms)
 
     async def close_session(self, client_id: str, epoch: int, graceful: bool) -> None:
         """The connection is gone. Unless it was graceful the will is armed."""
@@ -201,8 +207,8 @@ class Store:
         row: Session | None = await self._call(GetSession(tenant=self._tenant, client_id=client_id))
         return row if row is not None and row.broker == self._name else None
 
-    async def sessions(self) -> AsyncIterator[tuple[Session, ...]]:
-        """The sessions of the tenant that are or were ours, page by page."""
+    async def sessions(self, group: str) -> AsyncIterator[tuple[Session, ...]]:
+        """The sessions of the tenant in a group that are or were ours, page by page."""
         after = b""
         while True:
             page = await self._call(
@@ -211,7 +217,8 @@ class Store:
                     brokers=(self._name,),
                     limit=self._settings.page,
                     after=after,
-                )
+                ),
+                group,
             )
             yield page.sessions
             after = page.next
