@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
+import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from amqtt.broker import Broker
@@ -13,10 +16,13 @@ from amqtt.errors import PluginInitError
 from metaray.integrations.amqtt.__main__ import configuration
 from metaray.integrations.amqtt.store import Filter, Opened
 from state_machines.errors import Unavailable, Unknown
+from state_machines.metadata.node import GetNode
+from state_machines.mqtt.auto_subscribe import AutoSubscribeItem, PutAutoSubscribe
 from state_machines.mqtt.retained import ListRetained
 from state_machines.mqtt.session import GetSession
 from state_machines.mqtt.subscription import ListSubscriptions
-from tests.integrations.harness import DEADLINE_S, House
+from state_machines.mqtt.will import PendingOutbox
+from tests.integrations.harness import DEADLINE_S, MQTT, House
 
 SERVER_UNAVAILABLE = "Server unavailable"
 
@@ -260,6 +266,77 @@ def test_a_connection_that_something_went_wrong_with_is_closed(
         peer.settimeout(DEADLINE_S)
         peer.sendall(b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03ann")
         assert peer.recv(4) == b""
+
+
+def test_a_client_that_did_not_wait_has_nothing_done_for_it(house: House) -> None:
+    """Its CONNECT would take the session over from a connection that came later."""
+    house.patience_s = DEADLINE_S
+    broker = house.start("b1", will_delay_s=0)
+    watcher = house.client("watcher", broker)
+    watcher.subscribe("wills/#", "mark")
+    seams, store = house.plugin("b1").seams, house.plugin("b1")._store
+    assert store is not None
+    opens = Mock(wraps=store.open_session)
+    store.open_session = opens  # type: ignore[method-assign]
+    connect = b"\x00\x04MQTT\x04\x06\x00\x3c"  # a will, clean session
+    for each in (b"ann", b"wills/ann", b"gone"):
+        connect += len(each).to_bytes(2, "big") + each
+    connect = b"\x10" + bytes([len(connect)]) + connect
+    house.hold()
+    for count in range(3):
+        with socket.create_connection(("127.0.0.1", broker.port)) as early:
+            early.sendall(connect)
+            house.until(functools.partial(lambda count: len(seams.serving) == count, 2 + count))
+    with socket.create_connection(("127.0.0.1", broker.port)) as ann:
+        ann.settimeout(DEADLINE_S)
+        ann.sendall(connect)
+        house.until(lambda: len(seams.serving) == 5)
+        house.release()
+        assert ann.recv(4) == b"\x20\x02\x00\x00"
+        house.until(lambda: len(seams.serving) == 2)
+        house.until_outbox_is_empty()
+        watcher.publish("mark", b"")
+        watcher.until_received(("mark", b""))
+        assert [each.topic for each in watcher.received] == ["mark"]
+        assert house.call(GetSession(client_id="ann")).connected
+        assert opens.call_count == 2, "that of the first was under way"
+
+
+@pytest.mark.parametrize("asked", ["open_session", "subscribe"])
+def test_a_connection_that_is_made_while_the_broker_stops_is_refused_and_closed(
+    house: House, asked: str
+) -> None:
+    """Also one that waits for what it is subscribed to without asking."""
+    house.call(PutAutoSubscribe(items=(AutoSubscribeItem(name="own", filter="to/%c"),)))
+    broker = house.start("b1", auto_subscribe=True, will_delay_s=0)
+    plugin = house.plugin("b1")
+    store: Any = plugin._store
+    carry_out, done, going_on = getattr(store, asked), threading.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        reply = await carry_out(*args)
+        done.set()
+        await going_on.wait()
+        return reply
+
+    setattr(store, asked, slowly)
+    ann = house.stranger("ann", broker, will=("wills/ann", b"gone"))
+    ann.connect()
+    house.until(done.is_set)
+    stopping = house.stopping("b1")
+    house.until(lambda: not plugin.ready.is_set())  # amqtt has ended all that it knew
+    assert house.call(GetNode(node_id="b1")).online
+    house.run(_set(going_on))
+    stopping.result(DEADLINE_S)
+    ann.until_lost()
+    assert not ann.connects
+    assert not house.call(GetSession(client_id="ann")).connected
+    assert [house.call(PendingOutbox(), each).waiting for each in MQTT] == [0, 0]
+    assert house.call(GetNode(node_id="b1")) is None
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from amqtt.adapters import WriterAdapter
+from amqtt.adapters import ReaderAdapter, WriterAdapter
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.publish import PublishPacket
@@ -216,6 +216,17 @@ async def close_stream(writer: WriterAdapter) -> None:
         stream = getattr(writer, "_writer", None)  # a websocket closes itself, within its limit
         if isinstance(stream, asyncio.StreamWriter):
             stream.transport.abort()
+
+
+def gone(reader: ReaderAdapter, writer: WriterAdapter) -> bool:
+    """Whether a client has left, and left nothing to be read."""
+    socket = getattr(writer, "_protocol", None)
+    if socket is not None:  # a websocket
+        return socket.close_code is not None
+    source, stream = getattr(reader, "_reader", None), getattr(writer, "_writer", None)
+    return (isinstance(source, asyncio.StreamReader) and source.at_eof()) or (
+        isinstance(stream, asyncio.StreamWriter) and stream.is_closing()
+    )
 
 
 async def _joined(work: asyncio.Task[None]) -> None:

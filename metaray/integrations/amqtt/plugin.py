@@ -141,11 +141,11 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._recovery.close_left_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.timeout_s):
-                for connection in tuple(self.seams.live.values()):
+                for connection in tuple(self.seams.serving):
                     await connection.ended.wait()
                 if self._closings:
                     await asyncio.wait(self._closings)
-        owing = bool(unknown or self.seams.live or self._closings or self._in_doubt)
+        owing = bool(unknown or self.seams.serving or self._closings or self._in_doubt)
         await self._loops.stop()
         closings = tuple(self._closings)
         for task in closings:

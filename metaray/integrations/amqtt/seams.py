@@ -45,7 +45,7 @@ from amqtt.mqtt.connack import NOT_AUTHORIZED, SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, UnSubscription
 from amqtt.session import IncomingApplicationMessage, Session
 
-from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream
+from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream, gone
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
 from metaray.integrations.amqtt.subscribed import Subscribed
@@ -65,6 +65,7 @@ log = logging.getLogger(__name__)
 class Keeper(Protocol):
     """What the seams ask of the plugin. False means: not kept, so do not tell the client it is."""
 
+    refusing: str  #: why nobody may connect; empty: they may
     retained: Keep
     rewritten: Rewrite
 
@@ -106,6 +107,7 @@ class Seams:
 
     def __init__(self, broker: Broker, keeper: Keeper) -> None:
         self.live: dict[str, Connection] = {}
+        self.serving: set[Connection] = set()  #: the live ones, and those whose CONNECT is answered
         self._broker = broker
         self._keeper = keeper
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -216,11 +218,15 @@ class Seams:
         will = _take_will(session)
         keeper = self._keeper
         connection = Connection(session, handler, writer, keeper.retained, keeper.rewritten)
+        self.serving.add(connection)
         try:
             await self._serve_client(connection, will, reader, writer, server, listener)
         except BaseException:
             await close_stream(writer)  # amqtt does not: the client would wait, and nobody count it
             raise
+        finally:
+            self.serving.discard(connection)
+            connection.ended.set()
 
     async def _serve_client(
         self,
@@ -236,7 +242,7 @@ class Seams:
             config = self._broker.listeners_config[listener]
             if not await self._amqtt["_authenticate"](session, config):
                 raise Refused(NOT_AUTHORIZED, "not authenticated")
-            await self._open(connection, will)
+            await self._open(connection, will, lambda: gone(reader, writer))
         except Refused as refusal:
             # Unavailability is told of once, by the plugin, not for each client that tries.
             level = logging.INFO if refusal.code == SERVER_UNAVAILABLE else logging.WARNING
@@ -247,6 +253,10 @@ class Seams:
             return
         try:
             await self._subscribe_unasked(connection)
+            if self._keeper.refusing:  # it stops: amqtt has ended those it knew by then
+                connection.graceful = True
+                await close_stream(writer)
+                return
             await self._amqtt["_handle_client_session"](
                 reader, writer, session, handler, server, listener
             )
@@ -257,8 +267,11 @@ class Seams:
         """Held while a client's session is opened: of two that name one, one after the other."""
         return self._turns.setdefault(client_id, asyncio.Lock())
 
-    async def _open(self, connection: Connection, will: Will | None) -> None:
+    async def _open(
+        self, connection: Connection, will: Will | None, left: Callable[[], bool]
+    ) -> None:
         async with self.turn(connection.client_id):
+            self._check_wanted(left)
             opened = await self._keeper.opening(connection, will)
             connection.epoch = opened.epoch
             before = self.live.get(connection.client_id)
@@ -266,8 +279,22 @@ class Seams:
                 before.superseded = True
                 await before.end("the client has connected again")
                 await before.ended.wait()
+            try:
+                self._check_wanted(left)
+            except Refused:
+                connection.graceful = True  # it was never told that it is connected
+                self._keeper.closed(connection)
+                raise
             self._adopt(connection, opened)
             self.live[connection.client_id] = connection
+
+    def _check_wanted(self, left: Callable[[], bool]) -> None:
+        """Refuse a client that did not wait for its turn, or its answer: what it asked for would
+        be done to the session of a connection that came later. And all, while the broker stops."""
+        if left():
+            raise Refused(SERVER_UNAVAILABLE, "it is gone")
+        if self._keeper.refusing:
+            raise Refused(SERVER_UNAVAILABLE, self._keeper.refusing)
 
     async def _let_go(self, connection: Connection) -> None:
         if connection.session.transitions.state == "connected":
