@@ -223,10 +223,18 @@ def test_a_wildcard_in_a_topic_is_neither_kept_nor_acknowledged(house: House) ->
 
 
 @pytest.mark.parametrize("acl", [False, True])
-@pytest.mark.parametrize("topic_filter", ["a/#/b", "a+/b", "$share/x", ""])
-def test_a_filter_that_cannot_be_is_refused(house: House, topic_filter: str, acl: bool) -> None:
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    "topic_filter",
+    ["a/#/b", "a+/b", "$share/x", "$share//a", "", "a\0b", "$share/g/x"],
+    ids=["# inside", "+ inside", "no filter", "no share", "empty", "NUL", "shared"],
+)
+def test_a_filter_that_cannot_be_is_refused(
+    house: House, topic_filter: str, persistent: bool, acl: bool
+) -> None:
+    """Nor can a shared one: it would be granted, and nothing ever come."""
     broker = house.start("b1", acl=acl, acl_default="allow")
-    ann = house.client("ann", broker)
+    ann = house.client("ann", broker, persistent=persistent)
     name = topic_filter.encode()
     body = b"\x00\x63" + len(name).to_bytes(2, "big") + name + b"\x01"
     connection = ann.client.socket()

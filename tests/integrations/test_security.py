@@ -161,6 +161,17 @@ def test_who_gets_on_the_blacklist_is_let_go_while_other_rules_cannot_be_read(
     bad.until_lost()
 
 
+def test_a_shared_filter_of_a_rule_is_left_out(house: House) -> None:
+    """amqtt has no shared subscriptions; the client is connected all the same."""
+    names = {"shared": "$share/g/x", "plain": "y"}
+    items = tuple(AutoSubscribeItem(name=name, filter=each) for name, each in names.items())
+    house.call(PutAutoSubscribe(items=items))
+    ann = house.client("ann", house.start("b1", auto_subscribe=True))
+    assert ann.subscribe("mark") == [True]
+    rows = house.call(ListSubscriptions(client_id="ann")).subscriptions
+    assert [each.filter for each in rows] == ["mark", "y"]
+
+
 # -- what they may do -----------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ A plugin like any other, named in the broker's configuration:
 
 or a broker process of its own: `python -m metaray.integrations.amqtt --name b1 --port 1883`.
 
+It speaks MQTT 3.1.1, as amqtt does, without shared subscriptions: `$share/...` is refused.
+
 Reading order: `plugin.py` (what is promised, and how wills go), `seams.py` (where amqtt is taken
 hold of), `subscribed.py` (its subscriptions, by client), `connection.py` (the order of one client's
 packets), `recovery.py` (what there was before the broker began), `loops.py` (what goes on beside),

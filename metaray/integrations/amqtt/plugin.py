@@ -27,6 +27,8 @@ joined the fleet and read its rules, and what it had is loaded beside (`recovery
 an absent client whose session is not restored yet are not queued. Nor are they once its session has
 moved to another broker: what waits here then is dropped, as it is when the session has ended.
 
+**Not offered:** shared subscriptions. amqtt has none, so `$share/...` is refused (SUBACK 0x80).
+
 **Expiries.** A session outlives its connection for `session_expiry_s`, or for the tenant's setting
 `session_expiry_max_s` if that is shorter; a retained message stays for `message_expiry_max_s`. Both
 are read when the broker starts and every `rules_s` seconds.

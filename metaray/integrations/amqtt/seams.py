@@ -49,6 +49,8 @@ from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, clo
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
 from metaray.integrations.amqtt.subscribed import Subscribed
+from state_machines import names
+from state_machines.errors import Invalid
 from state_machines.mqtt import matching
 from state_machines.mqtt.subscription import TopicFilter
 
@@ -340,7 +342,9 @@ class Seams:
     async def _subscribe_unasked(self, connection: Connection) -> None:
         """Subscribe the client to what the rules say. One that it may not have is left out."""
         for each in self._keeper.automatic(connection):
-            if not await self._keeper.may_subscribe(connection, each.filter, each.qos):
+            if not _possible(each.filter) or not await self._keeper.may_subscribe(
+                connection, each.filter, each.qos
+            ):
                 log.info("client %r may not have %r", connection.client_id, each.filter[:200])
                 continue
             before = self._subscribed.entry(each.filter, connection.session)
@@ -359,6 +363,9 @@ class Seams:
 
     async def _subscribe(self, subscription: tuple[str, int], session: Session) -> int:
         topic_filter, qos = subscription
+        if not _possible(topic_filter):
+            log.info("client %r cannot have %r", session.client_id, topic_filter[:200])
+            return int(REFUSED)
         connection = self._connection(session)
         if connection is not None and not await self._keeper.may_subscribe(
             connection, topic_filter, qos
@@ -419,6 +426,16 @@ def _keep_only(queue: asyncio.Queue[Any], filters: Sequence[Filter]) -> None:
         message = queue.get_nowait()
         if any(matching.matches(each.topic_filter, message.topic) for each in filters):
             queue.put_nowait(message)
+
+
+def _possible(topic_filter: str) -> bool:
+    """Whether a client can be subscribed to it: amqtt has no shared subscriptions, and takes such a
+    filter for one that nothing ever matches."""
+    try:
+        names.topic_filter(topic_filter)
+    except Invalid:
+        return False
+    return not names.shared(topic_filter)
 
 
 def invalid(topic: str | None) -> bool:
