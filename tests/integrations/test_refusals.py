@@ -247,7 +247,7 @@ def test_a_filter_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("acl", [False, True])
-@pytest.mark.parametrize("topic", [b"wills/#", b"$share/#"])
+@pytest.mark.parametrize("topic", [b"wills/#", b"$share/#", b"$SYS/broker/version"])
 def test_a_will_that_cannot_be_refuses_the_connection(
     house: House, topic: bytes, acl: bool
 ) -> None:

@@ -222,7 +222,9 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 last_words = store.will_of(client_id, will, self._delay(client_id))
             except Invalid as error:
                 raise Refused(IDENTIFIER_REJECTED, f"{error!r}") from error
-            if not await self.may_publish(connection, will.topic, will.qos, will.retain):
+            if invalid(will.topic) or not await self.may_publish(
+                connection, will.topic, will.qos, will.retain
+            ):
                 raise Refused(NOT_AUTHORIZED, f"it may not publish its will to {will.topic[:80]!r}")
         opened: Opened | None = None
         try:
