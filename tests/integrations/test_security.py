@@ -22,6 +22,7 @@ from state_machines.mqtt.rewrite import PutRewrites, RewriteItem
 from state_machines.mqtt.session import GetSession
 from state_machines.mqtt.subscription import ListSubscriptions
 from state_machines.mqtt.user import CreateUsers, DeleteUsers, NewUser, UpdateUsers, UserChange
+from state_machines.slots import SLOTS, slot_of
 from tests.integrations.harness import Client, House
 
 BAD_PASSWORD = "Bad user name or password"
@@ -145,6 +146,22 @@ def test_the_blacklist_of_another_tenant_bars_nobody_here(house: House) -> None:
     house.call(PutBlacklist(tenant="other", items=(item,)))
     broker = house.start("b1", blacklist=True)
     assert came(house, "c1", broker).connects
+
+
+def test_a_group_without_a_leader_keeps_nobody_out_and_lets_nobody_in_who_is_barred(
+    house: House,
+) -> None:
+    house.patience_s = 0.3
+    house.split()
+    assert [slot_of(("default", each)) < SLOTS // 2 for each in ("bob", "ann")] == [True, False]
+    item = BarItem(type="user", resource="eve", name="why")
+    house.call(PutBlacklist(items=(item,)))
+    broker = house.start("b1", blacklist=True)
+    house.service.leaderless = {"mqtt-0"}
+    assert came(house, "ann", broker).connects
+    assert came(house, "ann", broker, "eve").reasons == [NOT_AUTHORIZED]
+    house.service.away = {"mqtt-0"}
+    assert came(house, "ann", broker).reasons == [SERVER_UNAVAILABLE]
 
 
 def test_who_gets_on_the_blacklist_is_let_go_while_other_rules_cannot_be_read(

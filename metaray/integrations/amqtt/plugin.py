@@ -40,7 +40,7 @@ work here as far as they are switched on: `security.py`.
 granted or acknowledged that it does not have, and clients that are connected stay connected. What
 the broker owes it then, sessions to close, is made good when it answers again. While one of several
 `mqtt` groups is away, those suffer whose session or user it has; with `rewrite` or `auto_subscribe`
-no broker starts without the group of the tenant's rules.
+no broker starts without the group of the tenant's rules, and with `blacklist` see `security.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ Each part is switched on by itself (`Config`): `blacklist` and `authenticate` at
 CONNECT (for the will), SUBSCRIBE and PUBLISH, `auto_subscribe` and `rewrite`. What is decided, and
 how, stands with the rows in `state_machines/mqtt`; here the rows are read and kept for a while.
 
-- The blacklist is asked at every CONNECT, and of connected clients every `rules_s` seconds.
+- The blacklist is asked at every CONNECT, and of connected clients every `rules_s` seconds. Its
+  entries are in all `mqtt` groups. If one has no leader, any of its replicas answers, which may
+  have missed the newest entries; if none of its replicas does, nobody is let in.
 - A user is read, and the password hashed, at every CONNECT, a few at a time, beside the loop.
 - ACL rules and users are kept for `rules_s` seconds, at most `KEPT_MAX` lists of them. While
   metaray does not answer the old ones hold; what was never read allows nothing.

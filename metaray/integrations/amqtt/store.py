@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from metaray.client import connect
-from state_machines.errors import MetarayError, NotFound, Unknown
+from state_machines.errors import MetarayError, NotFound, Unavailable, Unknown
 from state_machines.metadata.config import ResolveConfigs
 from state_machines.metadata.node import (
     Address,
@@ -51,6 +51,7 @@ from state_machines.slots import SlotMap
 
 EXPIRIES: Final = ("session_expiry_max_s", "message_expiry_max_s")
 GRACE_SECONDS: Final = 1.0  #: beyond the client's own deadline: that one knows better what happened
+SOON_SECONDS: Final = 1.0  #: so long leaders are waited for where any replica will do
 LEASE_MS: Final = 10_000  #: how long wills that we have claimed are ours to publish
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,10 @@ log = logging.getLogger(__name__)
 class Caller(Protocol):
     """A client of metaray: `metaray.Client` is one, once it is open."""
 
-    async def call(self, operation: Any, /, *, group: str = "") -> Any:
-        """Carry out one command or query, in the group that is named."""
+    async def call(
+        self, operation: Any, /, *, group: str = "", timeout_ms: int = 0, stale: bool = False
+    ) -> Any:
+        """Carry out one command or query, in the group that is named; `stale`: ask any replica."""
         ...
 
     async def aclose(self) -> None:
@@ -129,11 +132,11 @@ class Store:
         await client.open()
         self._caller = client
 
-    async def _call(self, operation: Any, group: str = "") -> Any:
+    async def _call(self, operation: Any, group: str = "", **terms: Any) -> Any:
         assert self._caller is not None, "open the store first"
         try:
             async with asyncio.timeout(self._settings.timeout_s + GRACE_SECONDS):
-                return await self._caller.call(operation, group=group)
+                return await self._caller.call(operation, group=group, **terms)
         except TimeoutError:
             raise Unknown(f"no answer within {self._settings.timeout_s} s") from None
 
@@ -368,10 +371,18 @@ class Store:
         return row
 
     async def barred(self, client_id: str, user: str, ip: str) -> Barred | None:
-        """The entry of the blacklist that bars a client."""
-        row: Barred | None = await self._call(
-            CheckBlacklist(tenant=self._tenant, client_id=client_id, user=user, ip=ip)
-        )
+        """The entry of the blacklist that bars a client.
+
+        Every group is asked. One that has no leader must not keep everybody out: any replica of
+        each answers then, which may have missed the newest entries.
+        """
+        check = CheckBlacklist(tenant=self._tenant, client_id=client_id, user=user, ip=ip)
+        soon_ms = math.ceil(min(SOON_SECONDS, self._settings.timeout_s) * 1000)
+        row: Barred | None
+        try:
+            row = await self._call(check, timeout_ms=soon_ms)
+        except (Unavailable, Unknown):
+            row = await self._call(check, stale=True)
         return row
 
     async def acl_rules(self, resource_type: str, resource: str) -> tuple[AclRule, ...]:
