@@ -300,6 +300,7 @@ class Raft(RaftState):
             self._elapsed = 0
             self._timeout = self._draw_timeout()
         self._role = Follower(leader)
+        self._snapshot_to.clear()  # Streams are a leader's, of its term.
 
     def _campaign(self, *, pre: bool, transfer: bool = False) -> None:
         self._elapsed = 0
