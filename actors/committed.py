@@ -1,5 +1,5 @@
 """What was committed, in pages, for whoever keeps the operation history; and how far compaction
-waits for him.
+waits, for him and for peers that are sent a snapshot.
 
     page = await committed.page("history", first=4_712, bytes_max=1 << 20, timeout_ms=5_000,
                                 exported=4_700)
@@ -12,6 +12,11 @@ Every request says what is exported and durable. From then on that exporter is *
 compaction leaves what follows that entry (`Holds.limit`), for `hold_ms` after he was heard last and
 within `hold_bytes`: what he is too slow for goes nevertheless, oldest first. A page therefore says
 where the log begins. Whoever asked for less sees what he has missed, and is never told nothing.
+
+A peer that a leader sends its state needs the entries after it when it has installed that: else it
+would need the next snapshot, and in a group that is written to the one after that, for ever. So
+compaction leaves what follows the log's beginning until the peer has caught up with the flushed
+entries, within the same `hold_bytes`: who is slower than that is given up.
 """
 
 from __future__ import annotations
@@ -44,13 +49,15 @@ log = logging.getLogger(__name__)
 
 
 class Holds:
-    """How far each exporter has come, and what compaction leaves for them. On the event loop."""
+    """How far exporters and peers have come, and what compaction leaves for them. On the event
+    loop."""
 
     def __init__(self, core: Raft, settings: RaftSettings, clock: Clock) -> None:
         self._core = core
         self._settings = settings
         self._clock = clock
         self._told: dict[str, tuple[int, float]] = {}  # exported up to, and when that was heard
+        self._peers: dict[int, int] = {}  # sent a snapshot: what follows this entry is still needed
         self._marks: deque[tuple[int, int]] = deque()  # flushed up to, bytes since the mark before
         self._counted = 0
         self._bytes = 0  # of all marks
@@ -66,12 +73,23 @@ class Holds:
             self._make_room()
         self._told[exporter] = (exported, self._clock.monotonic())
 
+    def stream(self, peer: int) -> None:
+        """A snapshot for this peer begins. What there is by now is kept anyway, and not counted."""
+        self._peers[peer] = self._core.first_index - 1
+        self._counted = max(self._counted, self._core.applied_handed)
+
+    def broken(self, peer: int) -> None:
+        """It did not arrive."""
+        self._peers.pop(peer, None)
+
     def limit(self, flushed: int) -> int | None:
-        """Entries after this one stay for an exporter; None: nobody wants one that is flushed."""
-        if not self._told:
+        """Entries after this one stay for somebody; None: nobody wants one that is flushed."""
+        if not self._told and not self._peers:
             return None
         self._forget()
+        self._follow(flushed)
         wanted = min([exported for exported, _ in self._told.values()], default=flushed)
+        wanted = min([wanted, *self._peers.values()])
         if wanted >= flushed:
             self._counted, self._bytes = flushed, 0
             self._marks.clear()
@@ -87,6 +105,15 @@ class Holds:
         for name in [name for name, (_, heard) in self._told.items() if heard < since]:
             log.warning("exporter %s was not heard for long: nothing is kept for it", name)
             del self._told[name]
+
+    def _follow(self, flushed: int) -> None:
+        """What a peer has is not kept for it. Nothing is, once it has all that is flushed, is no
+        member any more or this replica leads no more."""
+        for peer, held in tuple(self._peers.items()):
+            progress = self._core.progress.get(peer)
+            self._peers[peer] = max(held, flushed if progress is None else progress.match_index)
+            if self._peers[peer] >= flushed:
+                del self._peers[peer]
 
     def _make_room(self) -> None:
         quietest, (_, heard) = min(self._told.items(), key=lambda each: each[1][1])
@@ -112,7 +139,10 @@ class Holds:
         while self._marks and self._bytes > self._settings.hold_bytes * 3 // 4:
             least, size = self._marks.popleft()
             self._bytes -= size
-        log.warning("exporters are too slow: entries up to %d go, exported is %d", least, wanted)
+        log.warning("hold_bytes: entries up to %d go, those after %d are wanted", least, wanted)
+        for peer in [peer for peer, held in self._peers.items() if held < least]:
+            log.warning("replica %x catches up too slowly: it will need another snapshot", peer)
+            del self._peers[peer]
         return least
 
 

@@ -193,7 +193,8 @@ class RaftSettings:
 
     hold_bytes: int = _setting(256 << 20, 0, 1 << 40, "bytes", "history")
     """What may be kept for it beyond what is kept anyway, in the memory of each replica. If it is
-    slower than that, the history has a gap and says so."""
+    slower than that, the history has a gap and says so. A leader keeps as much for replicas that
+    are sent its state, until they have caught up; one that is slower than that is sent it again."""
 
     rotate_ms: int = _setting(30_000, 100, 86_400_000, "ms", "history")
     """The exporter begins a new file this often, and a crash costs it that much work."""

@@ -114,9 +114,8 @@ class Replica:
         self.upkeep = Upkeep(
             core=core, stores=stores, storage=storage, settings=settings, clock=clock, failed=failed
         )
-        who, view = core.id, self.upkeep.view
         self.snapshots = SnapshotSender(
-            cluster=cluster, group=group, replica=who, transport=transport, view=view, failed=failed
+            cluster=cluster, group=group, replica=core.id, transport=transport, upkeep=self.upkeep
         )
         self._receiver = SnapshotReceiver(
             cluster=cluster, group=group, replica=core.id, storage=storage, state=stores.state

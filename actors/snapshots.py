@@ -4,7 +4,8 @@ The sender takes a view of its state (flushed, at one index) and sends it chunk 
 answered call, so a slow receiver slows the sender and nothing else. The receiver stages the chunks
 beside the state in force and, once the stream is whole and verified, asks the core: only if the
 core wants it does the next save switch to it (law 6). A stream that breaks anywhere is thrown away
-and begun anew; there is at most one a peer, and one being received.
+and begun anew; there is at most one a peer, and one being received. What its peer will need after
+it is held (`committed.Holds`).
 
 A chunk travels as the CRC-32 of its message (4 bytes, highest first) and the message: who sends it,
 in which term, is believed as little as the data, whatever carries it.
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 from isal.isal_zlib import crc32
 
 from actors.storage_thread import StorageThread
 from actors.transport import Transport
+from actors.upkeep import Upkeep
 from state_machines.errors import Invalid
 from state_machines.raft import TERM_MAX
 from state_machines.raft.messages import InstallSnapshot, SnapshotMeta
@@ -29,7 +31,6 @@ from storage import records
 from storage.errors import BadSnapshot, CorruptRecord, StorageError, StorageFailed
 from storage.snapshot import Chunk, Staging, write_stream
 from storage.state import State
-from storage.state_view import StateView
 
 CHUNK_MESSAGE_BYTES_MAX = 128 * 1024  #: a whole sealed chunk; refused before it is decoded
 SEAL_BYTES = 4
@@ -47,15 +48,13 @@ class SnapshotSender:
         group: str,
         replica: int,
         transport: Transport,
-        view: Callable[[], Awaitable[StateView]],
-        failed: Callable[[BaseException], None],
+        upkeep: Upkeep,
     ) -> None:
-        self._failed = failed
         self._cluster = cluster
         self._group = group
         self._replica = replica
         self._transport = transport
-        self._view = view
+        self._upkeep = upkeep
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.sent = 0  #: whole streams that a peer took
 
@@ -69,20 +68,24 @@ class SnapshotSender:
             try:
                 whole = await self._stream(peer, term)
             except (CorruptRecord, StorageFailed) as error:
-                self._failed(error)  # laws 16 and 17: it cannot read its rows, or not flush them
+                # Laws 16 and 17: it cannot read its rows, or not flush them.
+                self._upkeep.failed(error)
             except StorageError as error:
                 log.warning("%s: snapshot for %x: %s", self._group, peer, error)
             finally:
                 self._tasks.pop(peer, None)
+                if not whole:
+                    self._upkeep.holds.broken(peer)
             self.sent += whole
             # failpoint: snapshot.ended
             ended(peer, whole)
 
         # failpoint: snapshot.started
+        self._upkeep.holds.stream(peer)
         self._tasks[peer] = asyncio.get_running_loop().create_task(work())
 
     async def _stream(self, peer: int, term: int) -> bool:
-        view = await self._view()
+        view = await self._upkeep.view()
         try:
             # failpoint: snapshot.viewed
             meta = raft_pb2.SnapshotMeta.FromString(records.meta_to(view.applied))

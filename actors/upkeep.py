@@ -54,7 +54,7 @@ class Upkeep:
         self._storage = storage
         self._settings = settings
         self._clock = clock
-        self._failed = failed
+        self.failed = failed
         self._flushed_at = clock.monotonic()
         # So far entries were counted, and what those have that the last flush knows nothing of.
         self._counted, self._log_bytes = stores.state.flushed.index, 0
@@ -168,13 +168,13 @@ class Upkeep:
         if not self._carrying and self._closed is None:
             self._carrying = True
             begin = self._stores.journaled.begin
-            self._storage.hand(begin, self._carry, self._failed, of_state=False)
+            self._storage.hand(begin, self._carry, self.failed, of_state=False)
 
     def _carry(self, checkpoint: Checkpoint) -> None:
         if self._closed is None:
             carried = partial(self._end_checkpoint, checkpoint)
             self._storage.hand(
-                checkpoint.write, lambda _: carried(), self._failed, of_state=False, on=On.FLUSH
+                checkpoint.write, lambda _: carried(), self.failed, of_state=False, on=On.FLUSH
             )
 
     def _end_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -183,7 +183,7 @@ class Upkeep:
 
         if self._closed is None:
             finish = partial(self._stores.journaled.finish, checkpoint)
-            self._storage.hand(finish, done, self._failed, of_state=False)
+            self._storage.hand(finish, done, self.failed, of_state=False)
 
     # -- compaction -------------------------------------------------------------------------
 
@@ -210,11 +210,11 @@ class Upkeep:
         # failpoint: compact.decided
         self._core.compact(target)
         # failpoint: compact.before_handing
-        self._storage.hand(lambda: self._stores.log.compact(point), _nothing, self._failed)
+        self._storage.hand(lambda: self._stores.log.compact(point), _nothing, self.failed)
 
     def _fail(self, error: BaseException) -> None:
         self._refuse(error)
-        self._failed(error)
+        self.failed(error)
 
     def _refuse(self, error: BaseException) -> None:
         viewers, self._viewers = self._viewers, []

@@ -144,6 +144,73 @@ def test_what_is_held_is_within_the_bound_and_the_time() -> None:
     assert holds.limit(140) is None
 
 
+PEER, OTHER = 2, 3
+
+
+def sending(hold_bytes: int = 1_000) -> tuple[Holds, dict[int, Any]]:
+    """A leader whose log begins after 100, with 10 bytes an entry, and has sent PEER and OTHER a
+    snapshot; and what it knows of these two, who have nothing yet."""
+    known = {peer: SimpleNamespace(match_index=0) for peer in (PEER, OTHER)}
+    core = SimpleNamespace(
+        first_index=101,
+        applied_handed=110,
+        bytes_between=lambda first, last: 10 * (last - first + 1),
+        progress=known,
+    )
+    settings = RaftSettings(hold_bytes=hold_bytes)
+    holds = Holds(cast(Any, core), settings, STOPPED_CLOCK)
+    for peer in known:
+        holds.stream(peer)
+    return holds, known
+
+
+def test_what_a_peer_needs_after_its_snapshot_stays_until_it_has_caught_up() -> None:
+    holds, known = sending()
+    assert holds.limit(150) == 100, "where the log began"
+    known[PEER].match_index = 140
+    assert holds.limit(150) == 100, "for the other"
+    known[OTHER].match_index = 130
+    assert holds.limit(150) == 130, "what both have may go"
+    known[OTHER].match_index = 150
+    assert holds.limit(150) == 140
+    known[OTHER].match_index = 0
+    assert holds.limit(150) == 140, "for who had caught up nothing is kept any more"
+    holds.tell(ME, 120)
+    assert holds.limit(150) == 120
+    holds.tell(ME, 150)
+    known[PEER].match_index = 170
+    assert holds.limit(160) == 150
+    assert holds.shown() == {ME: 150}, "exporters"
+
+
+def test_nothing_is_kept_for_a_peer_whose_stream_broke_or_that_left() -> None:
+    holds, known = sending()
+    holds.broken(PEER)
+    assert holds.limit(150) == 100
+    del known[OTHER]
+    assert holds.limit(150) is None
+    holds.broken(OTHER)
+
+
+def test_nothing_is_kept_for_peers_by_who_leads_no_more() -> None:
+    holds, known = sending()
+    known.clear()
+    assert holds.limit(150) is None
+
+
+def test_a_peer_that_is_too_slow_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    holds, known = sending(hold_bytes=500)
+    known[OTHER].match_index = 130
+    for flushed in range(110, 161, 10):
+        assert holds.limit(flushed) == 100, "50 entries of 10 bytes beside those that were there"
+    known[OTHER].match_index = 145
+    assert holds.limit(170) == 140, "and then a quarter of them goes at once"
+    assert "replica 2 catches up too slowly" in caplog.text
+    assert "replica 3" not in caplog.text
+    known[OTHER].match_index = 170
+    assert holds.limit(170) is None, "the first is not waited for"
+
+
 def test_who_is_not_heard_is_forgotten() -> None:
     core = SimpleNamespace(first_index=1, bytes_between=lambda first, last: 1)
     now = 0.0

@@ -7,11 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from zlib import crc32
 
 import pytest
 
+from actors.clock import SystemClock
+from actors.committed import Holds
+from actors.config import RaftSettings
 from actors.snapshots import (
     CHUNK_MESSAGE_BYTES_MAX,
     SEAL_BYTES,
@@ -21,6 +25,7 @@ from actors.snapshots import (
 )
 from actors.storage_thread import StorageThread
 from actors.transport import Transport
+from actors.upkeep import Upkeep
 from state_machines.errors import Invalid
 from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.raft.messages import Configuration, InstallSnapshot, SnapshotMeta
@@ -60,6 +65,7 @@ class Pair:
     stores: Stores
     faults: list[BaseException]
     source: Stores
+    holds: Holds
     ended: list[tuple[int, bool]] = field(default_factory=list)
 
     async def stream(self, term: int = TERM) -> list[bytes]:
@@ -83,19 +89,30 @@ async def pair(index: int = 9) -> AsyncIterator[Pair]:
     sending, receiving = StorageThread("sender"), StorageThread("receiver")
     peers = Peers()
     faults: list[BaseException] = []
+    core = SimpleNamespace(
+        first_index=1,
+        applied_handed=index,
+        bytes_between=lambda first, last: last - first + 1,
+        progress={RECEIVER: SimpleNamespace(match_index=0)},
+    )
+    holds = Holds(cast(Any, core), RaftSettings(), SystemClock())
     sender = SnapshotSender(
         cluster="c",
         group="g-0",
         replica=SENDER,
         transport=cast(Transport, peers),
-        view=lambda: sending.run(full.state.view),
-        failed=faults.append,
+        upkeep=cast(
+            Upkeep,
+            SimpleNamespace(
+                view=lambda: sending.run(full.state.view), holds=holds, failed=faults.append
+            ),
+        ),
     )
     receiver = SnapshotReceiver(
         cluster="c", group="g-0", replica=RECEIVER, storage=receiving, state=empty.state
     )
     try:
-        yield Pair(sender, receiver, peers, empty, faults, full)
+        yield Pair(sender, receiver, peers, empty, faults, full, holds)
     finally:
         sender.close()
         sending.close()
@@ -289,10 +306,12 @@ async def test_a_peer_that_refuses_ends_the_stream() -> None:
         assert len(both.peers.chunks) == 3
         assert both.ended == [(RECEIVER, False)]
         assert both.sender.sent == 0
+        assert both.holds.limit(50) is None
         both.peers.refuse_after = 10**9
         await both.stream()
         assert both.ended[-1] == (RECEIVER, True)
         assert both.sender.sent == 1
+        assert both.holds.limit(50) == 0, "where the log began"
 
 
 @in_loop
@@ -354,6 +373,47 @@ async def test_a_peer_that_dies_in_mid_stream_is_told_to_the_core_and_served_whe
         await eventually(lambda: replica.snapshots.sent)  # it may have been told of it since
         assert replica.snapshots.sent == 1
         assert (await group.leader()) is leader
+
+
+@in_loop
+async def test_who_is_streamed_a_snapshot_catches_up_with_a_group_that_is_written_to(
+    tmp_path: Path,
+) -> None:
+    """Were the log cut while the stream is under way, as far as it is flushed, the peer would need
+    the next stream when it has this one."""
+    async with running(Group(tmp_path)) as (group, caller):
+        leader = await group.leader()
+        away = group.followers()[0].spec.seat
+        await group.crash(away)
+
+        async def write(count: int) -> None:
+            for number in range(count):
+                await caller.call(PutKv(key=f"k{number:03}", value=b"v" * 5_000))
+            upto = leader.status()["commit"]
+            await eventually(lambda: leader.status()["flushed"] >= upto)
+
+        await write(60)
+        await eventually(lambda: leader.status()["first_index"] > 1)
+        back = await group.sit(away)
+        taken, begun, go_on = back.chunk, asyncio.Event(), asyncio.Event()
+
+        async def slow(chunk: bytes) -> bool:
+            begun.set()
+            await go_on.wait()
+            return await taken(chunk)
+
+        back.chunk = slow  # type: ignore[method-assign]
+        await begun.wait()
+        first = leader.status()["first_index"]
+        for _ in range(3):  # each is flushed on its own, and the log looked at after it
+            await write(30)
+        assert leader.status()["first_index"] == first, "120 entries, where 20 to 40 are kept"
+        go_on.set()
+        await eventually(lambda: back.status()["applied"] >= leader.status()["commit"])
+        assert leader.replica is not None
+        assert leader.replica.snapshots.sent == 1
+        await write(30)
+        await eventually(lambda: leader.status()["first_index"] > first + 60)
 
 
 @in_loop
