@@ -613,15 +613,8 @@ class Raft(RaftState):
         reply = AppendReply(self.id, leader, self._term, match_index)
         if match_index <= self._log.durable:
             self._send(reply)
-            return
-        if self._promises:
-            match self._promises[-1]:
-                case AppendReply(receiver=receiver, term=term, rejected=False, match_index=less):
-                    if (receiver, term) == (leader, self._term) and less <= match_index:
-                        self._promises.pop()  # The new one says that too.
-                case _:
-                    pass
-        self._promises.append(reply)
+        else:
+            self._promises.append(reply)
 
     def _on_install_snapshot(self, message: InstallSnapshot) -> None:
         log, meta = self._log, message.meta

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from state_machines.raft.config import TERM_MAX, RaftConfig, Rng
 from state_machines.raft.log import Log
 from state_machines.raft.messages import (
+    AppendReply,
     Configuration,
     Entry,
     HardState,
+    HeartbeatReply,
     Message,
     ReadState,
     Ready,
@@ -24,6 +26,28 @@ from state_machines.raft.messages import (
 )
 from state_machines.raft.progress import Progress
 from state_machines.raft.roles import Candidate, Follower, Leader, PreCandidate, Role
+
+
+class Promises(list[Message]):
+    """What waits for a save. Peers ask again and again while it hangs, so what is said twice is
+    kept once."""
+
+    def append(self, message: Message) -> None:
+        """Say this too, and no more what it says again."""
+        self[:] = [each for each in self if not _says_again(message, each)]
+        super().append(message)
+
+
+def _says_again(message: Message, earlier: Message) -> bool:
+    """Whether nobody misses the earlier one who gets this one."""
+    match message, earlier:
+        case HeartbeatReply() as now, HeartbeatReply() as then:
+            more = now.round >= then.round
+        case AppendReply(rejected=False) as now, AppendReply(rejected=False) as then:
+            more = now.match_index >= then.match_index
+        case _:
+            return message == earlier
+    return more and (message.receiver, message.term) == (earlier.receiver, earlier.term)
 
 
 class RaftState:
@@ -65,7 +89,7 @@ class RaftState:
         self._timeout = self._draw_timeout()
         self._rounds = 0  # the number of the latest read round; never goes back
         self._messages: list[Message] = []
-        self._promises: list[Message] = []
+        self._promises = Promises()
         self._reads: list[ReadState] = []
         self._snapshot_to: list[int] = []
         self._saving: Ready | None = None
