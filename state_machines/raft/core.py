@@ -54,6 +54,8 @@ class Raft(RaftState):
             case PreCandidate() | Candidate() as role if self._saved.term == self._term:
                 if self._elapsed % self._config.heartbeat_ticks == 0:
                     self._ask_for_votes(role)  # Again: what was asked or said may be lost (5.1).
+            case Candidate():
+                self._elapsed = 0  # Its own vote is not on disk, so nobody has been asked yet.
             case _:
                 pass
 
