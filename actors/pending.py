@@ -366,13 +366,19 @@ class Reads:
         for reads in self._rounds.values():
             refuse([read.reply for read in reads], error)
         self._rounds.clear()
-        if safe_too:
-            for _, reads in self.safe:
-                refuse([read.reply for read in reads], error)
-            refuse([read.reply for _, read in self.stale], error)
-            self.safe.clear()
-            self.stale.clear()
         self._taken = sum(len(reads) for _, reads in self.safe)
+        if safe_too:
+            self.fail_confirmed(error)
+            refuse([read.reply for _, read in self.stale], error)
+            self.stale.clear()
+
+    def fail_confirmed(self, error: MetarayError) -> None:
+        """Refuse those whose round is over and that wait for the state: a disk that hangs may keep
+        it from them, and another replica has it."""
+        for _, reads in self.safe:
+            self._taken -= len(reads)
+            refuse([read.reply for read in reads], error)
+        self.safe.clear()
 
 
 def _wanted(reads: list[Read]) -> list[Read]:

@@ -456,6 +456,7 @@ class Replica:
             error = NotLeader(f"{self.seat} lost the leadership of {self.group}", self.leader_seat)
             self.writes.fail(error)
             self.reads.fail(error, safe_too=False)
+            self.reads.fail_confirmed(error)
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -57,8 +57,9 @@ other shell steps `InstallSnapshot`, which is answered like an append. `snapshot
 own entries, which cannot be committed ones: an assertion says so.
 
 An entry is committed once a quorum has it on disk; the leader counts itself by its own disk too
-(`Raft.durable_index`). Followers learn the commit index from later appends and heartbeats. Entries
-are handed out in `Ready.committed` once they are committed *and* durable here.
+(`Raft.durable_index`). If that hangs while a quorum goes on it hands over (thesis 3.10). Followers
+learn the commit index from later appends and heartbeats. Entries are handed out in
+`Ready.committed` once they are committed *and* durable here.
 
 Reads
 -----

@@ -67,6 +67,8 @@ class Raft(RaftState):
                 # Those who are out have had time to hear of it: they know, and will not ask for
                 # votes. From here on they are sent nothing more.
                 self._match_progress(leader, next_index=self._log.last_index + 1)
+            if heir := self._outrun_by(leader):
+                self.transfer(heir)
             if config.check_quorum and not self._hears_quorum(leader):
                 self._become_follower(self._term, 0)
                 return

@@ -61,6 +61,7 @@ class Leader:
     uncommitted_bytes: int = 0
     heartbeat_elapsed: int = 0
     transfer: Transfer | None = None
+    outrun_at: int = -1  #: its durable index at the last look, if less than what was committed
 
 
 Role: TypeAlias = Follower | PreCandidate | Candidate | Leader

@@ -233,6 +233,24 @@ class RaftState:
         matches[self.id] = self._log.durable  # What it has not saved it could still lose.
         return matches
 
+    def _outrun_by(self, leader: Leader) -> int:
+        """Asked once in an election timeout: who should lead instead, 0 for nobody.
+
+        If this replica has saved nothing since it was asked before, and a quorum had more even
+        then, its disk hangs: no entry is begun, and no read that is behind the last one answered,
+        until it is back. The others need it for neither.
+        """
+        log, before = self._log, leader.outrun_at
+        leader.outrun_at = log.durable if log.durable < log.commit else -1
+        if leader.outrun_at != before or before < 0 or leader.transfer or self._removed():
+            return 0
+        able = [
+            (progress.match_index, peer)
+            for peer, progress in leader.progress.items()
+            if progress.active and peer in log.configuration.voters
+        ]
+        return max(able, default=(0, 0))[1]
+
     def _draw_timeout(self) -> int:
         config = self._config
         return self._rng.randrange(config.election_ticks_min, config.election_ticks_max)

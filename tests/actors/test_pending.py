@@ -439,6 +439,10 @@ async def test_every_reader_ends_exactly_once_on_fail() -> None:
         reads.fail(Stopped("over"), safe_too=safe_too)
         assert code(waiting.reply) == code(in_round.reply) == api.STOPPED
         assert safe.reply.done() is stale.reply.done() is safe_too
+        if not safe_too:
+            reads.fail_confirmed(Stopped("over"))
+            assert (safe.reply.done(), stale.reply.done()) == (True, False)
+            assert len(reads) == 1
         reads.fail(Stopped("over"), safe_too=True)
         assert code(safe.reply) == code(stale.reply) == api.STOPPED
         assert len(reads) == 0

@@ -113,6 +113,26 @@ async def test_two_disks_of_three_are_enough(tmp_path: Path) -> None:
             await caller.call(PutKv(key="promised", value=b"v"))
 
 
+@in_loop
+async def test_a_leader_whose_disk_hangs_is_replaced_and_its_readers_ask_the_next(
+    tmp_path: Path,
+) -> None:
+    """The others have the entry on their disks: neither writes nor reads behind it wait for its."""
+    async with running(Group(tmp_path)) as (group, caller):
+        await caller.call(PutKv(key="k", value=b"v"))
+        old = await group.leader()
+        async with stalled(old):
+            write = asyncio.create_task(caller.call(PutKv(key="k", value=b"later")))
+            await eventually(lambda: status(old)["commit"] > status(old)["applied"])
+            read = await old.query(get_request("k", timeout_ms=20_000))
+            assert api.Reply.FromString(read).code == api.NOT_LEADER
+            await write
+            assert (await group.leader()) is not old
+            assert (await caller.call(GetKv(key="k"))).value == b"later"
+            upto = status(await group.leader())["commit"]
+        await eventually(lambda: status(old)["applied"] >= upto)
+
+
 FAILING = """
 import asyncio, sys
 from pathlib import Path
