@@ -23,6 +23,7 @@ from typing import Any, Final
 import state_machines.lease_repairs
 import state_machines.lease_rows
 import state_machines.metadata
+import state_machines.moment
 import state_machines.mqtt
 import state_machines.offset
 import state_machines.table_rows

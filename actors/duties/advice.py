@@ -67,7 +67,7 @@ class Advices(Duty):
         for _ in range(ROUNDS_MAX):
             rows = await context.rows(ListAdvice())
             self._open = [] if mode == OFF else [each for each in rows if each.state in OPEN]
-            now_ms = context.clock.now_ms()
+            now_ms = await context.now_ms()
             wanted = wants_leaders(rows, mode, now_ms)
             groups = {group: await _led(context, group) for group in wanted}
             actions = plan_advice(rows, mode, groups, now_ms)

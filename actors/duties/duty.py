@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 
 from actors.caller import Caller, Groups
 from actors.clock import Clock
-from actors.config import RaftSettings
+from actors.config import FIRST_GROUP, RaftSettings
 from actors.duties.group_tasks import GroupTasks
 from actors.job_service import JobService, NoJobs
 from actors.seat_names import kind_of
@@ -24,6 +24,7 @@ from state_machines import packing
 from state_machines.errors import Stopped
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.slot_map import GetSlots
+from state_machines.moment import GetTime
 from state_machines.settings import SETTINGS, Value, fits
 from state_machines.slots import SlotMap
 
@@ -159,6 +160,11 @@ class Context:
     async def call_seat(self, seat: str, method: str, *args: Any) -> Any:
         """Call a method of a seat's actor. Raises TimeoutError after `CALL_SECONDS`."""
         return await asyncio.wait_for(self.calls.call(seat, method, *args), CALL_SECONDS)
+
+    async def now_ms(self, group: str = FIRST_GROUP) -> int:
+        """The time there, by which things are due: it may be off from the controller's clock."""
+        now_ms: int = await self.caller.call(GetTime(), group=group)
+        return now_ms
 
     async def rows(self, query: Any, group: str = "") -> list[Any]:
         """All rows of a list query, page after page, `ROWS_MAX` at most."""

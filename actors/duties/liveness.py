@@ -38,10 +38,11 @@ class Liveness(Duty):
         timeout_ms = context.number("heartbeat_timeout_ms")
         if not self._since_ms:
             await self._expire(context, timeout_ms)
-            self._since_ms = context.clock.now_ms()
+            self._since_ms = await context.now_ms()
         nodes = await context.rows(ListNodes(limit=PAGE))
+        now_ms = await context.now_ms()
         self._offline = [each.node_id for each in nodes if not each.online]
-        actions = plan_liveness(nodes, context.clock.now_ms(), timeout_ms, self._since_ms)
+        actions = plan_liveness(nodes, now_ms, timeout_ms, self._since_ms)
         for action in actions:
             log.warning("%r: silent brokers: %s", context, ", ".join(map(repr, action.silent)))
             await self._expire(context, action.timeout_ms)

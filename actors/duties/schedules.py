@@ -53,7 +53,7 @@ class Schedules(Duty):
                 silent = error
         if done:
             rows = await context.rows(ListSchedules(limit=PAGE))
-        for due in plan_runs(rows, context.clock.now_ms()):
+        for due in plan_runs(rows, await context.now_ms()):
             try:
                 done += await _begin(context, due)
             except Stopped as error:
@@ -80,7 +80,7 @@ async def _look(context: Context, row: Schedule) -> int:
     if state is None:  # begun by a controller that came no further
         await context.jobs.submit(row.run, command_of(row, sys.executable))
         return 1
-    late = context.clock.now_ms() - row.begun_ms > row.timeout_ms
+    late = await context.now_ms() - row.begun_ms > row.timeout_ms
     if state.status == "running":
         if late:
             await context.jobs.stop(row.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from actors.duties.duty import ROUNDS_MAX, Context, Duty
@@ -29,9 +30,11 @@ class Timers(Duty):
 async def _pulse(context: Context, group: str) -> int:
     done = 0
     for _ in range(ROUNDS_MAX):
-        due = await context.caller.call(NextDue(), group=group)
+        due, now_ms = await asyncio.gather(
+            context.caller.call(NextDue(), group=group), context.now_ms(group)
+        )
         # failpoint: controller.before_pulse
-        actions = plan_timers(due, context.clock.now_ms())
+        actions = plan_timers(due, now_ms)
         if not actions:
             break
         pulse = Pulse(controller_epoch=context.epoch, limit=PULSE_LIMIT)
@@ -39,6 +42,6 @@ async def _pulse(context: Context, group: str) -> int:
         # failpoint: controller.after_pulse
         fired = reply.wills + reply.sessions + reply.retained + reply.blacklist
         if not fired and reply.next_due_ms == due:
-            break  # by the group's clock it is not due yet: ours is ahead
+            break  # it is not due yet by the time of another leader
         done += 1
     return done

@@ -4,9 +4,9 @@ A timestamp is `[physical ms][logical counter]`, the milliseconds above 18 bits 
 oracle has it. `TakeTimestamps` gives the next ones: they begin above the last that was given, and
 not below the group's time. The last one given is a row of `metadata-0` and every range goes through
 the log, so nothing has to be handed over when the leader changes, nobody serves from memory what
-somebody else may serve too, and a clock that is set back is only seen in the counter, which runs on
-where it was. Callers that ask at once share an entry; one that needs many takes a range in one
-call. What was given to somebody who never heard of it is left out.
+somebody else may serve too, and a next leader that is behind is only seen in the counter, which
+runs on where it was. Callers that ask at once share an entry; one that needs many takes a range in
+one call. What was given to somebody who never heard of it is left out.
 
 Ranges that are taken faster than time passes, or while a clock that was ahead is waited for, run
 ahead of the group's time, a millisecond every 262 144 timestamps. They may by a minute, and no

@@ -24,6 +24,7 @@ from state_machines.errors import Conflict, Fenced, NoQuorum
 from state_machines.metadata.config import CLUSTER, Config, ConfigPage, ListConfigs
 from state_machines.metadata.duty import ListPauses, Pause
 from state_machines.metadata.node import ExpireNodes, ListNodes, Node, NodePage
+from state_machines.moment import GetTime
 from state_machines.mqtt.pulse import NextDue, Pulse, PulseReply
 from state_machines.raft.confchange import Change
 from tests.actors.virtual_time import VirtualClock, in_virtual_time
@@ -66,6 +67,8 @@ class Fakes:
             return tuple(self.pauses)
         if isinstance(first, ListConfigs):
             return ConfigPage(tuple(self.configs), b"")
+        if isinstance(first, GetTime):
+            return now_ms()
         self.called.append((group, first))
         match first:
             case ListNodes(after=after):

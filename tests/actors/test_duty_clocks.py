@@ -1,17 +1,21 @@
-"""What is due is decided by a group's clock; the controller's says only when to ask."""
+"""What is due is decided by a group's time, whatever the controller's clock says."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
 from actors.duties import leases, timers
 from actors.duties.leases import Leases
+from actors.duties.liveness import Liveness
 from actors.duties.timers import Timers
 from actors.planners.leases import plan_leases
 from state_machines.lease import ExpireLeases, GrantLeases, LeaseRequest
+from state_machines.metadata.node import GetNode, RegisterNode
+from state_machines.moment import GetTime
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import CloseSession, OpenSession
 from tests.actors.duty_world import World, WorldClock
@@ -20,11 +24,22 @@ from tests.actors.virtual_time import in_virtual_time
 AHEAD_S = 60
 
 
-class Ahead(WorldClock):
-    """A controller's clock that is ahead of the groups'."""
+class Ahead(World):
+    """Groups that say a time that is ahead of what the next leader stamps."""
+
+    async def call(self, operation: Any, **more: Any) -> Any:
+        answer = await super().call(operation, **more)
+        return answer + AHEAD_S * 1_000 if isinstance(operation, GetTime) else answer
+
+
+class Wrong(WorldClock):
+    """A controller's clock that was set to somewhere."""
+
+    def __init__(self, by_s: int) -> None:
+        self.by_s = by_s
 
     def now_ms(self) -> int:
-        return super().now_ms() + AHEAD_S * 1_000
+        return super().now_ms() + self.by_s * 1_000
 
 
 def due_in(world: World, seconds: int, *names: str) -> None:
@@ -44,10 +59,9 @@ def left(world: World) -> tuple[int, int]:
 
 @in_virtual_time
 async def test_a_controller_whose_clock_is_ahead_asks_once_a_run() -> None:
-    world = World()
+    world = Ahead()
     due_in(world, AHEAD_S // 2, "c")
     controller = world.controller(Timers, Leases)
-    controller.context.clock = Ahead()
     for _ in range(2):
         world.commands.clear()
         await controller.step()
@@ -57,6 +71,30 @@ async def test_a_controller_whose_clock_is_ahead_asks_once_a_run() -> None:
         await asyncio.sleep(AHEAD_S // 4 + 1)
     await controller.step()
     assert left(world) == (0, 0)
+
+
+@pytest.mark.parametrize("by_s", [-6 * 3_600, 6 * 3_600])
+@in_virtual_time
+async def test_a_controller_whose_clock_is_wrong_ends_what_is_due_when_it_is(by_s: int) -> None:
+    world = World()
+    world.at("mqtt").run(ExpireLeases(controller_epoch=4))  # what runs out later has no grace
+    due_in(world, 10, "c")
+    node = RegisterNode(node_id="b", addresses=(), roles=(), start_ms=1)
+    world.run(node)
+    controller = world.controller(Timers, Leases, Liveness)
+    controller.context.clock = Wrong(by_s)
+    await controller.step()
+    world.commands.clear()
+    await asyncio.sleep(9)
+    await controller.step()
+    assert left(world) == (1, 1)
+    assert not world.commands
+    await asyncio.sleep(2)
+    await controller.step()
+    assert left(world) == (0, 0)
+    await asyncio.sleep(controller.context.number("heartbeat_timeout_ms") / 1_000)
+    await controller.step()
+    assert not (await world.call(GetNode(node_id="b"))).online
 
 
 @in_virtual_time
