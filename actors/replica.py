@@ -32,6 +32,7 @@ from actors.deadlines import Deadlines
 from actors.hooks import Hooks
 from actors.leadership import Leadership
 from actors.snapshots import SnapshotReceiver, SnapshotSender
+from actors.stamps import Stamps
 from actors.status import Counters, role_of, status_of
 from actors.storage_jobs import Outcome, apply, haste_of_apply, haste_of_save, save
 from actors.storage_thread import Haste, StorageThread
@@ -79,23 +80,21 @@ class Replica:
     ) -> None:
         if not __debug__:  # not an assertion: -O is just what takes those away
             raise RuntimeError("assertions carry the laws: no replica starts under python -O")
-        self.group = group
-        self.seat = seat
-        self.core = core
-        self.counters = Counters()
+        self.group, self.seat = group, seat
+        self.core, self.counters = core, Counters()
         self.stopped_because = ""
-        self.stores = stores
-        self._machine = machine
-        self.transport = transport
-        self.storage = storage
+        self.stores, self._machine = stores, machine
+        self.transport, self.storage = transport, storage
         self.settings = settings
         self._clock, self._hooks = clock, hooks
+        self.stamps = Stamps(clock, core.last_index)
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
         self.writes = pending.Writes.of(seat, settings, rng)
         self.reads = pending.Reads(seat, rng, clock)
         self._deadlines = Deadlines(group)
-        self.answers = Answers(storage, machine, stores.state, clock, rng, self.storage_failed)
+        failed = self.storage_failed
+        self.answers = Answers(storage, machine, stores.state, self.stamps, rng, failed)
         self._saving, self._applying = False, 0
         # A new group has applied nothing yet, but it knows who its members are.
         self.applied = stores.state.applied if stores.state.applied.index else founding
@@ -110,7 +109,6 @@ class Replica:
         self.ticker = Ticker(
             clock, settings.tick_ms, lambda count: self._in_turn(partial(self._tick, count))
         )
-        failed = self.storage_failed
         self.upkeep = Upkeep(
             core=core, stores=stores, storage=storage, settings=settings, clock=clock, failed=failed
         )
@@ -269,6 +267,7 @@ class Replica:
     def _tick(self, count: int) -> None:
         for _ in range(count):
             self.core.tick()
+        self.stamps.tick(self._machine.reached, leads=self.leads)
         self.history.tick(self._clock.monotonic())
         # Turns do so only when the leader is another; and the watch over this one may have ended.
         self.transport.attend(0 if self.leads else self.core.leader)
@@ -328,7 +327,7 @@ class Replica:
                 return
             if not (writes := self.writes.take(now)):
                 return
-            data = batch_of(self._clock.now_ms(), [write.proposal for write in writes])
+            data = batch_of(self.stamps.take(), [write.proposal for write in writes])
             try:
                 index = self.core.propose(data)
             except Unavailable as error:
@@ -497,4 +496,4 @@ class Replica:
 
     def status(self) -> dict[str, Any]:
         """Everything `status` and the dashboards show of this replica. Plain values only."""
-        return status_of(self, self._clock.now_ms())
+        return status_of(self)

@@ -45,10 +45,11 @@ def late_ms(core: Raft, peer: int, now_ms: int) -> int | None:
     return None
 
 
-def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
+def status_of(replica: Replica) -> dict[str, Any]:
     """What `metaray status` and the dashboards show of a replica. Plain values only."""
     core, configuration = replica.core, replica.core.configuration
     counters, writes, hot = replica.counters, replica.writes, replica.stores.state.hot
+    now_ms = replica.stamps.now_ms()
     return {
         "group": replica.group,
         "seat": replica.seat,
@@ -80,6 +81,7 @@ def status_of(replica: Replica, now_ms: int) -> dict[str, Any]:
         else {},
         "seats": {peer: replica.transport.seat_of(peer) for peer in configuration.members},
         "carriers": replica.transport.carriers(),
+        "clock_ahead_ms": replica.stamps.clock_ahead_ms,
         "queue": len(writes),
         "reads": len(replica.reads) + len(replica.answers),
         "storage_queue": replica.storage.queued,

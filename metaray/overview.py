@@ -12,6 +12,7 @@ from actors.status import leader_of
 from metaray.join import in_one_line
 
 CALL_SECONDS = 3.0  #: our own deadline; a seat that is slower is shown as silent
+CLOCK_WRONG_MS = 5_000  #: a leader's wall clock that is further from its group's time is an alarm
 
 
 def overview() -> dict[str, Any]:
@@ -80,6 +81,13 @@ def _alarms(groups: dict[str, Any], controlling: list[dict[str, Any]]) -> list[s
             + "; it is a learner, no vote is missing" * is_learner(each["seat"])
             for each in group["replicas"]
             if each["role"] in ("silent", "stopped", "vacant")
+        ]
+        found += [
+            f"{each['seat']}: its node's clock is {abs(ahead_ms) // 1_000} s "
+            f"{'ahead of' if ahead_ms > 0 else 'behind'} the time of {name}"
+            for each in group["replicas"]
+            if each["seat"] == group["leader"]
+            and abs(ahead_ms := each.get("clock_ahead_ms", 0)) > CLOCK_WRONG_MS
         ]
     for each in controlling:
         if "duties" not in each:

@@ -86,6 +86,8 @@ class Machine:
         self.kind = kind
         self.group = group
         self._store = store
+        #: the last entry with commands that was applied here, and the group's time after it
+        self.reached = (0, 0)
         self._changes = Changes()
         self._read: dict[str, Any] = {}  # what reads would read again and again, until it changes
 
@@ -132,6 +134,7 @@ class Machine:
         db = Tables(self._store, entry.index)
         at = Stamp(entry.index, max(batch.now_ms, self._clock(db).now_ms))
         self._store.put(CLOCK.name, CLOCK_KEY, db.pack((at.index, (NAME, at.index, at.now_ms))))
+        self.reached = at.index, at.now_ms
         # failpoint: apply.stamped
         outcomes = []
         for position, each in enumerate(batch.proposals):

@@ -18,6 +18,7 @@ from functools import partial
 from random import Random
 from typing import Any, Self, TypeVar, cast
 
+from actors.clock import Clock
 from actors.config import RaftSettings
 from actors.replica import Replica
 from actors.storage_thread import Haste, On, StorageThread
@@ -119,7 +120,7 @@ class Heard:
 class Alone:
     """A replica with id 1."""
 
-    def __init__(self, founders: tuple[int, ...]) -> None:
+    def __init__(self, founders: tuple[int, ...], clock: Clock | None = None) -> None:
         founding = Configuration(voters=founders)
         start = SnapshotMeta(0, 0, founding)
         self.disk, self.transport, self.hooks = Disk(), Said(), Heard()
@@ -137,15 +138,15 @@ class Alone:
             transport=cast(Transport, self.transport),
             storage=cast(StorageThread, self.disk),
             settings=RaftSettings(),
-            clock=VirtualClock(),
+            clock=clock or VirtualClock(),
             rng=Random(2),
             hooks=self.hooks,
         )
 
     @classmethod
-    async def leading(cls) -> Self:
+    async def leading(cls, clock: Clock | None = None) -> Self:
         """The only voter, and leader in term 1."""
-        made = cls((1,))
+        made = cls((1,), clock)
         made.replica.campaign()
         await settled()
         assert made.replica.leads

@@ -70,6 +70,8 @@ class Moment:
     def monotonic(self) -> float:
         return self.seconds
 
+    uptime = monotonic
+
 
 class Answering:
     """A group with ten pairs, and reads of it."""

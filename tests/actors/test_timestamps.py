@@ -49,4 +49,4 @@ async def test_they_only_grow_across_leaders_and_restarts_with_the_clock_set_bac
             await group.sit(seat)
         assert await caller.call(TakeTimestamps()) > highest
     assert len(terms) == 4
-    assert highest >> LOGICAL_BITS == NOW_MS + 2, "the time of the group has stood"
+    assert NOW_MS + 2 < highest >> LOGICAL_BITS < NOW_MS + HOUR_MS, "the group's time has gone on"

@@ -52,6 +52,8 @@ class VirtualClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
+    uptime = monotonic
+
 
 def in_virtual_time(
     test: Callable[..., Coroutine[Any, Any, None]],

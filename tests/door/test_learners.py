@@ -142,6 +142,28 @@ def test_a_dead_learner_is_an_alarm_that_speaks_of_no_vote(role: str) -> None:
     assert f"{role}[/], no vote is missing" in _lag_of(replicas[1])
 
 
+@pytest.mark.parametrize(
+    ("ahead_ms", "said"),
+    [
+        (5_000, ""),
+        (-5_000, ""),
+        (5_001, "5 s ahead of"),
+        (-21_600_000, "21600 s behind"),
+    ],
+)
+def test_a_leader_whose_clock_is_off_from_its_group_s_time_is_an_alarm(
+    ahead_ms: int, said: str
+) -> None:
+    replicas = [
+        shown(f"{GROUP}/0", "leader", clock_ahead_ms=ahead_ms),
+        shown(f"{GROUP}/1", "follower", clock_ahead_ms=86_400_000),  # it may have much to apply
+    ]
+    groups = {GROUP: {"leader": f"{GROUP}/0", "placement": "CREATED", "replicas": replicas}}
+    controlling = [{"name": "controller-1", "duties": {}, "fenced": ""}]
+    alarm = f"{GROUP}/0: its node's clock is {said} the time of {GROUP}"
+    assert _alarms(groups, controlling) == [alarm] * bool(said)
+
+
 def test_what_a_duty_leaves_to_an_operator_is_an_alarm() -> None:
     said = {"last_error": "", "paused": None, "alarms": ["broker 'b' is offline"]}
     controlling = [{"name": "controller-1", "duties": {"liveness": said}, "fenced": ""}]

@@ -57,6 +57,8 @@ class Clock:
     def monotonic(self) -> float:
         return self._seconds + (self._loop.now - self._since) * self._rate
 
+    uptime = monotonic
+
     def run_at(self, rate: float) -> None:
         self._seconds, self._since, self._rate = self.monotonic(), self._loop.now, rate
 
