@@ -25,6 +25,7 @@ from actors.wanted import Wanted
 from state_machines import fence, op
 from state_machines.errors import Compacted, MetarayError, Rejected, SessionExpired
 from state_machines.metadata.kv import KV
+from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.offset.offset import OFFSETS
 from state_machines.tables import Table
@@ -42,6 +43,7 @@ CLIENTS: Final = 4
 CALLS: Final = 40
 WATCHERS: Final = 2
 TIMEOUT_MS: Final = 1_000  #: of a call: some end without an answer
+SLOT_MAP: Final = op.tag(GetSlots())
 FRESH: Final = 10_000  #: values of one client, and the next one's begin
 
 WATCHED: Final[dict[str, tuple[Table[Any], str]]] = {
@@ -55,7 +57,10 @@ WATCHED: Final[dict[str, tuple[Table[Any], str]]] = {
 
 @dataclass(slots=True)
 class Noting:
-    """The wires of one who makes one call at a time, noting which revision its reply gave."""
+    """The wires of one who makes one call at a time, noting which revision its reply gave.
+
+    Beside it his caller may ask for the slot map, where nothing is heard of a group.
+    """
 
     wires: Wires
     revision: int = 0
@@ -70,7 +75,9 @@ class Noting:
 
     async def query(self, seat: str, request: bytes) -> bytes:
         """See `Groups`."""
-        return self._note(await self.wires.query(seat, request))
+        reply = await self.wires.query(seat, request)
+        asked = api.QueryRequest.FromString(request).queries
+        return reply if [each.tag for each in asked] == [SLOT_MAP] else self._note(reply)
 
     async def watch(self, seat: str, request: bytes) -> bytes:
         """See `Groups`."""
