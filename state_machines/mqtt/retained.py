@@ -1,4 +1,11 @@
-"""Retained messages: the last of a topic, for whoever subscribes later (MQTT 5, 3.3.1.3)."""
+"""Retained messages: the last of a topic, for whoever subscribes later (MQTT 5, 3.3.1.3).
+
+A message may count as of a time that has passed: a will is said some time after it fired, and its
+client may be back by then and have said something else. What was retained in the same millisecond
+or later stays; the same millisecond is more often that of a client that comes back than of one that
+is lost. A message that was deleted since leaves nothing that tells of it, and stops no will. Times
+are the groups', and those of two groups differ by what their leaders' clocks do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +27,10 @@ MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """A topic's retained message. `expires_ms` is 0 for one that stays."""
+    """A topic's retained message. `expires_ms` is 0 for one that stays.
+
+    `stored_ms` is the time that it counts as of: that of a will is when it fired.
+    """
 
     tenant: str
     topic: str
@@ -63,6 +73,7 @@ class SetRetained:
     qos: int = 0
     expiry_s: int | None = None  #: message expiry interval (MQTT 5, 3.3.2.3.3); None: it stays
     properties: PublishProperties | None = None
+    as_of_ms: int = 0  #: what was retained then or since stays; 0: it is said now
 
     def validate(self) -> None:
         """Names, payload and numbers within their limits."""
@@ -73,6 +84,7 @@ class SetRetained:
         if self.expiry_s is not None:
             names.seconds(self.expiry_s, "expiry_s")
         check_properties(self.properties)
+        names.positive(self.as_of_ms, "as_of_ms")
 
     def slot_key(self) -> tuple[str, ...]:
         """Messages spread by topic."""
@@ -82,6 +94,8 @@ class SetRetained:
         """The newest message replaces the one before."""
         old = db.get(RETAINED, self.tenant, self.topic)
         if old is not None:
+            if 0 < self.as_of_ms <= old.stored_ms:
+                return
             remove(db, old)
         if not self.payload:
             return
@@ -93,7 +107,7 @@ class SetRetained:
                 self.topic,
                 self.payload,
                 self.qos,
-                at.now_ms,
+                min(self.as_of_ms or at.now_ms, at.now_ms),
                 expires_ms,
                 self.properties,
             ),
@@ -135,6 +149,7 @@ class RetainedItem:
     qos: int = 0
     expiry_s: int | None = None
     properties: PublishProperties | None = None
+    as_of_ms: int = 0
 
 
 @command("mqtt.retained.set_all")
@@ -167,6 +182,7 @@ class SetAllRetained(Batch):
             qos=item.qos,
             expiry_s=item.expiry_s,
             properties=item.properties,
+            as_of_ms=item.as_of_ms,
         )
 
 

@@ -56,6 +56,29 @@ def test_the_newest_replaces_the_one_before(group: Group) -> None:
     assert group.rows("mqtt.due") == 0, "the first one's timer went with it"
 
 
+def test_a_message_of_an_earlier_time_replaces_only_what_is_older(group: Group) -> None:
+    """A will counts as of when it fired; of two the later one stays, whichever is said first."""
+    group.run(SetRetained(topic="t", payload=b"now"))
+    group.later(1)
+    for as_of_ms, said, stays, stored_ms in (
+        (0, b"then", b"now", 0),
+        (5, b"5", b"5", 5),
+        (4, b"4", b"5", 5),
+        (5, b"another", b"5", 5),
+        (6, b"6", b"6", 6),
+        (9_999, b"ahead", b"ahead", 1_000),
+    ):
+        group.run(SetRetained(topic="t", payload=said, as_of_ms=NOW_MS + as_of_ms))
+        assert group.ask(GetRetained(topic="t")) == Retained(
+            "default", "t", stays, 0, NOW_MS + stored_ms, 0
+        )
+    group.run(SetRetained(topic="t", payload=b"", as_of_ms=NOW_MS + 999))
+    assert payload(group) == b"ahead"
+    group.run(DeleteRetained(topic="t"))
+    group.run(SetRetained(topic="t", payload=b"1", as_of_ms=NOW_MS + 1))
+    assert payload(group) == b"1", "nothing tells of what was deleted since"
+
+
 def test_an_empty_payload_removes(group: Group) -> None:
     for topic in ("t", "t/1"):
         group.run(SetRetained(topic=topic, payload=b"1", expiry_s=10))
@@ -148,6 +171,7 @@ def test_long_topics_that_begin_alike(group: Group) -> None:
     ("operation", "field"),
     [
         (SetRetained(topic="", payload=b""), "topic"),
+        (SetRetained(topic="t", payload=b"", as_of_ms=-1), "as_of_ms"),
         (SetRetained(topic="a/+", payload=b""), "topic"),
         (SetRetained(topic="#", payload=b""), "topic"),
         (SetRetained(topic="t" * 65_536, payload=b""), "topic"),

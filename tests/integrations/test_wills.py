@@ -119,6 +119,40 @@ def test_a_retained_will_is_retained(house: House) -> None:
     fresh.until_received(WILL)
 
 
+def test_what_a_client_has_retained_since_its_will_fired_stays(house: House) -> None:
+    """With no delay it fires when the connection is lost, or taken over; it is said later."""
+    first, second = house.start("b1", outbox_s=60, will_delay_s=0), house.start("b2")
+    watcher = house.client("watcher of b2", second)
+    watcher.subscribe("wills/#", "mark/b2")
+
+    def connect() -> Client:
+        ann = house.stranger("ann", first)
+        ann.client.will_set(*WILL, qos=1, retain=True)
+        ann.connect()
+        ann.until(lambda: ann.connects, "CONNACK")
+        ann.publish(WILL[0], b"here", retain=True)
+        return ann
+
+    def retained() -> bytes:
+        assert (
+            house.plugin("b2").context.retained_messages[WILL[0]].data
+            == house.call(GetRetained(topic=WILL[0])).payload
+        )
+        return bytes(house.call(GetRetained(topic=WILL[0])).payload)
+
+    connect()
+    house.later(10)
+    ann = connect()
+    house.later(10)  # the other broker takes it
+    assert wills(house, watcher).count(WILL) == 1
+    assert retained() == b"here"
+    ann.drop()
+    house.until_closed("ann")
+    house.later(10)
+    assert wills(house, watcher).count(WILL) == 2
+    assert retained() == WILL[1]
+
+
 def test_a_retained_will_of_another_protocol_keeps_what_its_client_said_of_it(
     house: House,
 ) -> None:

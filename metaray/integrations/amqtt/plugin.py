@@ -16,7 +16,9 @@ has its session closed with the will armed; the controller fires it when its del
 has ended, unless the client is back by then; a broker, any, takes it from the outbox, publishes it
 and acknowledges it. A broker that dies between the two leaves it to be published again when its
 claim has run out: that is the one way a will comes twice. A client that connects again in time,
-wherever, goes on with its session: no will; without a delay there is no such time.
+wherever, goes on with its session: no will; without a delay there is no such time. A will comes up
+to `outbox_s` after it fired, so subscribers may get it after what its client, back by then, has
+said; but what that has retained since stays retained.
 
 Sessions that a broker left open, because it was killed or metaray did not answer in time when it
 stopped, are closed by the next process of its name, unless their clients are back within
@@ -379,7 +381,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                     continue
                 if will.retain:
                     await store.retain_will(will)
-                    self._memory.put(will.topic, will.payload, will.qos)
+                    await self.refresh(will.topic)
                 await self.context.broadcast_message(will.topic, will.payload, will.qos)
                 self._said.add(key)
             await store.ack_wills(group, claimed)

@@ -304,7 +304,8 @@ class Store:
             await self._call(DeleteRetained(tenant=self._tenant, topic=topic))
 
     async def retain_will(self, will: Outbox) -> None:
-        """Retain a will that was claimed, with what its client said of it, as long as it is left.
+        """Retain a will that was claimed, with what its client said of it, as long as it is left,
+        unless something has been retained since it fired.
 
         By the group's time: the claim was made `LEASE_MS` before it ends.
         """
@@ -317,6 +318,7 @@ class Store:
                 qos=will.qos,
                 expiry_s=self._message_expiry_s(-(-left_ms // 1_000) if will.expires_ms else None),
                 properties=will.properties,
+                as_of_ms=will.fired_ms,
             )
         )
 
