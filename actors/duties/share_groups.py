@@ -89,8 +89,12 @@ class ShareMembers(Duty):
             ),
             return_exceptions=True,
         )
-        # What could not be told counts as there.
-        orphans = plan_orphans(page.members, [each is not None for each in sessions])
+        known = [
+            (member, session)
+            for member, session in zip(page.members, sessions, strict=True)
+            if not isinstance(session, BaseException)
+        ]
+        orphans = plan_orphans([each for each, _ in known], [each for _, each in known])
         if orphans:
             await context.caller.call(
                 RemoveShareOrphans(controller_epoch=context.epoch, items=tuple(orphans)),

@@ -3,8 +3,9 @@
 Both observe in an order that makes what they find safe to act on. `plan_gone` is given brokers that
 were read *before* the nodes: a broker registers before its clients join, so one that joined later
 is in neither list. `plan_orphans` is given members that were read *before* their sessions: a
-session is opened before its client joins, so a member whose session was not there then has none,
-unless it joined anew since, and then apply sees another `member_id` and leaves it.
+session is opened before its client joins, so a member whose session was not there then, or another
+in its place, has none, unless it joined anew since: then apply sees another `member_id` and leaves
+it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from state_machines.metadata.node import Node
+from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.share_group import ShareOrphan
 from state_machines.mqtt.share_rows import ShareMember
 
@@ -22,8 +24,10 @@ def plan_gone(brokers: Iterable[str], nodes: Iterable[Node]) -> list[str]:
     return sorted(set(brokers) - online)
 
 
-def plan_orphans(members: Sequence[ShareMember], there: Sequence[bool]) -> list[ShareOrphan]:
-    """The members whose session is not there."""
+def plan_orphans(
+    members: Sequence[ShareMember], sessions: Sequence[Session | None]
+) -> list[ShareOrphan]:
+    """The members whose session is not there; beside each what its client has for one."""
     return [
         ShareOrphan(
             tenant=member.tenant,
@@ -32,6 +36,6 @@ def plan_orphans(members: Sequence[ShareMember], there: Sequence[bool]) -> list[
             filter=member.filter,
             member_id=member.member_id,
         )
-        for member, found in zip(members, there, strict=True)
-        if not found
+        for member, session in zip(members, sessions, strict=True)
+        if session is None or member.session_created_ms not in (0, session.created_ms)
     ]

@@ -148,7 +148,13 @@ def _subscription(db: Tables, at: Stamp, before: Subscription | None, row: Subsc
 
 
 def _check_member(row: ShareMember) -> None:
-    item = ShareJoin(name=row.name, client_id=row.client_id, filter=row.filter, qos=row.qos)
+    item = ShareJoin(
+        name=row.name,
+        client_id=row.client_id,
+        filter=row.filter,
+        qos=row.qos,
+        session_created_ms=row.session_created_ms,
+    )
     JoinShareGroups(tenant=row.tenant, broker=row.broker, items=(item,)).validate()
 
 

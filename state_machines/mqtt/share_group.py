@@ -6,7 +6,9 @@
     leave     the client has unsubscribed; with its last member a group goes.
     a session that ends takes its memberships with it, as far as they are in the same group of the
               kind as the session: that is where they are looked for. The controller looks after the
-              others: it asks for the sessions of members, and removes members without one.
+              others: it asks for the sessions of members, and removes members without one. When a
+              client has begun another session by then, its `created_ms` tells, if the broker says
+              it when it joins; those that began in the same millisecond pass for one.
     a broker that is gone is removed by the controller, members and leadership; its groups get
               another leader, chosen in apply by the same rule, with a higher `leader_epoch`.
 
@@ -53,6 +55,7 @@ class ShareJoin:
     client_id: str
     filter: str
     qos: int = 0
+    session_created_ms: int = 0  #: the session's `created_ms`: whose membership it is; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class ShareLeave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOrphan:
-    """A member without a session; one that has joined anew since has another `member_id`."""
+    """A member whose session is gone; one that has joined anew since has another `member_id`."""
 
     tenant: str
     name: str
@@ -149,6 +152,7 @@ class JoinShareGroups(Batch):
             check_share(item.name, item.filter)
             names.client_id(item.client_id)
             names.qos(item.qos)
+            names.positive(item.session_created_ms, "session_created_ms")
 
     def slot_key_of(self, item: ShareJoin) -> tuple[str, ...]:
         """A group and its members stay together."""
@@ -168,6 +172,7 @@ class JoinShareGroups(Batch):
                     qos=item.qos,
                     member_id=db.unique(),
                     joined_ms=at.now_ms,
+                    session_created_ms=item.session_created_ms,
                 )
             )
             for item in self.items
@@ -262,7 +267,7 @@ class RemoveShareBroker:
 
 @command("mqtt.share.remove_orphans")
 class RemoveShareOrphans(Batch):
-    """The controller has found members without a session."""
+    """The controller has found members whose session is gone."""
 
     controller_epoch: int
     items: tuple[ShareOrphan, ...]

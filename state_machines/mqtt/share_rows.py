@@ -43,6 +43,7 @@ class ShareMember:
     qos: int
     member_id: int  #: another whenever it joins
     joined_ms: int
+    session_created_ms: int = 0  #: 0: of whichever session its client has
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from actors.duties.share_groups import ShareBrokers, ShareMembers
 from state_machines import op
 from state_machines.errors import Fenced
 from state_machines.metadata.node import ExpireNodes, RegisterNode, UnregisterNode
-from state_machines.mqtt.session import DeleteSessions, OpenSession
+from state_machines.mqtt.session import DeleteSessions, GetSession, OpenSession
 from state_machines.mqtt.share_group import (
     GetShareGroup,
     JoinShareGroups,
@@ -61,9 +61,16 @@ class Cluster:
             return replies[0]
         return op.join(operation, [part for _, part in parts], replies)
 
-    def join(self, broker: str, client: str, *names: str) -> None:
-        items = tuple(ShareJoin(name=each, client_id=client, filter="t") for each in names)
+    def join(self, broker: str, client: str, *names: str, created_ms: int = 0) -> None:
+        items = tuple(
+            ShareJoin(name=each, client_id=client, filter="t", session_created_ms=created_ms)
+            for each in names
+        )
         self.now(JoinShareGroups(broker=broker, items=items))
+
+    def members(self, client: str) -> set[str]:
+        found = self.now(ListShareMembers()).members
+        return {each.name for each in found if each.client_id == client}
 
     def leaders(self, *names: str) -> list[str]:
         found = [self.now(GetShareGroup(name=each)) for each in names]
@@ -143,6 +150,36 @@ def test_a_member_whose_session_is_in_another_group_goes_with_it(cluster: Cluste
     duty = ShareDuty(cluster, 1)
     assert run(duty.sweep()) == len(left.members) - 18
     assert {each.client_id for each in cluster.now(ListShareMembers()).members} == set(clients[3:])
+    assert run(duty.sweep()) == 0
+
+
+def test_a_member_of_an_earlier_session_of_its_client_goes(cluster: Cluster) -> None:
+    """A session that begins anew has nothing of the one before, in whichever group that is."""
+    clients = ("ends", "goes on", "unknown")
+
+    def open_all(*clean: str) -> None:
+        for each in clients:
+            opens = OpenSession(client_id=each, broker="b1", expiry_s=9, clean_start=each in clean)
+            cluster.now(opens)
+
+    def join(client: str) -> None:
+        created_ms = cluster.now(GetSession(client_id=client)).created_ms
+        known = client != "unknown"
+        cluster.join("b1", client, *NAMES, created_ms=created_ms if known else 0)
+
+    open_all()
+    for each in clients:
+        join(each)
+    for group in cluster.made.values():
+        group.now_ms += 1
+    open_all("ends", "unknown")
+    left = len(cluster.members("ends"))
+    duty = ShareDuty(cluster, 1)
+    assert run(duty.sweep()) == left > 0
+    assert cluster.members("ends") == set()
+    assert cluster.members("goes on") == set(NAMES)
+    assert cluster.members("unknown") != set()
+    join("ends")
     assert run(duty.sweep()) == 0
 
 

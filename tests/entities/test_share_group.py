@@ -14,6 +14,7 @@ from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.metadata.node import Node
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import CloseSession, DeleteSessions, OpenSession
+from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.share_group import (
     ENDS_MAX,
     REMOVE_MAX,
@@ -206,9 +207,7 @@ def test_what_ends_with_a_session_in_one_command_is_bounded(group: Group) -> Non
     consistent(group)
     found = group.ask(ListShareMembers()).members
     assert len(found) == 2
-    group.run(
-        RemoveShareOrphans(controller_epoch=1, items=tuple(plan_orphans(found, (False,) * 2)))
-    )
+    group.run(RemoveShareOrphans(controller_epoch=1, items=tuple(plan_orphans(found, (None,) * 2))))
     consistent(group)
     assert group.rows(GROUPS.name) == 0
 
@@ -270,7 +269,7 @@ def test_an_old_controller_changes_nothing(group: Group) -> None:
         group.run(RemoveShareBroker(controller_epoch=6, broker="b1"))
     with group.refuses(Fenced, "controller_epoch"):
         group.run(
-            RemoveShareOrphans(controller_epoch=6, items=tuple(plan_orphans([member], [False])))
+            RemoveShareOrphans(controller_epoch=6, items=tuple(plan_orphans([member], [None])))
         )
 
 
@@ -278,7 +277,7 @@ def test_an_orphan_that_has_joined_anew_is_none(group: Group) -> None:
     join(group, "b1", ("g", "c1"), ("g", "c2"))
     found = group.ask(ListShareMembers()).members
     join(group, "b1", ("g", "c2"))
-    orphans = tuple(plan_orphans(found, (False, False)))
+    orphans = tuple(plan_orphans(found, (None, None)))
     outcomes = group.run(RemoveShareOrphans(controller_epoch=1, items=orphans))
     assert [each.code for each in outcomes] == ["OK", "CONFLICT"]
     outcomes = group.run(RemoveShareOrphans(controller_epoch=1, items=orphans))
@@ -316,10 +315,13 @@ def test_brokers_that_are_not_online_are_gone() -> None:
 
 def test_members_without_a_session_are_orphans() -> None:
     rows = [
-        ShareMember("t", "g", each, "f", "b1", 0, number, 0) for number, each in enumerate("abc")
+        ShareMember("t", "g", each, "f", "b1", 0, number, 0, created_ms)
+        for number, (each, created_ms) in enumerate(zip("abcd", (0, 0, 5, 4), strict=True))
     ]
-    assert plan_orphans(rows, (True, False, True)) == [
-        ShareOrphan(tenant="t", name="g", client_id="b", filter="f", member_id=1)
+    session = Session("t", "?", "b1", 1, True, 0, 5, 5, 0, 0, 0)
+    assert plan_orphans(rows, (session, None, session, session)) == [
+        ShareOrphan(tenant="t", name="g", client_id=each, filter="f", member_id=number)
+        for number, each in ((1, "b"), (3, "d"))
     ]
 
 
@@ -364,6 +366,10 @@ def test_a_removal_over_two_groups_is_summed() -> None:
         ("filter", ShareJoin(name="g", client_id="c", filter="$share/g/a")),
         ("filter", ShareJoin(name="g", client_id="c", filter="x" * (MQTT_STRING_BYTES_MAX + 1))),
         ("qos", ShareJoin(name="g", client_id="c", filter="t", qos=3)),
+        (
+            "session_created_ms",
+            ShareJoin(name="g", client_id="c", filter="t", session_created_ms=-1),
+        ),
     ],
 )
 def test_limits(group: Group, field: str, item: ShareJoin) -> None:

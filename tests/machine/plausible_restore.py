@@ -81,7 +81,7 @@ def rows(kind: str, luck: Random, index: int) -> list[Any]:
             Session(tenant, client, "b1", index, connected, 9, number, 1, 0, 0, 4),
             Subscription(tenant, client, f"{topic}/#", number % 3, False, False, 0, 1),
             Will(tenant, client, topic, b"gone", 0, False, number, 5),
-            ShareMember(tenant, f"g{number}", client, topic, luck.choice(("b1", "b2")), 0, 1, 1),
+            ShareMember(tenant, f"g{number}", client, topic, luck.choice(("b1", "b2")), 0, 1, 1, 7),
             Topic(tenant, topic, 1 + number, 1),
             Retained(
                 tenant, topic, luck.randbytes(3) + b"x", 0, 1, luck.choice((0, NOW_MS + index))
