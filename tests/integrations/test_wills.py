@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from state_machines.errors import Unknown
+from metaray.demo.mqtt_member import Address
+from metaray.integrations.amqtt import wills as saying
+from state_machines.errors import Unavailable, Unknown
 from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.properties import PublishProperties
+from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.retained import GetRetained
 from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
-from state_machines.mqtt.will import Outbox, SetWill
+from state_machines.mqtt.will import Outbox, PendingOutbox, SetWill
 from state_machines.slots import SLOTS, slot_of
 from tests.integrations.harness import WILL_DELAY_S, Client, House
 
@@ -32,6 +36,11 @@ def watch(house: House, *brokers: str) -> list[Client]:
 def wills(house: House, *watchers: Client) -> list[tuple[str, bytes]]:
     """What has come, once nothing is on its way any more."""
     house.until_outbox_is_empty()
+    return said(*watchers)
+
+
+def said(*watchers: Client) -> list[tuple[str, bytes]]:
+    """What has come of what was published by now."""
     for watcher in watchers:
         mark = f"mark/{watcher.broker.name}"
         count = len(watcher.payloads(mark)) + 1
@@ -103,13 +112,18 @@ def test_the_will_of_a_clean_session_does_not_wait(house: House) -> None:
     assert wills(house, watcher) == [WILL]
 
 
+def retaining(house: House, name: str, broker: Address, payload: bytes) -> Client:
+    """A connected client with a will that is to be retained."""
+    client = house.stranger(name, broker)
+    client.client.will_set(f"wills/{name}", payload, qos=1, retain=True)
+    client.connect()
+    client.until(lambda: client.connects, "CONNACK")
+    return client
+
+
 def test_a_retained_will_is_retained(house: House) -> None:
     (watcher,) = watch(house, "b1")
-    ann = house.stranger("ann", watcher.broker)
-    ann.client.will_set(*WILL, qos=1, retain=True)
-    ann.connect()
-    ann.until(lambda: ann.connects, "CONNACK")
-    ann.drop()
+    retaining(house, "ann", watcher.broker, WILL[1]).drop()
     house.until_closed("ann")
     house.later(WILL_DELAY_S)
     assert wills(house, watcher) == [WILL]
@@ -126,10 +140,7 @@ def test_what_a_client_has_retained_since_its_will_fired_stays(house: House) -> 
     watcher.subscribe("wills/#", "mark/b2")
 
     def connect() -> Client:
-        ann = house.stranger("ann", first)
-        ann.client.will_set(*WILL, qos=1, retain=True)
-        ann.connect()
-        ann.until(lambda: ann.connects, "CONNACK")
+        ann = retaining(house, "ann", first, WILL[1])
         ann.publish(WILL[0], b"here", retain=True)
         return ann
 
@@ -219,6 +230,114 @@ def test_a_will_whose_acknowledgement_was_lost_is_not_said_again(house: House) -
     house.later(WILL_DELAY_S)
     house.until(lost.is_set)
     house.later(10)  # the claim runs out
+    assert wills(house, watcher) == [WILL]
+
+
+def test_a_group_that_does_not_answer_holds_up_no_wills_of_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.split()
+    house.patience_s = 60.0
+    watcher = house.client("bob", house.start("b1"))
+    watcher.subscribe("wills/#")
+    house.client("ann", watcher.broker, will=WILL).drop()
+    house.until_closed("ann")
+    answers, hung, query = asyncio.Event(), threading.Event(), house.service.query
+
+    async def hang(seat: str, request: bytes) -> bytes:
+        if seat.startswith("mqtt-0"):
+            hung.set()
+            await answers.wait()
+        return await query(seat, request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.service, "query", hang)
+        house.until(hung.is_set)
+        house.service.now_ms += WILL_DELAY_S * 1_000
+        house.call(Pulse(controller_epoch=1), "mqtt-1")
+        try:
+            watcher.until_received(WILL)
+        finally:
+            house._loop.call_soon_threadsafe(answers.set)
+
+
+def hinder(house: House, fails: bool) -> Callable[[], None]:
+    """Keep ann's will from being retained by broker b1 until what this returns is called."""
+    store = house.plugin("b1")._store
+    assert store is not None
+    retain = store.retain_will
+
+    async def hindered(will: Outbox) -> None:
+        if will.client_id == "ann":
+            if fails:
+                raise Unavailable("no leader just now")
+            await asyncio.Event().wait()
+        await retain(will)
+
+    store.retain_will = hindered  # type: ignore[method-assign]
+    return lambda: setattr(store, "retain_will", retain)
+
+
+def die(house: House, broker: Address, *names: str) -> None:
+    """The retained wills of these clients fire."""
+    for name in names:
+        retaining(house, name, broker, b"gone").drop()
+        house.until_closed(name)
+    house.later(WILL_DELAY_S)
+
+
+def waiting(house: House) -> int:
+    return int(house.call(PendingOutbox(), "mqtt-0").waiting)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_will_that_cannot_be_retained_holds_up_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(saying, "SAY_SECONDS", 0.3)
+    (watcher,) = watch(house, "b1")
+    restore = hinder(house, fails)
+    die(house, watcher.broker, "ann", "cid")
+    house.until(lambda: waiting(house) == 1)
+    assert said(watcher) == [("wills/cid", b"gone")]
+    restore()
+    house.later(10)  # the claim runs out
+    assert wills(house, watcher) == [("wills/cid", b"gone"), ("wills/ann", b"gone")]
+
+
+def test_wills_that_were_said_are_acknowledged_by_a_broker_that_stops(house: House) -> None:
+    (watcher,) = watch(house, "b1")
+    hinder(house, fails=False)
+    die(house, watcher.broker, "ann", "cid")
+    watcher.until_count("wills/cid", 1)
+    assert waiting(house) == 2
+    house.stop("b1")
+    assert waiting(house) == 1
+
+
+def test_a_will_is_not_said_when_its_claim_may_be_over(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (watcher,) = watch(house, "b1")
+    store = house.plugin("b1")._store
+    assert store is not None
+    claim, claimed = store.claim_wills, list[int]()
+
+    async def spy(group: str, limit: int) -> tuple[Outbox, ...]:
+        found = await claim(group, limit)
+        claimed.append(len(found))
+        return found
+
+    store.claim_wills = spy  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(saying, "SAY_SECONDS", 0)
+        house.client("ann", watcher.broker, will=WILL).drop()
+        house.until_closed("ann")
+        house.later(WILL_DELAY_S)
+        house.until(lambda: 0 in claimed)  # what was claimed before that is done with
+        assert sum(claimed) == 1
+        assert said(watcher) == []
+    house.later(10)
     assert wills(house, watcher) == [WILL]
 
 

@@ -70,6 +70,7 @@ from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.seams import Seams, invalid
 from metaray.integrations.amqtt.security import Security
 from metaray.integrations.amqtt.store import Filter, Opened, Store, Will
+from metaray.integrations.amqtt.wills import Wills
 from state_machines.errors import (
     Fenced,
     Invalid,
@@ -85,7 +86,6 @@ from state_machines.mqtt.will import SetWill
 
 STARTS: Final = "the broker starts"
 ABSENT: Final = 200  #: sessions of clients that are not here, of which one look asks who has them
-WILLS: Final = 100  #: wills claimed from the outbox at once
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +105,12 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self.ready = asyncio.Event()  #: what the broker had is loaded; clients may connect before
         self.fenced = asyncio.Event()  #: another broker has taken this one's name; it must stop
         self._store: Store | None = None
-        #: wills published and not yet acknowledged: group, number, client, time
-        self._said: set[tuple[str, int, str, int]] = set()
+        self._wills = Wills(self.refresh, context.broadcast_message)
         #: clients whose session may be open for all we know, and until when it may yet be opened
         self._in_doubt: dict[str, float] = {}
         self._absent: list[Session] = []  #: of which to ask who has them; all were once it is empty
         self._loops = Loops(self._give_up)
+        self._outboxes: set[str] = set()  #: groups whose outbox has a loop
         self._recovery = self._new_recovery()
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -121,6 +121,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self.refusing = STARTS
         self.fenced.clear()
         self._loops.allow()
+        self._outboxes.clear()
         self._recovery = self._new_recovery()
         try:
             await self._begin()
@@ -355,37 +356,18 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     # -- what is done again and again --------------------------------------------------------
 
     async def _publish_wills(self) -> None:
-        """Publish what the outboxes hold. A group that does not answer holds no other up."""
-        store = self._store
-        if store is None:
-            return
-        works = [self._publish_wills_of(store, group) for group in store.groups]
-        for error in await asyncio.gather(*works, return_exceptions=True):
-            if error is not None:
-                raise error
+        """Have a loop for each outbox: a group that does not answer holds no other up."""
+        for group in self._store.groups if self._store is not None else ():
+            if group not in self._outboxes:
+                self._outboxes.add(group)
+                self._publish_wills_of(group)
 
-    async def _publish_wills_of(self, store: Store, group: str) -> None:
-        """Publish what an outbox holds, then acknowledge it: once, unless we die in between.
+    def _publish_wills_of(self, group: str) -> None:
+        async def publish_wills() -> None:
+            if self._store is not None and group in self._store.groups:
+                await self._wills.publish(self._store, group)
 
-        An acknowledgement that failed leaves the will to be claimed again: it is not said again.
-        """
-        while await store.has_wills(group):
-            claimed = await store.claim_wills(group, WILLS)
-            if not claimed:
-                return  # other brokers are at it
-            said = {
-                (group, each.outbox_id, each.client_id, each.fired_ms): each for each in claimed
-            }
-            for key, will in said.items():
-                if key in self._said:
-                    continue
-                if will.retain:
-                    await store.retain_will(will)
-                    await self.refresh(will.topic)
-                await self.context.broadcast_message(will.topic, will.payload, will.qos)
-                self._said.add(key)
-            await store.ack_wills(group, claimed)
-            self._said.difference_update(said)
+        self._loops.every(self.settings.outbox_s, publish_wills)
 
     async def _check_owners(self) -> None:
         """End connections whose session another broker has opened."""
