@@ -21,7 +21,10 @@ from pyspark.sql import functions as fn
 from jobs.operations import OPERATIONS
 from jobs.schemas import not_null, require
 
-OPENING: Final = ("mqtt.session.open", "mqtt.session.open_all", "mqtt.session.save")
+OPENING: Final = (
+    *("mqtt.session.open", "mqtt.session.open_with_will"),
+    *("mqtt.session.open_all", "mqtt.session.save"),
+)
 CLOSING: Final = ("mqtt.session.close", "mqtt.session.close_all")
 DELETING: Final = ("mqtt.session.delete",)
 

@@ -177,6 +177,30 @@ def _oldest(db: Tables, tenant: str) -> Iterator[Outbox]:
             yield row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWill:
+    """A will as CONNECT has it. Fields as in `SetWill`."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    delay_s: int = 0
+    expiry_s: int | None = None
+    properties: PublishProperties | None = None
+
+
+def check_will(will: LastWill | SetWill) -> None:
+    """Raise Invalid unless this can be a will."""
+    names.topic_name(will.topic)
+    names.payload(will.payload)
+    names.qos(will.qos)
+    names.seconds(will.delay_s, "delay_s")
+    if will.expiry_s is not None:
+        names.seconds(will.expiry_s, "expiry_s")
+    check_properties(will.properties)
+
+
 @command("mqtt.will.set")
 class SetWill:
     """Set the will of a connected session."""
@@ -196,13 +220,7 @@ class SetWill:
         """Names, payload and numbers within their limits."""
         names.tenant(self.tenant)
         names.client_id(self.client_id)
-        names.topic_name(self.topic)
-        names.payload(self.payload)
-        names.qos(self.qos)
-        names.seconds(self.delay_s, "delay_s")
-        if self.expiry_s is not None:
-            names.seconds(self.expiry_s, "expiry_s")
-        check_properties(self.properties)
+        check_will(self)
 
     def slot_key(self) -> tuple[str, ...]:
         """Where the session is."""

@@ -15,6 +15,7 @@ from state_machines.mqtt.session import (
     SaveSessions,
     SessionItem,
 )
+from state_machines.mqtt.session_will import OpenSessionWithWill
 from state_machines.mqtt.sessions import NEVER_S, SessionTally
 from state_machines.mqtt.subscription import (
     DeleteSubscriptions,
@@ -27,10 +28,12 @@ from state_machines.mqtt.will import (
     ClaimOutbox,
     DeleteWill,
     GetWill,
+    LastWill,
     Outbox,
     OutboxState,
     PendingOutbox,
     SetWill,
+    Will,
 )
 from tests.machine.alone import NOW_MS, Group
 
@@ -201,6 +204,30 @@ def test_a_takeover_sends_the_will_unless_it_has_a_delay_and_the_session_goes_on
     assert ann.published() == sent
     ann.pulse(100)
     assert ann.published() == []
+
+
+def test_a_session_is_opened_with_its_will_or_keeps_the_one_it_had(ann: Fleet) -> None:
+    """In one command, so that no client is left without one."""
+
+    def opening(topic: str, payload: bytes) -> OpenSessionWithWill:
+        said = LastWill(topic=topic, payload=payload, qos=1, retain=True, delay_s=5, expiry_s=7)
+        return OpenSessionWithWill(client_id="ann", broker="b2", expiry_s=60, will=said)
+
+    ann.connect(expiry_s=60)
+    ann.will(10)
+    ann.lose()
+    with pytest.raises(Invalid, match="topic: "):
+        ann.run(opening("#", b"x"))
+    opened = ann.run(opening("wills/2", b"gone again"))
+    assert opened.present
+    assert opened.epoch > ann.epoch
+    assert ann.ask(GetWill(client_id="ann")) == Will(
+        "default", "ann", "wills/2", b"gone again", 1, True, 5, 0, 7, None
+    )
+    ann.epoch = opened.epoch
+    ann.lose()
+    ann.pulse(5)
+    assert ann.published() == [b"gone again"]
 
 
 def test_a_new_connection_has_no_will_until_it_sets_one(ann: Fleet) -> None:

@@ -105,8 +105,8 @@ def test_a_session_that_was_opened_though_nobody_was_told_is_closed_again(house:
     assert store is not None
     opens = store.open_session
 
-    async def lose(client_id: str, persistent: bool, expiry_s: int) -> Opened:
-        await opens(client_id, persistent, expiry_s)
+    async def lose(*asked: Any, **_: Any) -> Opened:
+        await opens(*asked)
         store.open_session = opens  # type: ignore[method-assign]
         raise Unknown("the answer was lost")
 
@@ -128,11 +128,11 @@ def test_a_session_stays_in_doubt_while_its_last_connection_is_here(house: House
     store = house.plugin("b1")._store
     assert store is not None
     opens = store.open_session
-    asked: list[tuple[str, bool, int]] = []
+    asked: list[tuple[Any, ...]] = []
 
-    async def later(client_id: str, persistent: bool, expiry_s: int) -> Opened:
+    async def later(*opening: Any, **_: Any) -> Opened:
         store.open_session = opens  # type: ignore[method-assign]
-        asked.append((client_id, persistent, expiry_s))
+        asked.append(opening)
         raise Unknown("no answer in time")
 
     ann = house.client("ann", broker)

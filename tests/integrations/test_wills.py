@@ -6,11 +6,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from metaray.demo.mqtt_member import Address
 from metaray.integrations.amqtt import wills as saying
+from metaray.integrations.amqtt.store import Filter, Opened
 from state_machines.errors import Unavailable, Unknown
 from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.properties import PublishProperties
@@ -339,6 +341,39 @@ def test_a_will_is_not_said_when_its_claim_may_be_over(
         assert said(watcher) == []
     house.later(10)
     assert wills(house, watcher) == [WILL]
+
+
+@pytest.mark.parametrize("where", ["before", "after", "unknown", "clean"])
+def test_a_connection_that_is_refused_leaves_its_client_a_will(house: House, where: str) -> None:
+    """Whatever failed: the session's opening, reading its filters, or its answer was lost."""
+    (watcher,) = watch(house, "b1")
+    house.client("ann", watcher.broker, will=WILL).drop()
+    house.until_closed("ann")
+    store = house.plugin("b1")._store
+    assert store is not None
+    opens, again = store.open_session, (WILL[0], b"ann is gone again")
+
+    async def fail(*asked: Any, **_: Any) -> Opened:
+        store.open_session = opens  # type: ignore[method-assign]
+        if where == "before":
+            raise Unavailable("no leader just now")
+        opened = await opens(*asked)
+        if where != "after":
+            raise Unknown("the answer was lost")
+        return opened
+
+    async def unread(client_id: str) -> tuple[Filter, ...]:
+        raise Unavailable("no leader just now")
+
+    store.open_session = fail  # type: ignore[method-assign]
+    store.filters = unread  # type: ignore[method-assign]
+    ann = house.stranger("ann", watcher.broker, will=again, persistent=where != "clean")
+    ann.connect()
+    ann.until(lambda: ann.reasons, "CONNACK")
+    house.until_closed("ann")
+    house.later(WILL_DELAY_S)
+    # A clean session ends the one before, with its will; it has not begun for its client itself.
+    assert wills(house, watcher) == [WILL if where in ("before", "clean") else again]
 
 
 def test_wills_of_all_groups_come_and_each_is_acknowledged_in_its_own(house: House) -> None:

@@ -29,9 +29,10 @@ from state_machines.mqtt.session import (
     SaveSessions,
     SessionItem,
 )
+from state_machines.mqtt.session_will import OpenSessionWithWill
 from state_machines.mqtt.subscription import DeleteSubscriptions, PutSubscriptions, TopicFilter
 from state_machines.mqtt.topic import CreateTopics, DeleteTopics
-from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, SetWill
+from state_machines.mqtt.will import AckOutbox, ClaimOutbox, DeleteWill, LastWill, SetWill
 from state_machines.offset.group import DeleteGroup
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.wire import api_pb2 as api
@@ -86,11 +87,17 @@ def mqtt(luck: Random, index: int, epochs: dict[str, int]) -> list[Callable[[], 
             clean_start=luck.random() < 0.2,
         )
 
+    def opened_with_will() -> OpenSessionWithWill:
+        epochs[client] = (index << 20) | 1
+        will = LastWill(topic=topic, payload=b"gone", delay_s=luck.choice((0, 9)))
+        return OpenSessionWithWill(client_id=client, broker="b1", expiry_s=30, will=will)
+
     return [
         opened,
         opened,
         lambda: CloseSession(client_id=client, epoch=epoch, graceful=luck.random() < 0.3),
         lambda: CloseSession(client_id=client, epoch=epoch),
+        opened_with_will,
         lambda: SetWill(
             client_id=client,
             epoch=epoch,

@@ -18,7 +18,9 @@ and acknowledges it. A broker that dies between the two leaves it to be publishe
 claim has run out: that is the one way a will comes twice. A client that connects again in time,
 wherever, goes on with its session: no will; without a delay there is no such time. A will comes up
 to `outbox_s` after it fired, so subscribers may get it after what its client, back by then, has
-said; but what that has retained since stays retained.
+said; but what that has retained since stays retained. Where a client is told that it is not
+connected after its session was opened all the same, it counts as lost if the session lasts: the
+will that it had before is void by then, and its new one comes unless it is back in time.
 
 Sessions that a broker left open, because it was killed or metaray did not answer in time when it
 stopped, are closed by the next process of its name, unless their clients are back within
@@ -82,7 +84,7 @@ from state_machines.errors import (
 )
 from state_machines.mqtt.acl import PUBLISH, SUBSCRIBE
 from state_machines.mqtt.subscription import TopicFilter
-from state_machines.mqtt.will import SetWill
+from state_machines.mqtt.will import LastWill, check_will
 
 STARTS: Final = "the broker starts"
 ABSENT: Final = 200  #: sessions of clients that are not here, of which one look asks who has them
@@ -218,11 +220,12 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         if self.refusing or store is None:
             raise Refused(SERVER_UNAVAILABLE, self.refusing)
         client_id = connection.client_id
-        last_words: SetWill | None = None
+        last_will: LastWill | None = None
         if will is not None:
             will = will._replace(topic=self.rewritten(PUBLISH, will.topic))
+            last_will = LastWill(**will._asdict(), delay_s=self._delay(client_id))
             try:
-                last_words = store.will_of(client_id, will, self._delay(client_id))
+                check_will(last_will)
             except Invalid as error:
                 raise Refused(IDENTIFIER_REJECTED, f"{error!r}") from error
             if invalid(will.topic) or not await self.may_publish(
@@ -232,16 +235,14 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         opened: Opened | None = None
         try:
             opened = await store.open_session(
-                client_id, connection.persistent, self.settings.session_expiry_s
+                client_id, connection.persistent, self.settings.session_expiry_s, last_will
             )
             self._recovery.opened(client_id)
-            if last_words is not None:
-                await store.set_will(last_words, opened.epoch)
             if opened.present:
                 opened = opened._replace(filters=await store.filters(client_id))
         except MetarayError as error:
             if opened is not None:
-                self._close_later(client_id, opened.epoch, graceful=True)
+                self._close_later(client_id, opened.epoch, graceful=False)
             elif isinstance(error, Unknown):
                 until = asyncio.get_running_loop().time() + self.settings.timeout_s
                 self._in_doubt[client_id] = until
@@ -411,7 +412,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
                 connection = self.seams.live.get(client_id)
                 foreign = epoch and (connection is None or connection.epoch != epoch)
                 if foreign:
-                    self._close_later(client_id, epoch, graceful=True)
+                    clean = row is None or not row.expiry_s
+                    self._close_later(client_id, epoch, graceful=clean)
                 if foreign or over:
                     self._in_doubt.pop(client_id, None)
 

@@ -37,6 +37,7 @@ from state_machines.mqtt.retained import (
 from state_machines.mqtt.rewrite import ListRewrites, RewriteRule
 from state_machines.mqtt.session import CloseSession, GetSession, OpenSession
 from state_machines.mqtt.session_duty import ListHeldSessions
+from state_machines.mqtt.session_will import OpenSessionWithWill
 from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.subscription import (
     DeleteSubscriptions,
@@ -45,7 +46,7 @@ from state_machines.mqtt.subscription import (
     TopicFilter,
 )
 from state_machines.mqtt.user import GetUser, User
-from state_machines.mqtt.will import AckOutbox, ClaimOutbox, Outbox, PendingOutbox, SetWill
+from state_machines.mqtt.will import AckOutbox, ClaimOutbox, LastWill, Outbox, PendingOutbox
 from state_machines.names import SECONDS_MAX
 from state_machines.slots import SlotMap
 
@@ -186,16 +187,19 @@ class Store:
 
     # -- sessions ----------------------------------------------------------------------------
 
-    async def open_session(self, client_id: str, persistent: bool, expiry_s: int) -> Opened:
+    async def open_session(
+        self, client_id: str, persistent: bool, expiry_s: int, will: LastWill | None
+    ) -> Opened:
         """Take a client id over. Its expiry may become a shorter one (MQTT 5, 3.2.2.3.2)."""
+        asked: dict[str, Any] = {
+            "tenant": self._tenant,
+            "client_id": client_id,
+            "broker": self._name,
+            "expiry_s": min(expiry_s, self._session_max_s) if persistent else 0,
+            "clean_start": not persistent,
+        }
         opened = await self._call(
-            OpenSession(
-                tenant=self._tenant,
-                client_id=client_id,
-                broker=self._name,
-                expiry_s=min(expiry_s, self._session_max_s) if persistent else 0,
-                clean_start=not persistent,
-            )
+            OpenSession(**asked) if will is None else OpenSessionWithWill(**asked, will=will)
         )
         return Opened(opened.epoch, opened.present, opened.created_ms)
 
@@ -227,25 +231,6 @@ class Store:
             after = page.next
             if not after:
                 return
-
-    def will_of(self, client_id: str, will: Will, delay_s: int) -> SetWill:
-        """The command that sets a will, for an epoch not yet known. Raises Invalid."""
-        command = SetWill(
-            tenant=self._tenant,
-            client_id=client_id,
-            epoch=0,
-            topic=will.topic,
-            payload=will.payload,
-            qos=will.qos,
-            retain=will.retain,
-            delay_s=delay_s,
-        )
-        command.validate()
-        return command
-
-    async def set_will(self, will: SetWill, epoch: int) -> None:
-        """Set the will of a session we hold."""
-        await self._call(replace(will, epoch=epoch))
 
     # -- subscriptions -----------------------------------------------------------------------
 
