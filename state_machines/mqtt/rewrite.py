@@ -5,8 +5,8 @@
 A rule holds for publishing, for subscribing, or for both. Its source is a filter, and `$1` to `$9`
 in its destination stand for what the wildcards match: `+` a level, `#` all that is left. The rules
 of a tenant are asked by priority, the lowest number first, then by name; the first that matches is
-the one, and is applied once. What would not be a topic is left as it is. No regular expressions:
-each look takes time in proportion to the topic.
+the one, and is applied once. What is no topic, or would not be one, is left as it is. No regular
+expressions: each look takes time in proportion to the topic.
 
 The rules of a tenant share a slot and are few, because a broker keeps them all.
 """
@@ -109,7 +109,9 @@ def rewrite(rules: Iterable[RewriteRule], action: str, topic: str) -> str:
         captures = _captures(_levels(rule.source), levels)
         if captures is not None:
             found = _filled(_levels(rule.dest), captures)
-            return shared + found if _is_one(found, action) else topic
+            # Nobody gets at a `$` topic by a rule.
+            named = _is_one(topic, action) and _is_one(found, action) and not found.startswith("$")
+            return shared + found if named else topic
     return topic
 
 
@@ -159,12 +161,10 @@ def _place(after_dollar: str) -> int | None:
     return int(first) - 1 if first in tuple("123456789") else None
 
 
-def _is_one(found: str, action: str) -> bool:
-    """Whether a client could have named it: nobody gets at a `$` topic by a rule."""
-    if found.startswith("$"):
-        return False
+def _is_one(topic: str, action: str) -> bool:
+    """Whether it is a topic name (to PUBLISH) or a filter (to SUBSCRIBE)."""
     try:
-        (names.topic_name if action == PUBLISH else names.topic_filter)(found)
+        (names.topic_name if action == PUBLISH else names.topic_filter)(topic)
     except Invalid:
         return False
     return True

@@ -151,6 +151,8 @@ def rule(
         ("a/+", "$1", "a/$SYS", "a/$SYS"),
         ("a/+", "$1", "a/", "a/"),
         ("a/+", "b/$1", "a/$2", "b/$2"),
+        ("a/#", "c", "a/#", "a/#"),
+        ("a/+", "c", "a/x+", "a/x+"),
     ],
 )
 def test_what_a_topic_becomes(source: str, dest: str, topic: str, becomes: str) -> None:
@@ -169,6 +171,9 @@ def test_what_a_topic_becomes(source: str, dest: str, topic: str, becomes: str) 
         ("a/b", "c", "a/+", "a/+"),
         ("a/+", "b/$1", "$share/g/a/x", "$share/g/b/x"),
         ("a/+", "b/$1", "$share/g", "$share/g"),
+        ("a/+", "c", "$share/g+/a/x", "$share/g+/a/x"),
+        ("a/#", "c", "a/#/b", "a/#/b"),
+        ("a/+", "c", "a/x+", "a/x+"),
     ],
 )
 def test_what_a_filter_becomes(source: str, dest: str, topic_filter: str, becomes: str) -> None:
