@@ -14,12 +14,13 @@ from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 SUBSCRIPTIONS_MAX: Final = 10_000  #: of one session: what ends with it in one command is bounded
+SUBSCRIPTION_ID_MAX: Final = 268_435_455  #: a variable byte integer (MQTT 5, 3.8.2.1.2)
 RETAIN_HANDLING_MAX: Final = 2  #: send retained: always, if new, never (MQTT 5, 3.8.3.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One filter of one session, with its options (MQTT 5, 3.8.3.1)."""
+    """One filter of one session, with its options (MQTT 5, 3.8.3.1) and its identifier."""
 
     tenant: str
     client_id: str
@@ -29,6 +30,7 @@ class Subscription:
     retain_as_published: bool
     retain_handling: int
     subscribed_ms: int
+    subscription_id: int = 0  #: 0: it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class TopicFilter:
     no_local: bool = False
     retain_as_published: bool = False
     retain_handling: int = 0
+    subscription_id: int = 0  #: the subscription identifier (MQTT 5, 3.8.2.1.2); 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,11 @@ class PutSubscriptions:
         for each in self.filters:
             names.topic_filter(each.filter)
             check_options(each.filter, each.qos, each.no_local, each.retain_handling)
+            if not 0 <= each.subscription_id <= SUBSCRIPTION_ID_MAX:
+                raise Invalid(
+                    f"subscription_id: {each.subscription_id},"
+                    f" the range is 0 to {SUBSCRIPTION_ID_MAX}"
+                )
 
     def slot_key(self) -> tuple[str, ...]:
         """Where the session is."""
@@ -124,6 +132,7 @@ class PutSubscriptions:
                     each.retain_as_published,
                     each.retain_handling,
                     at.now_ms,
+                    each.subscription_id,
                 ),
             )
         if count > SUBSCRIPTIONS_MAX:

@@ -96,7 +96,7 @@ def _mqtt(call: Any, tenant: str) -> None:
         opened = call(OpenSession(tenant=tenant, client_id=client, broker="b1", expiry_s=expiry_s))
         held: dict[str, Any] = {"tenant": tenant, "client_id": client, "epoch": opened.epoch}
         call(SetWill(**held, topic="gone", payload=b"x", delay_s=30))
-        filters = (TopicFilter(filter="a/#", qos=1), TopicFilter(filter="b"))
+        filters = (TopicFilter(filter="a/#", qos=1), TopicFilter(filter="b", subscription_id=7))
         call(PutSubscriptions(**held, filters=filters))
         if client == "c3":
             call(CloseSession(**held))

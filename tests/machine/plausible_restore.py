@@ -79,7 +79,7 @@ def rows(kind: str, luck: Random, index: int) -> list[Any]:
         connected = luck.random() < 0.5
         return [
             Session(tenant, client, "b1", index, connected, 9, number, 1, 0, 0, 4),
-            Subscription(tenant, client, f"{topic}/#", number % 3, False, False, 0, 1),
+            Subscription(tenant, client, f"{topic}/#", number % 3, False, False, 0, 1, 9),
             Will(tenant, client, topic, b"gone", 0, False, number, 5),
             ShareMember(tenant, f"g{number}", client, topic, luck.choice(("b1", "b2")), 0, 1, 1, 7),
             Topic(tenant, topic, 1 + number, 1),
