@@ -6,6 +6,7 @@ lost, and fires after its delay or when the session ends, whichever is first (MQ
 command. A broker claims rows for a while, publishes them, and acknowledges them, which deletes
 them; if it dies in between, the claim runs out and another broker claims them under the same id.
 A will's message expiry begins when it fires; its other properties go with it (`properties.py`).
+One that is to be retained is to count as of then (`SetRetained.as_of_ms`): its client may be back.
 A tenant's rows are found by an index, so that they do not wait behind those of another tenant.
 """
 

@@ -14,13 +14,16 @@ written. Messages that wait for a client are not metaray's: amqtt keeps those, i
 client id in `will_delays`. amqtt is left no will to publish. A client that goes without DISCONNECT
 has its session closed with the will armed; the controller fires it when its delay, or the session,
 has ended, unless the client is back by then; a broker, any, takes it from the outbox, publishes it
-and acknowledges it. A broker that dies between the two leaves it to be published again when its
-claim has run out: that is the one way a will comes twice. A client that connects again in time,
-wherever, goes on with its session: no will; without a delay there is no such time. A will comes up
-to `outbox_s` after it fired, so subscribers may get it after what its client, back by then, has
-said; but what that has retained since stays retained. Where a client is told that it is not
-connected after its session was opened all the same, it counts as lost if the session lasts: the
-will that it had before is void by then, and its new one comes unless it is back in time.
+and acknowledges it. A broker that dies between the two, or does not reach metaray again before its
+claim has run out, leaves it to be published again: that is the one way a will comes twice. A client
+that connects again in time, wherever, goes on with its session: no will; without a delay there is
+no such time. A client whose lasting session was opened, and who is refused all the same, because
+metaray fails to answer, counts as lost: the will that it had is void by then, and its new one comes
+unless it is back in time.
+
+A will is published after it fired, up to `outbox_s` later or when a broker is there again, so it
+may come after what its client, back by then, has said; but what that has retained since stays.
+amqtt sends it to everyone at the will's own QoS, also to who was granted a lower one.
 
 Sessions that a broker left open, because it was killed or metaray did not answer in time when it
 stopped, are closed by the next process of its name, unless their clients are back within
