@@ -131,14 +131,13 @@ def _owner(db: Tables, tenant: str, client_id: str) -> Session:
 
 
 def _check_subscription(row: Subscription) -> None:
-    wanted = TopicFilter(
-        filter=row.filter,
-        qos=row.qos,
-        retain_handling=row.retain_handling,
-        subscription_id=row.subscription_id,
-    )
+    wanted = TopicFilter(filter=row.filter, qos=row.qos, retain_handling=row.retain_handling)
     PutSubscriptions(
-        tenant=row.tenant, client_id=row.client_id, epoch=0, filters=(wanted,)
+        tenant=row.tenant,
+        client_id=row.client_id,
+        epoch=0,
+        filters=(wanted,),
+        subscription_id=row.subscription_id,
     ).validate()
 
 

@@ -142,14 +142,13 @@ class DeleteRetained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedItem:
-    """A message to retain. Fields as in `SetRetained`."""
+    """A message to retain, said now. Fields as in `SetRetained`."""
 
     topic: str
     payload: bytes
     qos: int = 0
     expiry_s: int | None = None
     properties: PublishProperties | None = None
-    as_of_ms: int = 0
 
 
 @command("mqtt.retained.set_all")
@@ -182,7 +181,6 @@ class SetAllRetained(Batch):
             qos=item.qos,
             expiry_s=item.expiry_s,
             properties=item.properties,
-            as_of_ms=item.as_of_ms,
         )
 
 

@@ -42,7 +42,6 @@ class TopicFilter:
     no_local: bool = False
     retain_as_published: bool = False
     retain_handling: int = 0
-    subscription_id: int = 0  #: the subscription identifier (MQTT 5, 3.8.2.1.2); 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,7 @@ class PutSubscriptions:
     client_id: str
     epoch: int
     filters: tuple[TopicFilter, ...]
+    subscription_id: int = 0  #: of all of them (MQTT 5, 3.8.2.1.2); 0: they have none
 
     def validate(self) -> None:
         """Filters and options within their limits."""
@@ -105,11 +105,10 @@ class PutSubscriptions:
         for each in self.filters:
             names.topic_filter(each.filter)
             check_options(each.filter, each.qos, each.no_local, each.retain_handling)
-            if not 0 <= each.subscription_id <= SUBSCRIPTION_ID_MAX:
-                raise Invalid(
-                    f"subscription_id: {each.subscription_id},"
-                    f" the range is 0 to {SUBSCRIPTION_ID_MAX}"
-                )
+        if not 0 <= self.subscription_id <= SUBSCRIPTION_ID_MAX:
+            raise Invalid(
+                f"subscription_id: {self.subscription_id}, the range is 0 to {SUBSCRIPTION_ID_MAX}"
+            )
 
     def slot_key(self) -> tuple[str, ...]:
         """Where the session is."""
@@ -132,7 +131,7 @@ class PutSubscriptions:
                     each.retain_as_published,
                     each.retain_handling,
                     at.now_ms,
-                    each.subscription_id,
+                    self.subscription_id,
                 ),
             )
         if count > SUBSCRIPTIONS_MAX:

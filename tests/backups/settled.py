@@ -96,8 +96,8 @@ def _mqtt(call: Any, tenant: str) -> None:
         opened = call(OpenSession(tenant=tenant, client_id=client, broker="b1", expiry_s=expiry_s))
         held: dict[str, Any] = {"tenant": tenant, "client_id": client, "epoch": opened.epoch}
         call(SetWill(**held, topic="gone", payload=b"x", delay_s=30))
-        filters = (TopicFilter(filter="a/#", qos=1), TopicFilter(filter="b", subscription_id=7))
-        call(PutSubscriptions(**held, filters=filters))
+        filters = (TopicFilter(filter="a/#", qos=1), TopicFilter(filter="b"))
+        call(PutSubscriptions(**held, filters=filters, subscription_id=7))
         if client == "c3":
             call(CloseSession(**held))
     shares = tuple(ShareJoin(name="s", client_id=each, filter="w/#") for each in ("c1", "c2"))

@@ -81,9 +81,9 @@ def test_a_filter_with_its_options(group: Fleet) -> None:
                     no_local=True,
                     retain_as_published=True,
                     retain_handling=2,
-                    subscription_id=268_435_455,
                 ),
             ),
+            subscription_id=268_435_455,
         )
     )
     page = group.ask(ListSubscriptions(client_id="c1"))
@@ -212,8 +212,8 @@ def asks(**options: Any) -> PutSubscriptions:
         (asks(filter="a", qos=-1), "qos"),
         (asks(filter="a", retain_handling=3), "retain_handling"),
         (asks(filter="a", retain_handling=-1), "retain_handling"),
-        (asks(filter="a", subscription_id=268_435_456), "subscription_id"),
-        (asks(filter="a", subscription_id=-1), "subscription_id"),
+        (replace(GOOD, subscription_id=268_435_456), "subscription_id"),
+        (replace(GOOD, subscription_id=-1), "subscription_id"),
         (asks(filter="$share/g/a", no_local=True), "no_local"),
         (DeleteSubscriptions(client_id="c1", epoch=1, filters=()), "filters"),
         (DeleteSubscriptions(client_id="c1", epoch=1, filters=("a", "#/a")), "filter"),
