@@ -437,11 +437,19 @@ def test_a_wide_row_is_shown_as_a_record(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- milliseconds -------------------------------------------------------------------------------
 
 MOMENTS = {
-    *("at_ms", "begun_ms", "bound_ms", "changed_ms", "claimed_until_ms", "commit_ms"),
+    *("as_of_ms", "at_ms", "begun_ms", "bound_ms", "changed_ms", "claimed_until_ms", "commit_ms"),
     *("connected_ms", "created_ms", "deadline_ms", "disconnected_ms", "due_ms", "end_ms"),
     *("expires_ms", "fired_ms", "first_commit_ms", "granted_ms", "heartbeat_ms", "joined_ms"),
     *("keep_ms", "last_begun_ms", "last_commit_ms", "last_ended_ms", "next_due_ms", "next_ms"),
-    *("now_ms", "oldest_ms", "registered_ms", "since_ms", "start_ms", "stored_ms"),
+    *(
+        "now_ms",
+        "oldest_ms",
+        "registered_ms",
+        "session_created_ms",
+        "since_ms",
+        "start_ms",
+        "stored_ms",
+    ),
     *("subscribed_ms", "until_ms", "updated_ms"),
 }
 
@@ -606,7 +614,7 @@ def test_shells_complete_the_path_and_the_options() -> None:
 
     assert "mqtt" in completed("mq")
     assert "bench" in completed("be")
-    assert completed("mqtt", "session", "op").split() == ["open", "open-all"]
+    assert completed("mqtt", "session", "op").split() == ["open", "open-all", "open-with-will"]
     assert "--client-id" in completed("mqtt", "session", "get", "--cl")
 
 
