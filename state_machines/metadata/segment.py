@@ -255,7 +255,14 @@ class FinishSegments:
     def apply(self, db: Tables, at: Stamp) -> tuple[bool, ...]:
         """What is not to go stays; with its last segment a shard that is being deleted goes."""
         pass_fence(db, self.controller_epoch)
-        return tuple([_finish(db, item) for item in self.items])
+        gone = tuple([_finish(db, item) for item in self.items])
+        # Once for each: to look whether it has segments left passes those just removed.
+        for tenant, name in dict.fromkeys([(item.tenant, item.shard) for item in self.items]):
+            shard = db.get(SHARDS, tenant, name)
+            deleting = shard is not None and shard.status == DELETING
+            if deleting and not db.has_any(SEGMENTS, tenant, name):
+                db.delete(SHARDS, tenant, name)
+        return gone
 
 
 def _finish(db: Tables, item: SegmentName) -> bool:
@@ -269,8 +276,4 @@ def _finish(db: Tables, item: SegmentName) -> bool:
     if segment.status != DELETED:
         return False
     remove_segment(db, segment)
-    shard = db.get(SHARDS, item.tenant, item.shard)
-    deleting = shard is not None and shard.status == DELETING
-    if deleting and not db.has_any(SEGMENTS, item.tenant, item.shard):
-        db.delete(SHARDS, item.tenant, item.shard)
     return True

@@ -10,6 +10,7 @@ name has another `uid`, and what is said of the former one is fenced.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -180,15 +181,14 @@ class SweepShards:
         """Shard after shard, each from its oldest segment on."""
         pass_fence(db, self.controller_epoch)
         left = self.limit
-        while left:
-            mark = next((row for _, row, _ in db.scan(MARKS)), None)
-            if mark is None:
+        # All at once: to look for the first one again passes those just removed.
+        for mark in [row for _, row, _ in itertools.islice(db.scan(MARKS), self.limit)]:
+            if not left:
                 break
             shard = db.get(SHARDS, mark.tenant, mark.name)
             assert shard is not None, f"{mark} has no shard"
             left -= _sweep(db, shard, left)
-        more = db.has_any(MARKS)
-        return SweepReply(self.limit - left, more)
+        return SweepReply(self.limit - left, db.has_any(MARKS))
 
 
 def _sweep(db: Tables, shard: Shard, limit: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from state_machines.metadata.segments import (
     DELETED,
     PREPARE_DELETE,
     REPLICAS_MAX,
+    SEGMENTS,
     SEGMENTS_MAX,
     WRITE,
     NodeLoad,
@@ -35,6 +37,7 @@ from state_machines.metadata.shard_placement import Fleet, placement
 from state_machines.metadata.shards import (
     DELETING,
     FOR_EVER,
+    MARKS,
     RUN,
     SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
@@ -237,6 +240,42 @@ def test_a_sweep_is_bounded_and_says_that_there_is_more(group: Engine) -> None:
     assert sweep(group, 3) == (2, False)
     assert sweep(group, 3) == (0, False)
     assert len(group.of("n1", "leaving")) == 8
+
+
+def test_what_was_just_removed_is_passed_once_a_command(
+    group: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the next flush a scan passes all that was removed: one for each segment or shard held
+    the group for seconds."""
+    for name in ("a", "b", "c"):
+        group.shard(name, "n1")
+    group.roll(10, shard="a")
+    group.run(DeleteShards(names=("a", "b", "c")))
+    with monkeypatch.context() as patch:
+        scanned = scans(group, patch)
+        assert sweep(group) == (4, False)
+    assert scanned[MARKS.name] == 2, "those there are, and whether there are more"
+    names = [group.name(0, "a"), group.name(1, "a"), group.name(0, "b")]
+    for each in names:
+        group.deleted("n1", each.sequence, each.shard)
+    with monkeypatch.context() as patch:
+        scanned = scans(group, patch)
+        assert group.run(FinishSegments(controller_epoch=1, items=tuple(names))) == (True,) * 3
+    assert scanned[SEGMENTS.name] == 2, "one of each shard"
+    assert [each.name for each in group.ask(ListShards()).shards] == ["c"]
+
+
+def scans(group: Engine, patch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each table is scanned from now on."""
+    counted: Counter[str] = Counter()
+    scan = group.store.scan
+
+    def counting(table: str, *args: Any, **kwargs: Any) -> Any:
+        counted[table] += 1
+        return scan(table, *args, **kwargs)
+
+    patch.setattr(group.store, "scan", counting)
+    return counted
 
 
 def test_what_cannot_be_deleted(group: Engine) -> None:
