@@ -4,8 +4,8 @@ A shard begins with one segment, its *active* one is written, and only the oldes
 in steps, so that no command is ever long: `DeleteShards` marks the row (`prepare_delete`), from
 then on nothing is written; the controller's `SweepShards` tells the replicas of its segments to
 delete their copies, so many at a time (`deleting`, once all are told); and the row goes with its
-last segment (`FinishSegments`). Until then the name is taken. A shard that is made again under the
-name has another `uid`, and what is said of the former one is fenced.
+last segment (`FinishSegments`), or at once if it has none. Until then the name is taken. A shard
+that is made again under the name has another `uid`, and what is said of the former one is fenced.
 """
 
 from __future__ import annotations
@@ -194,15 +194,20 @@ class SweepShards:
 def _sweep(db: Tables, shard: Shard, limit: int) -> int:
     """How many segments were told; with the last one the shard needs no more sweeping."""
     last = min(shard.active_sequence, shard.first_sequence + limit - 1)
+    told = 0
     for sequence in range(shard.first_sequence, last + 1):
         segment = db.get(SEGMENTS, shard.tenant, shard.name, sequence)
         if segment is not None:  # those of a tenant that is deleted go before their shards
             prepare_delete(db, segment)
+            told += 1
     done = last == shard.active_sequence
-    if done:
-        db.delete(MARKS, shard.tenant, shard.name)
     status = DELETING if done else shard.status
     db.put(SHARDS, replace(shard, status=status, first_sequence=last + 1))
+    if done:
+        db.delete(MARKS, shard.tenant, shard.name)
+        if not told and not db.has_any(SEGMENTS, shard.tenant, shard.name):
+            # It came back from a backup before its segments, and no segment would end it.
+            db.delete(SHARDS, shard.tenant, shard.name)
     return last + 1 - shard.first_sequence
 
 

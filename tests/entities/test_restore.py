@@ -10,7 +10,7 @@ import pytest
 
 from metaray.restoring import PUTS
 from state_machines import packing, row_key
-from state_machines.errors import Conflict, Invalid
+from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.metadata.config import (
     CONFIGS,
     Config,
@@ -209,6 +209,22 @@ def test_a_shard_that_is_being_deleted_takes_no_segment_that_is_not() -> None:
     names = (group.name(1), group.name(3))
     assert group.run(FinishSegments(controller_epoch=1, items=names)) == (True, True)
     assert group.rows(SHARDS.name) == 0
+
+
+def test_a_shard_that_is_swept_before_its_segments_come_back_goes() -> None:
+    """Its segments are refused from then on: it would be empty for ever, and its name taken."""
+    group = Engine("n1")
+    group.shard("s")
+    group.run(DeleteShards(names=("s",)))
+    shard, segment = stored(group, SHARDS), group.segment()
+    remove_segment(Tables(group.store, group.index), segment)
+    group.store.delete(SHARDS.name, SHARDS.key_of(shard))
+    assert restored(group, SHARDS, shard)
+    group.run(SweepShards(controller_epoch=1))
+    assert group.rows(SHARDS.name) == 0
+    with group.refuses(NotFound, "^shard: 's' is not there$"):
+        restored(group, SEGMENTS, segment)
+    group.shard("s")
 
 
 def test_what_is_there_stays_where_only_what_is_missing_is_wanted() -> None:
