@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -21,7 +21,7 @@ from actors.duties.group_tasks import GroupTasks
 from actors.job_service import JobService, NoJobs
 from actors.seat_names import kind_of
 from state_machines import packing
-from state_machines.errors import Stopped
+from state_machines.errors import QuotaExceeded, Stopped
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.moment import GetTime
@@ -31,7 +31,7 @@ from state_machines.slots import SlotMap
 CALL_SECONDS = 5.0  #: our own deadline for one call of a seat
 DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begins anew
 PAGE = 1_000  #: rows asked for at once
-ROWS_MAX = 100_000  #: rows that one step looks at, at most
+ROWS_MAX = 100_000  #: rows that one step holds at once; with more of them it acts on none
 ROUNDS_MAX = 100  #: rounds of commands for one group, tenant or broker in one step; the rest waits
 
 
@@ -167,14 +167,27 @@ class Context:
         return now_ms
 
     async def rows(self, query: Any, group: str = "") -> list[Any]:
-        """All rows of a list query, page after page, `ROWS_MAX` at most."""
+        """All rows of a list query, for who has to know all of them before it acts.
+
+        Raises QuotaExceeded beyond `ROWS_MAX`: what is cut off would be taken for not there.
+        """
         rows: list[Any] = []
+        async for page in self.pages(query, group):
+            rows += page
+            if len(rows) > ROWS_MAX:
+                raise QuotaExceeded(
+                    f"rows: {type(query).__name__} has more than {ROWS_MAX}, the limit of one step"
+                )
+        return rows
+
+    async def pages(self, query: Any, group: str = "") -> AsyncIterator[Sequence[Any]]:
+        """The rows of a list query, however many, page after page."""
         while True:
             page = await self.caller.call(query, group=group)
             kind: Any = type(page)
-            rows.extend(getattr(page, packing.field_names(kind)[0]))
-            if not page.next or len(rows) >= ROWS_MAX:
-                return rows
+            yield getattr(page, packing.field_names(kind)[0])
+            if not page.next:
+                return
             query = replace(query, after=page.next)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
+from actors.duties.duty import ROUNDS_MAX, Context, Duty
 from actors.planners.offsets import plan_history, plan_offset_expiry
-from state_machines.metadata.config import ListConfigs
+from state_machines.metadata.config import LargestConfig
 from state_machines.offset.activity import ExpireOffsets, SilentGroups
 from state_machines.offset.history import (
     HISTORY_ROWS,
@@ -74,6 +74,5 @@ class Offsets(Duty):
 
     async def _longest(self, context: Context, retention_ms: int) -> int:
         """The longest retention that the cluster or a tenant has been given."""
-        rows = await context.rows(ListConfigs(limit=PAGE))
-        wanted = [each.number for each in rows if each.key == "offset_retention_ms"]
-        return max(retention_ms, *(each or 0 for each in wanted), 0)
+        wanted: int | None = await context.caller.call(LargestConfig(key="offset_retention_ms"))
+        return max(retention_ms, wanted or 0)

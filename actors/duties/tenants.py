@@ -47,8 +47,8 @@ class Tenants(Duty):
 
     async def step(self, context: Context) -> int:
         """Every tenant that was marked, in the order of their names."""
-        tenants = await context.rows(ListTenants(limit=PAGE))
-        marked = [each for each in tenants if each.state == DELETING]
+        pages = context.pages(ListTenants(limit=PAGE))
+        marked = [each async for page in pages for each in page if each.state == DELETING]
         self._going = {each.name: each for each in marked}
         groups = await context.every_group() if marked else ()
         done = 0

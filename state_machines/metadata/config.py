@@ -19,7 +19,7 @@ from state_machines.metadata.revisions import next_revision, remove_revised, rem
 from state_machines.metadata.tenant import DELETING, TENANTS
 from state_machines.op import Stamp, command, query
 from state_machines.purge import belongs
-from state_machines.settings import SETTINGS, Setting, Value
+from state_machines.settings import SETTINGS, Setting, Value, fits
 from state_machines.tables import Table, Tables
 
 CLUSTER: Final = "cluster"
@@ -202,6 +202,25 @@ class ListConfigs:
         prefix = (self.scope,) if self.scope else ()
         rows, after = db.page(CONFIGS, *prefix, after=self.after, limit=self.limit)
         return ConfigPage(tuple([row for row, _ in rows]), after)
+
+
+@query("metadata.config.largest")
+class LargestConfig:
+    """The largest number that the cluster or a tenant has set for a setting."""
+
+    key: str
+
+    def validate(self) -> None:
+        """A known setting that has numbers."""
+        if settings.known(self.key).choices:
+            raise Invalid(f"key: {self.key!r} is a text, it has no largest one")
+
+    def read(self, db: Tables, at: Stamp) -> int | None:
+        """None when nobody has set it. What is out of its range holds nowhere."""
+        known = SETTINGS[self.key]
+        rows = [row for _, row, _ in db.scan(CONFIGS) if row.key == self.key]
+        numbers = [each.number for each in rows if each.number is not None]
+        return max([each for each in numbers if fits(known, each)], default=None)
 
 
 @dataclass(frozen=True, slots=True)

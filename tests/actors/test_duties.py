@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.duties.connectors import Connectors
+from actors.duties.duty import PAGE
 from actors.duties.failover import Failover
 from actors.duties.leases import Leases
 from actors.duties.liveness import Liveness
@@ -307,6 +308,20 @@ async def test_nothing_is_forgotten_before_the_longest_retention_of_a_tenant() -
 
 
 @in_virtual_time
+async def test_a_retention_is_seen_however_many_settings_there_are() -> None:
+    world = World()
+    for number in range(PAGE):
+        configure(world, f"tenant/a{number:03}", topic_queues_default=2)
+    configure(world, "tenant/of-many", offset_retention_ms=300 * DAY_S * 1_000)
+    commit(world, "g", "of-many")
+    await asyncio.sleep(20 * DAY_S)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors.duties.duty.ROWS_MAX", PAGE - 1)
+        await world.step(Offsets)
+    assert world.ask(GetGroup(tenant="of-many", group="g")) is not None
+
+
+@in_virtual_time
 async def test_offset_groups_keep_the_history_that_is_set() -> None:
     world = World()
     usual = world.ask(GetHistorySettings())
@@ -462,6 +477,27 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     assert quotas(world, "mqtt") == quotas(world, "metadata") == {}
     assert world.run(CreateTenants(items=(NewTenant(name="t"),)))[0].ok
     world.run(OpenSession(tenant="t", client_id="again", broker="b1", expiry_s=1))
+
+
+@in_virtual_time
+async def test_of_more_tenants_than_a_step_can_hold_one_is_deleted_and_no_limit_is_lost() -> None:
+    world = World()
+    last = NewTenant(name="zeta", quotas=TenantQuotas(topics=1))
+    many = [NewTenant(name=f"a{number:03}") for number in range(PAGE)]
+    world.run(CreateTenants(items=(*many, last)))
+    await world.step(Quotas)
+    told = quotas(world, "mqtt")
+    assert told["zeta"].topics == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors.duties.duty.ROWS_MAX", PAGE - 1)
+        controller = world.controller(Quotas)
+        await controller.step()
+        says = "rows: ListTenants has more than 999, the limit of one step"
+        assert says in controller.records["quotas"].last_error
+        assert quotas(world, "mqtt") == told
+        world.run(DeleteTenants(items=(TenantName(name="zeta"),)))
+        await world.step(Tenants)
+        assert world.ask(GetTenant(name="zeta")) is None
 
 
 @in_virtual_time

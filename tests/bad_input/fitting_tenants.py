@@ -12,6 +12,7 @@ FITTING: Final[dict[str, dict[str, Any]]] = {
     "group.quota.set": {"items": [{"tenant": "a", "version": 1, "closed": True}]},
     "metadata.config.delete": {"items": [{"scope": "tenant/a", "key": "a"}]},
     "metadata.config.get": {"scope": "cluster"},
+    "metadata.config.largest": {"key": "offset_retention_ms"},
     "metadata.config.list": {"scope": "cluster"},
     "metadata.config.resolve": {"keys": ["rebalance"]},
     "metadata.config.set": {"items": [{"scope": "cluster", "key": "rebalance", "text": "off"}]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from state_machines.metadata.config import (
     DeleteConfigs,
     GetConfig,
     InForce,
+    LargestConfig,
     ListConfigs,
     ListSettings,
     ResolveConfigs,
@@ -177,6 +179,21 @@ def test_the_list_is_by_scope_and_setting_in_pages(group: Group) -> None:
     ]
 
 
+def test_the_largest_is_of_all_scopes_and_of_what_holds(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "topic_queues_default"
+    largest = LargestConfig(key=key)
+    assert group.ask(largest) is None
+    put(group, key="offset_history_ms", number=DAY_MS)
+    put(group, key=key, number=2)
+    put(group, scope="tenant/acme", key=key, number=7)
+    put(group, scope="tenant/b", key=key, number=5)
+    assert group.ask(largest) == 7
+    monkeypatch.setitem(SETTINGS, key, replace(SETTINGS[key], high=6))
+    assert group.ask(largest) == 5, "what is out of its range by now holds nowhere"
+
+
 def test_a_setting_is_declared_once_with_a_default_in_its_range() -> None:
     with pytest.raises(AssertionError, match="declared twice"):
         settings.setting("rebalance", "s", 0, 1, 0, description="again")
@@ -218,6 +235,9 @@ def _set(**fields: Any) -> SetConfigs:
         (GetConfig(scope="x", key="a"), "scope"),
         (GetConfig(key=""), "key"),
         (ListConfigs(scope="x"), "scope"),
+        (LargestConfig(key=""), "key"),
+        (LargestConfig(key="no_such_setting"), "key"),
+        (LargestConfig(key="rebalance"), "key"),
         (ResolveConfigs(tenant="t" * 257), "tenant"),
         (ResolveConfigs(keys=("no_such_setting",)), "key"),
         (ResolveConfigs(keys=("rebalance",) * (KEYS_MAX + 1)), "keys"),
