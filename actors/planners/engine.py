@@ -29,8 +29,9 @@ def plan_failover(segments: Iterable[Segment], live: Mapping[str, int]) -> list[
     """A leader for each segment that has none, or whose leader is not live any more.
 
     `live` has the nodes that are online and their broker epochs: a leader that was chosen under an
-    older one has lived on as another. The new leader is the first replica in sync that is live;
-    without one the segment becomes unavailable, and stays so until a node of its last ISR is live.
+    older one has lived on as another, perhaps without what it had. The new leader is the first
+    replica in sync that is live, another than that one if there is any; without one the segment
+    becomes unavailable, and stays so until a node of its last ISR is live.
     """
     changes = []
     for segment in segments:
@@ -39,7 +40,9 @@ def plan_failover(segments: Iterable[Segment], live: Mapping[str, int]) -> list[
         if segment.status in (PREPARE_DELETE, DELETED):
             continue
         able = segment.isr or segment.last_known_isr
-        leader = next((each for each in segment.replicas if each in able and each in live), "")
+        alive = [each for each in segment.replicas if each in able and each in live]
+        others = [each for each in alive if each != segment.leader]
+        leader = next(iter(others or alive), "")
         if leader or segment.status != UNAVAILABLE:
             changes.append(_change(segment, leader))
     return changes

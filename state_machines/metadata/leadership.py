@@ -10,10 +10,16 @@ registered again since it was chosen, and back to the preferred one. A new leade
 ISR, so it has all that was acknowledged; whether it may lead is decided here, by the rows, not by
 what the planner saw. With nobody left the segment is unavailable and remembers its last ISR: only
 a node of that may lead it again.
+
+Who registers again may have lost its disk. A leader that did leaves the ISR with its leadership,
+unless nobody else can lead. Under which epoch a follower joined is not kept: one that registers
+again stays in sync until its leader, which sees what it has, takes it out. So a broker whose copies
+are gone must not come back under its name while the leader is away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -170,7 +176,7 @@ def _changed(db: Tables, segment: Segment, leader: str) -> Segment:
             raise Conflict(f"leader: {leader!r} is not in sync")
         if leader not in alive:
             raise Conflict(f"leader: {leader!r} is not online")
-        return _under(segment, alive[leader], tuple(alive))
+        return _under(segment, alive[leader], _in_sync(segment, alive, leader))
     if alive:
         raise Conflict(f"leader: {min(alive)!r} is in sync and online")
     if not segment.leader:
@@ -184,6 +190,19 @@ def _changed(db: Tables, segment: Segment, leader: str) -> Segment:
         leader_epoch=segment.leader_epoch + 1,
         segment_epoch=segment.segment_epoch + 1,
         status=UNAVAILABLE,
+    )
+
+
+def _in_sync(segment: Segment, alive: Mapping[str, Node], leader: str) -> tuple[str, ...]:
+    """Those alive, without a former leader that has registered again, unless it leads again: it may
+    have lost what it had, and has to catch up like everyone."""
+    lasts = segment.leader_broker_epoch
+    return tuple(
+        [
+            each
+            for each, node in alive.items()
+            if each == leader or each != segment.leader or node.epoch == lasts
+        ]
     )
 
 

@@ -191,6 +191,28 @@ def test_a_broker_that_registers_again_is_another(group: Engine) -> None:
     assert leaderless(group) == []
 
 
+def test_a_leader_that_registered_again_is_in_sync_only_if_it_leads(group: Engine) -> None:
+    """Its disk may be empty: it was made leader again over those that had everything."""
+    group.up("n1")
+    (change,) = plan_failover(group.ask(LeaderlessSegments()), {"n1": 2, "n2": 1, "n3": 1})
+    one(group.run(ChangeLeaders(controller_epoch=1, items=(change,))))
+    assert (group.segment().leader, group.segment().isr) == ("n2", ("n2", "n3"))
+    assert group.isr("n1", "n2", "n3", isr_epochs=(2, 1, 1)).ok, "it has caught up"
+    group.up("n2")
+    group.down("n1", "n3")
+    assert group.lead("").detail == "leader: 'n2' is in sync and online"
+    assert group.lead("n2").ok
+    assert (group.segment().leader_broker_epoch, group.segment().isr) == (2, ("n2",))
+
+
+def test_a_leader_that_goes_while_it_lives_stays_in_sync(group: Engine) -> None:
+    assert group.lead("n2").ok
+    assert group.segment().isr == ("n1", "n2", "n3")
+    group.up("n3")
+    assert group.lead("n1").ok
+    assert group.segment().isr == ("n1", "n2", "n3"), "of followers no epoch is kept"
+
+
 def test_what_an_unregistered_broker_led_is_found(group: Engine) -> None:
     group.leave("n1")
     assert leaderless(group) == [0]

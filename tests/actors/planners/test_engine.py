@@ -59,8 +59,11 @@ def test_the_first_replica_in_sync_that_lives_follows() -> None:
     assert plan_failover([segment(isr=("n3", "n2", "n1"))], live) == [change("n2")]
 
 
-def test_a_leader_of_an_older_broker_epoch_is_no_leader() -> None:
-    assert plan_failover([segment()], {**LIVE, "n1": 2}) == [change("n1")]
+def test_a_leader_of_an_older_broker_epoch_is_no_leader_while_another_can_be() -> None:
+    """Its disk may be empty; alone it has what there is."""
+    assert plan_failover([segment()], {**LIVE, "n1": 2}) == [change("n2")]
+    assert plan_failover([segment(leader="n2")], {**LIVE, "n2": 2}) == [change("n1")]
+    assert plan_failover([segment()], {"n1": 2}) == [change("n1")]
     assert plan_failover([segment(isr=("n1",))], {**LIVE, "n1": 2}) == [change("n1")]
 
 
