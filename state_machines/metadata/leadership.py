@@ -99,11 +99,14 @@ class UpdateIsr(Batch):
                 )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Fenced: not the leader, an old leader or broker epoch. Conflict: another segment epoch.
+        """Fenced: not the leader, an old leader or broker epoch. Conflict: another segment epoch,
+        or a caller that is marked offline: alone in the ISR it would keep all others from leading.
 
         Invalid: an ISR without its leader, or beyond the replicas.
         """
         node = broker(db, self.node_id, self.broker_epoch)
+        if not node.online:
+            raise Conflict(f"node_id: {self.node_id!r} is offline until its next heartbeat")
 
         def update(item: IsrChange) -> None:
             segment = named(db, item.tenant, item.shard, item.sequence, item.uid)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from actors.planners.engine import plan_failover, plan_leader_rebalance
-from state_machines.errors import Fenced, NotFound
+from state_machines.errors import Conflict, Fenced, NotFound
 from state_machines.metadata.leadership import ChangeLeaders, IsrChange, LeaderChange, UpdateIsr
-from state_machines.metadata.node import ListNodes
+from state_machines.metadata.node import HeartbeatNode, ListNodes
 from state_machines.metadata.segment import DeleteSegments
 from state_machines.metadata.segment_queries import LeaderlessSegments, StrayedSegments
 from state_machines.metadata.segments import (
@@ -111,6 +111,15 @@ def test_who_registered_again_since_the_leader_heard_of_it_does_not_join(group: 
     refused = group.isr("n1", "n2", isr_epochs=(1, 1))
     assert (refused.code, refused.detail) == ("FENCED", "isr_epochs: 'n2' is not at 1 any more")
     assert group.isr("n1", "n2", isr_epochs=(1, 2)).ok
+
+
+def test_a_leader_that_is_offline_leaves_nobody_out(group: Engine) -> None:
+    """It shrank the ISR to itself before the controller came, and then nobody could lead."""
+    group.down("n1")
+    with group.refuses(Conflict, "^node_id: 'n1' is offline until its next heartbeat$"):
+        group.isr("n1")
+    group.run(HeartbeatNode(node_id="n1", epoch=1))
+    assert group.isr("n1", "n2").ok
 
 
 def test_a_segment_on_its_way_out_has_no_isr(group: Engine) -> None:
