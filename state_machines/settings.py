@@ -140,7 +140,7 @@ setting(
     10 * YEAR_MS,
     7 * DAY_MS,
     per_tenant=True,
-    description="A consumer group that has committed nothing for this long is forgotten.",
+    description="A consumer group without a commit or a touch for this long is forgotten.",
 )
 setting(
     "offset_history_ms",

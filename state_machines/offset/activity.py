@@ -148,7 +148,8 @@ def _last_silent(now_ms: int, retention_ms: int) -> int:
 
 @command("offset.expire")
 class ExpireOffsets:
-    """Forget the consumer groups that nobody has committed for throughout `retention_ms`.
+    """Forget the consumer groups that gave no sign of life throughout `retention_ms`: no commit,
+    no new generation, no release, no touch. That a group holds a generation is none.
 
     At most `limit` offsets and groups; the reply says whether to ask again.
     """

@@ -3,6 +3,12 @@
 Whoever coordinates a group (a broker, at every rebalance) takes a new generation with `FenceGroup`
 and hands it to the members; from then on the commits of everyone else are refused. `ReleaseGroup`
 gives the group back to simple consumers, who know of no generations.
+
+A generation says that there were members, not that there are: who coordinated them may have died
+with them and has released nothing. So a group that holds one is forgotten like any other when it
+was silent for the retention, and whoever coordinates members that have nothing to commit says that
+they live, once an hour or a day (`TouchGroup`). When the last one has left it releases the group,
+and the retention begins then, as Kafka's does when a group is empty.
 """
 
 from __future__ import annotations
@@ -11,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names
-from state_machines.errors import Invalid
+from state_machines.errors import Fenced, Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.offset import activity
 from state_machines.offset.rows import (
+    BUCKET_MS,
     GROUPS,
     NO_GENERATION,
     Group,
@@ -23,7 +30,6 @@ from state_machines.offset.rows import (
     check_held,
     check_live,
     live_group,
-    put_group,
 )
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -95,7 +101,37 @@ class ReleaseGroup:
         """Fenced unless the generation is the expected one; NotFound without the group."""
         group = live_group(db, self.tenant, self.group)
         check_held(group, self.expected_generation)
-        put_group(db, group, replace(group, generation=NO_GENERATION, member=""))
+        released = replace(group, generation=NO_GENERATION, member="")
+        activity.touch(db, group, released, at.now_ms)
+
+
+@command("offset.group.touch")
+class TouchGroup:
+    """Say that a consumer group has members, though nobody commits: its retention begins anew.
+
+    More often than once an hour is of no use.
+    """
+
+    tenant: str = names.DEFAULT_TENANT
+    group: str
+    generation: int
+
+    def validate(self) -> None:
+        """Names within their limits."""
+        check_group(self.tenant, self.group)
+        check_generation(self.generation, "generation")
+
+    def slot_key(self) -> tuple[str, ...]:
+        """Where its offsets are."""
+        return (self.tenant, self.group)
+
+    def apply(self, db: Tables, at: Stamp) -> None:
+        """Fenced unless the generation (-1: none) is in force; NotFound without the group."""
+        group = live_group(db, self.tenant, self.group)
+        if self.generation != group.generation:
+            raise Fenced(f"generation: {self.generation}, in force is {group.generation}")
+        if group.last_commit_ms // BUCKET_MS < at.now_ms // BUCKET_MS:
+            activity.touch(db, group, group, at.now_ms)
 
 
 @command("offset.delete_group")

@@ -82,7 +82,7 @@ class Group:
     created_ms: int  #: -1: not known yet, only offsets of it came back from a backup
     generation: int = NO_GENERATION
     member: str = ""  #: who alone holds the generation; empty: whoever knows it
-    last_commit_ms: int = 0  #: coarse: the first commit of its hour
+    last_commit_ms: int = 0  #: coarse: the first commit, or other sign of life, of its hour
     state: str = LIVE
 
     @property

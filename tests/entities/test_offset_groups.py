@@ -15,7 +15,14 @@ from state_machines.offset.activity import (
     ExpireOffsets,
     SilentGroups,
 )
-from state_machines.offset.group import DeleteGroup, FenceGroup, GetGroup, ListGroups, ReleaseGroup
+from state_machines.offset.group import (
+    DeleteGroup,
+    FenceGroup,
+    GetGroup,
+    ListGroups,
+    ReleaseGroup,
+    TouchGroup,
+)
 from state_machines.offset.history import HISTORY, ConfigureHistory, OffsetsAt
 from state_machines.offset.offset import CommitOffsets, FetchOffsets, ListOffsets, OffsetCommit
 from state_machines.offset.reset import (
@@ -225,6 +232,48 @@ def test_a_fence_keeps_a_group_and_so_does_a_reset(group: Group) -> None:
     assert group.rows("offset.fences") == 0
 
 
+def test_a_group_whose_members_have_nothing_to_commit_is_kept_by_who_coordinates_them(
+    group: Group,
+) -> None:
+    """A generation alone says nothing of members: whoever gave it may have died with them."""
+    generation = {name: group.run(FenceGroup(group=name)) for name in ("kept", "left", "dead")}
+    for name in generation:
+        item = OffsetCommit(name, "t", 0, 42, generation=generation[name])
+        group.run(CommitOffsets.of([item]))
+    for _ in range(8):
+        group.later(DAY)
+        for name in ("kept", "left"):
+            group.run(TouchGroup(group=name, generation=generation[name]))
+    assert expire(group).groups == 1
+    assert names(group) == ["kept", "left"]
+    group.later(4 * DAY)
+    group.run(TouchGroup(group="kept", generation=generation["kept"]))
+    group.run(ReleaseGroup(group="left"))
+    group.later(4 * DAY)
+    assert expire(group).groups == 0, "since the last member left it is not as long"
+    group.run(TouchGroup(group="kept", generation=generation["kept"]))
+    group.later(4 * DAY)
+    assert expire(group).groups == 1
+    (offset,) = group.ask(FetchOffsets(group="kept"))
+    assert offset.offset == 42
+
+
+def test_only_who_holds_a_group_keeps_it(group: Group) -> None:
+    with group.refuses(NotFound, "^group: there is no such group$"):
+        group.run(TouchGroup(group="g", generation=-1))
+    send(group, count=2)
+    generation = group.run(FenceGroup(group="g"))
+    group.later(DAY)
+    for wrong in (-1, generation - 1):
+        with group.refuses(Fenced, f"^generation: {wrong}, in force is {generation}$"):
+            group.run(TouchGroup(group="g", generation=wrong))
+    group.run(ReleaseGroup(group="g"))
+    group.run(TouchGroup(group="g", generation=-1))
+    group.run(DeleteGroup(group="g", limit=1))
+    with group.refuses(Conflict, "^group: it is being deleted$"):
+        group.run(TouchGroup(group="g", generation=-1))
+
+
 def test_the_retention_can_be_changed_live(group: Group) -> None:
     send(group)
     group.later(2 * DAY)
@@ -305,6 +354,7 @@ def test_being_heard_costs_one_row_an_hour() -> None:
     for _ in range(6):
         for _ in range(60):
             send(group, "g", 10)
+            group.run(TouchGroup(group="g", generation=-1))
             group.later(60)
     hours = 6 + 1  # it began in the middle of one
     assert store.written["offset.activity"] <= hours
@@ -338,6 +388,9 @@ def test_lists_show_what_is_being_deleted(group: Group) -> None:
         (ExpireOffsets(controller_epoch=1, limit=0), "limit"),
         (ExpireOffsets(controller_epoch=1, limit=FORGET_MAX + 1), "limit"),
         (SilentGroups(retention_ms=0), "retention_ms"),
+        (TouchGroup(group="", generation=1), "group"),
+        (TouchGroup(tenant="", group="g", generation=1), "tenant"),
+        (TouchGroup(group="g", generation=-2), "generation"),
         (DeleteOffsets(items=()), "items"),
         (DeleteOffsets(tenant="", items=(OffsetName("g", "t", 0),)), "tenant"),
         (DeleteOffsets(items=(OffsetName("", "t", 0),)), "group"),

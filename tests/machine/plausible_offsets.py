@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from state_machines.offset.activity import ExpireOffsets
-from state_machines.offset.group import DeleteGroup, FenceGroup, ReleaseGroup
+from state_machines.offset.group import DeleteGroup, FenceGroup, ReleaseGroup, TouchGroup
 from state_machines.offset.history import ConfigureHistory
 from state_machines.offset.offset import ABSENT, CommitOffsets, OffsetCommit
 from state_machines.offset.reset import (
@@ -48,6 +48,7 @@ def offsets(luck: Random, index: int, now_ms: int) -> list[Callable[[], Any]]:
         guarded,
         lambda: FenceGroup(group="f", member=luck.choice(("", "m"))),
         lambda: ReleaseGroup(group=luck.choice((group, "f"))),
+        lambda: TouchGroup(group=group, generation=-1),
         lambda: DeleteGroup(group=group, limit=luck.choice((1, 100))),
         lambda: DeleteOffsets(
             items=(OffsetName(group, topic, partition), OffsetName("f", topic, 0, expected=3))
