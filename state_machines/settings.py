@@ -189,7 +189,7 @@ setting(
     "rebalance_moves_max",
     "moves",
     1,
-    BATCH_ITEMS_MAX,
+    1_000,  # what one command takes (`segments.SEGMENTS_MAX`)
     50,
     description="Leaders that it moves at one look at most.",
 )

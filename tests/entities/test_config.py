@@ -24,6 +24,7 @@ from state_machines.metadata.config import (
     ResolveConfigs,
     SetConfigs,
 )
+from state_machines.metadata.segments import SEGMENTS_MAX
 from state_machines.metadata.tenant import CreateTenants, DeleteTenants, NewTenant, TenantName
 from state_machines.settings import SETTINGS, fits, in_force
 from tests.entities.group import Group
@@ -192,6 +193,11 @@ def test_the_largest_is_of_all_scopes_and_of_what_holds(
     assert group.ask(largest) == 7
     monkeypatch.setitem(SETTINGS, key, replace(SETTINGS[key], high=6))
     assert group.ask(largest) == 5, "what is out of its range by now holds nowhere"
+
+
+def test_no_more_moves_can_be_set_than_one_command_takes() -> None:
+    """Ten thousand could be, and a thousand were moved."""
+    assert SETTINGS["rebalance_moves_max"].high == SEGMENTS_MAX
 
 
 def test_a_setting_is_declared_once_with_a_default_in_its_range() -> None:
