@@ -60,6 +60,10 @@ class NodeEpoch:
 NODES: Final = Table("metadata.node", Node, key=("node_id",), identity_field="epoch")
 EPOCHS: Final = Table("metadata.node_epoch", NodeEpoch, key=("node_id",))
 
+FLEET: Final = "metadata.fleet"
+"""Where `Tables.memo` has the loads of the nodes that are online (`shard_placement.Fleet`): who
+changes a load, or whether a node is online, forgets it."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
@@ -71,6 +75,7 @@ class NodePage:
 
 @remover(NODES)
 def _remove(db: Tables, at: Stamp, node: Node) -> None:
+    db.memo.pop(FLEET, None)
     db.delete(NODES, node.node_id)
 
 
@@ -123,6 +128,7 @@ class RegisterNode:
             self.roles,
             self.start_ms,
         )
+        db.memo.pop(FLEET, None)
         db.put(NODES, node)
         return node
 
@@ -142,6 +148,8 @@ class HeartbeatNode:
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force."""
         node = _held(db, self.node_id, self.epoch)
+        if not node.online:
+            db.memo.pop(FLEET, None)
         db.put(NODES, replace(node, online=True, heartbeat_ms=at.now_ms))
 
 
@@ -159,6 +167,7 @@ class UnregisterNode:
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force."""
         _held(db, self.node_id, self.epoch)
+        db.memo.pop(FLEET, None)
         db.delete(NODES, self.node_id)
         node_event.record(db, at, self.node_id, self.epoch, node_event.UNREGISTERED)
 
@@ -187,6 +196,7 @@ class ExpireNodes:
             if node.online and at.now_ms - max(node.heartbeat_ms, since_ms) > self.timeout_ms
         ][:BATCH_ITEMS_MAX]
         for node in silent:
+            db.memo.pop(FLEET, None)
             db.put(NODES, replace(node, online=False))
             node_event.record(db, at, node.node_id, node.epoch, node_event.EXPIRED)
         return tuple([node.node_id for node in silent])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from state_machines.metadata import segments
+from state_machines.metadata.node import FLEET
 from state_machines.metadata.segments import (
     HELD,
     INDEX,
@@ -41,6 +42,7 @@ def _segment(db: Tables, at: Stamp, key: tuple[str, str, int]) -> bool:
 
 def _unload(db: Tables, why: str, node_id: str) -> None:
     """As commands count it, but a count that is too low already stays what it is."""
+    db.memo.pop(FLEET, None)
     load = db.get(LOADS, node_id)
     if load is None:
         return

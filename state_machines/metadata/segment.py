@@ -105,6 +105,7 @@ class CreateNextSegments(Batch):
         fleet = Fleet.online(db) if not all(each.nodes for each in self.items) else Fleet(())
 
         def create(item: NextSegment) -> None:
+            nonlocal fleet
             segment = named(db, item.tenant, item.shard, item.sequence, item.uid)
             shard = writable(db, item.tenant, item.shard)
             if item.sequence != shard.active_sequence:
@@ -123,9 +124,14 @@ class CreateNextSegments(Batch):
             there = db.get(SEGMENTS, item.tenant, item.shard, following.sequence)
             put_segment(db, there, following)
             db.put(SHARDS, replace(shard, active_sequence=following.sequence))
-            fleet.add(nodes, following.leader)
+            if there is None:
+                fleet.add(nodes, following.leader)
+            else:
+                fleet = Fleet.online(db)  # other nodes have less now
 
-        return each(db, self.items, create)
+        outcomes = each(db, self.items, create)
+        fleet.keep(db)
+        return outcomes
 
 
 @command("metadata.segment.seal")

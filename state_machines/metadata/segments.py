@@ -27,7 +27,7 @@ from typing import Final
 
 from state_machines import names
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
-from state_machines.metadata.node import NODES, Node
+from state_machines.metadata.node import FLEET, NODES, Node
 from state_machines.op import Stamp
 from state_machines.removal import remover
 from state_machines.repair import clamp
@@ -195,6 +195,7 @@ def _load(db: Tables, place: tuple[str, str, int], more: int) -> None:
     why, node_id, _ = place
     if why not in (HELD, LED):
         return
+    db.memo.pop(FLEET, None)
     load = db.get(LOADS, node_id) or NodeLoad(node_id, 0, 0)
     # A count that is too low stops nobody.
     held = clamp(db, LOADS, (node_id,), "held", load.held + more * (why == HELD))

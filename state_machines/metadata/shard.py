@@ -131,7 +131,9 @@ class CreateShards(Batch):
             put_segment(db, None, segment)
             fleet.add(replicas, segment.leader)
 
-        return each(db, self.items, create)
+        outcomes = each(db, self.items, create)
+        fleet.keep(db)
+        return outcomes
 
 
 @command("metadata.shard.delete")

@@ -37,7 +37,7 @@ from state_machines.metadata.segments import (
     SegmentName,
     put_segment,
 )
-from state_machines.metadata.shard import DeleteShards, GetShard
+from state_machines.metadata.shard import CreateShards, DeleteShards, GetShard, ShardItem
 from state_machines.metadata.shards import SHARDS
 from state_machines.tables import Tables
 from tests.entities.engine import Engine, check_index, one, outcome
@@ -83,8 +83,13 @@ def test_nothing_is_left_of_a_segment_that_the_next_one_takes_the_place_of(group
     own = group.segment()
     beyond = replace(own, sequence=1, replicas=("n3",), isr=("n3",), leader="n3")
     put_segment(Tables(group.store, group.index), None, beyond)
-    assert group.roll(100).ok
+    item = NextSegment(**group.place(), end_offset=100)
+    roll = CreateNextSegments(node_id="n1", broker_epoch=1, items=(item,))
+    shards = CreateShards(items=(ShardItem(name="a"), ShardItem(name="b")))
+    (rolled,), _ = group.together(roll, shards)
+    assert rolled.ok
     check_index(group.store)
+    assert group.of("n3", "held") == [("a", 0), ("b", 0)], "the others have two each"
 
 
 def test_the_next_segment_goes_where_the_least_is(group: Engine) -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from state_machines.errors import Conflict, Fenced, Invalid, NotFound
 from state_machines.machine import Machine
-from state_machines.metadata.segment import FinishSegments
+from state_machines.metadata.node import (
+    FLEET,
+    NODES,
+    ExpireNodes,
+    GetNode,
+    HeartbeatNode,
+    RegisterNode,
+    UnregisterNode,
+)
+from state_machines.metadata.segment import CreateNextSegments, FinishSegments, NextSegment
 from state_machines.metadata.segment_queries import ListSegments
 from state_machines.metadata.segments import (
     DELETED,
@@ -48,6 +57,7 @@ from state_machines.metadata.shards import (
 from state_machines.metadata.tenant_purge import PurgeMetadata
 from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
+from state_machines.tables import Tables
 from storage.memory import MemoryKeyValue
 from tests.entities.engine import Engine, check_index, one
 from tests.machine.alone import NOW_MS
@@ -194,6 +204,64 @@ def test_a_fleet_says_what_placement_says_of_the_loads_so_far(
         for node in chosen:
             load = now[node]
             now[node] = NodeLoad(node, load.held + 1, load.led + (node == chosen[0]))
+
+
+def test_an_entry_reads_the_nodes_once_for_all_that_it_places(
+    group: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command did: of a thousand brokers that took milliseconds of every replica."""
+    group.shard("r", "n1")
+    rolled = NextSegment(**group.place(shard="r"), end_offset=10)
+    new = [CreateShards(items=(ShardItem(name=name),)) for name in ("a", "b", "r", "c")]
+    roll = CreateNextSegments(node_id="n1", broker_epoch=1, items=(rolled,))
+    beat = HeartbeatNode(node_id="n1", epoch=1)
+    scanned = scans(group, monkeypatch)
+    group.together(*new, roll, beat, CreateShards(items=(ShardItem(name="d"),)))
+    assert scanned[NODES.name] == 1
+    leaders = [group.segment(shard=name).leader for name in "abcd"]
+    leaders.insert(3, group.segment(1, "r").leader)
+    assert leaders == ["n2", "n3", "n1", "n2", "n3"]
+
+
+def test_loads_that_an_entry_has_read_are_what_the_rows_say_whatever_happens(
+    group: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: Counter[bool] = Counter()
+    online = Fleet.online
+
+    def checked(db: Tables) -> Fleet:
+        kept[FLEET in db.memo] += 1
+        fleet = online(db)
+        assert fleet.loads == online(Tables(db.store, 0)).loads
+        return fleet
+
+    monkeypatch.setattr(Fleet, "online", checked)
+    luck = Random(22)
+    for _ in range(100):
+        group.later(20)
+        group.together(*[anything(group, luck) for _ in range(8)])
+    assert min(kept[True], kept[False]) > 50
+    check_index(group.store)
+
+
+def anything(group: Engine, luck: Random) -> Any:
+    """What places segments, and what changes loads or who is online. Some of it is refused."""
+    name, node = luck.choice("abcdefgh"), luck.choice(("n1", "n2", "n3"))
+    wide = ShardConfig(replicas=luck.randrange(1, 4))
+    found = group.ask(GetNode(node_id=node))
+    epoch = found.epoch if found is not None else 1
+    return luck.choice(
+        (
+            *(CreateShards(items=(ShardItem(name=name, config=wide), ShardItem(name="x"))),) * 4,
+            CreateShards(items=(ShardItem(name=name, nodes=(node,)),)),
+            DeleteShards(names=(name,)),
+            SweepShards(controller_epoch=1),
+            *(HeartbeatNode(node_id=node, epoch=epoch),) * 2,
+            ExpireNodes(controller_epoch=1, timeout_ms=10_000),
+            RegisterNode(node_id=node),
+            UnregisterNode(node_id=node, epoch=epoch),
+        )
+    )
 
 
 # -- delete -------------------------------------------------------------------------------------
