@@ -199,14 +199,10 @@ def _changed(db: Tables, segment: Segment, leader: str) -> Segment:
 def _in_sync(segment: Segment, alive: Mapping[str, Node], leader: str) -> tuple[str, ...]:
     """Those alive, without a former leader that has registered again, unless it leads again: it may
     have lost what it had, and has to catch up like everyone."""
-    lasts = segment.leader_broker_epoch
-    return tuple(
-        [
-            each
-            for each, node in alive.items()
-            if each == leader or each != segment.leader or node.epoch == lasts
-        ]
-    )
+    former = alive.get(segment.leader)
+    again = former is not None and former.epoch != segment.leader_broker_epoch
+    left_out = segment.leader if again and segment.leader != leader else ""
+    return tuple([each for each in alive if each != left_out])
 
 
 def _under(segment: Segment, leader: Node, isr: tuple[str, ...]) -> Segment:

@@ -262,7 +262,7 @@ class FinishSegments:
         """What is not to go stays; with its last segment a shard that is being deleted goes."""
         pass_fence(db, self.controller_epoch)
         gone = tuple([_finish(db, item) for item in self.items])
-        # Once for each: to look whether it has segments left passes those just removed.
+        # Once a shard, not once a segment: each look passes all that was just removed.
         for tenant, name in dict.fromkeys([(item.tenant, item.shard) for item in self.items]):
             shard = db.get(SHARDS, tenant, name)
             deleting = shard is not None and shard.status == DELETING

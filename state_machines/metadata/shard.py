@@ -183,7 +183,7 @@ class SweepShards:
         """Shard after shard, each from its oldest segment on."""
         pass_fence(db, self.controller_epoch)
         left = self.limit
-        # All at once: to look for the first one again passes those just removed.
+        # Read at once, not one after another: each look passes all that was just removed.
         for mark in [row for _, row, _ in itertools.islice(db.scan(MARKS), self.limit)]:
             if not left:
                 break
