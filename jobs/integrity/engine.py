@@ -29,9 +29,14 @@ from state_machines.metadata.segments import (
     HELD,
     LEAVING,
     LED,
+    NOBODY,
+    OFFLINE,
     PREPARE_DELETE,
     STRAYED,
     UNAVAILABLE,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    WRITE,
 )
 
 NEEDS: Final = needs(
@@ -39,7 +44,7 @@ NEEDS: Final = needs(
     metadata__shard_mark=("tenant", "name"),
     metadata__segment=(
         *("tenant", "shard", "sequence", "uid", "replicas", "isr", "last_known_isr"),
-        *("leader", "leader_broker_epoch", "status", "deleted_by"),
+        *("leader", "leader_broker_epoch", "status", "deleted_by", "min_isr", "copies"),
     ),
     metadata__segment_place=("why", "node_id", "epoch", "tenant", "shard", "sequence"),
     metadata__node_load=("node_id", "held", "led"),
@@ -60,23 +65,38 @@ def _segment_without_shard(cut: Cut) -> DataFrame:
     return owned_by(found, cut["metadata.shard"], shard("name"))
 
 
-def _places(cut: Cut) -> DataFrame:
+def places(cut: Cut) -> DataFrame:
     """What `state_machines.metadata.segments.places` says of each segment."""
     status = fn.col("status")
 
     def each(why: str, nodes: Column) -> Column:
         return fn.transform(nodes, lambda node: _place(why, node, fn.lit(0)))
 
-    left = fn.array_except("replicas", "deleted_by")
     nothing = each(HELD, fn.array().cast("array<string>"))
+
+    def by_nobody(why: str) -> Column:
+        return fn.array(_place(why, fn.lit(NOBODY), fn.lit(0)))
+
+    def only(condition: Column, found: Column) -> Column:
+        return fn.when(condition, found).otherwise(nothing)
+
+    left = fn.array_except("replicas", "deleted_by")
     preferred = fn.element_at("replicas", 1)
     strays = (preferred != fn.col("leader")) & fn.array_contains(fn.col("isr"), preferred)
-    led = fn.array(_place(LED, fn.col("leader"), fn.col("leader_broker_epoch")))
+    in_sync = fn.size("isr")
+    acknowledges_nothing = in_sync < fn.coalesce(fn.col("min_isr"), fn.lit(1))
+    wanted = fn.when(fn.col("copies") > 0, fn.col("copies")).otherwise(fn.size("replicas"))
+    led = fn.concat(
+        fn.array(_place(LED, fn.col("leader"), fn.col("leader_broker_epoch"))),
+        only(strays, fn.array(_place(STRAYED, preferred, fn.lit(0)))),
+        only((status == WRITE) & acknowledges_nothing, by_nobody(UNDER_MIN_ISR)),
+        only(in_sync < wanted, by_nobody(UNDER_REPLICATED)),
+    )
+    waits = fn.concat(each(AWAITED, fn.col("last_known_isr")), by_nobody(OFFLINE))
     why = (
         fn.when(status == PREPARE_DELETE, each(LEAVING, left))
-        .when(status == DELETED, fn.array(_place(GONE, fn.lit(""), fn.lit(0))))
-        .when(status == UNAVAILABLE, each(AWAITED, fn.col("last_known_isr")))
-        .when(strays, fn.concat(led, fn.array(_place(STRAYED, preferred, fn.lit(0)))))
+        .when(status == DELETED, by_nobody(GONE))
+        .when(status == UNAVAILABLE, waits)
         .otherwise(led)
     )
     return (
@@ -99,11 +119,11 @@ def _place(why: str, node: Column, epoch: Column) -> Column:
 
 
 def _index(cut: Cut) -> DataFrame:
-    return follows(cut, "metadata.segment_place", _places(cut))
+    return follows(cut, "metadata.segment_place", places(cut))
 
 
 def _loads(cut: Cut) -> DataFrame:
-    each = _places(cut).where(fn.col("why").isin(HELD, LED))
+    each = places(cut).where(fn.col("why").isin(HELD, LED))
     each = each.withColumn("held", fn.col("why") == HELD).withColumn("led", fn.col("why") == LED)
     return counts(cut, "metadata.node_load", each, fields=("held", "led"))
 
@@ -150,7 +170,7 @@ RULES: Final = (
     ),
     Rule(
         name="segment_place",
-        about="A segment is found under each node that it concerns.",
+        about="A segment is found under each node that it concerns, and by what ails it.",
         tables=("metadata.segment_place", "metadata.segment"),
         severity="error",
         repair="the index row is set or taken back",

@@ -25,6 +25,7 @@ import state_machines.machine  # noqa: F401 - registers the entities, whose tabl
 from actors import columns
 from jobs.datasets import RAFT_GROUP
 from jobs.job import Context
+from jobs.schemas import optional
 from state_machines.tables import TABLES
 
 Severity = Literal["error", "warning"]
@@ -35,6 +36,10 @@ COUNT: Final = "group.repair.count"
 STRUCTURAL: Final = (COUNT, ROW)
 """Repairs of what no ordinary command may meet: they come before all others, counts first, as a
 row that is repaired is counted as by any command."""
+
+
+LATER: Final = {"metadata.segment": ("min_isr", "copies")}
+"""Columns that cuts of earlier releases do not have: they are null then."""
 
 
 def _not_null(name: str, kind: pa.DataType) -> pa.Field:
@@ -125,6 +130,8 @@ def needs(**names: Sequence[str]) -> dict[str, pa.Schema]:
         table = said.replace("__", ".")
         schema = columns.schema_of(TABLES[table].row)
         fields = [schema.field(name) for name in (*wanted, columns.REVISION)]
+        later = LATER.get(table, ())
+        fields = [optional(each.name, each.type) if each.name in later else each for each in fields]
         found[table] = pa.schema([*fields, _not_null(RAFT_GROUP, pa.string())])
     return found
 

@@ -56,7 +56,7 @@ def _unload(db: Tables, why: str, node_id: str) -> None:
 
 @repairs(INDEX)
 def _place(db: Tables, at: Stamp, key: tuple[str, str, int, str, str, int]) -> bool:
-    """A segment is found under the nodes that it concerns."""
+    """A segment is found under the nodes that it concerns, and by what ails it."""
     row = segments.SegmentPlace(*key)
     segment = db.get(SEGMENTS, row.tenant, row.shard, row.sequence)
     place = (row.why, row.node_id, row.epoch)

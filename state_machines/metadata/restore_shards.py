@@ -125,6 +125,8 @@ def _plain_segment(row: Segment) -> Segment:
         leader_broker_epoch=0,
         segment_epoch=0,
         status=row.status if row.status in LEAVING else settled(row),
+        min_isr=1,  # the shard says both
+        copies=0,
     )
 
 
@@ -149,5 +151,7 @@ def _segment(db: Tables, at: Stamp, before: Segment | None, row: Segment) -> Non
             leader_broker_epoch=0,
             segment_epoch=max(row.segment_epoch, last.segment_epoch) + 1,
             status=row.status if leaving else UNAVAILABLE,
+            min_isr=shard.config.min_isr,
+            copies=shard.config.replicas,
         ),
     )

@@ -6,13 +6,15 @@ Those that the controller asks for are the work there is: it reads them, plans, 
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from state_machines import indexes, names
 from state_machines.errors import Invalid
 from state_machines.limits import INT_MAX
 from state_machines.metadata.node import NODES
 from state_machines.metadata.segments import (
+    AILING,
     AWAITED,
     GONE,
     HELD,
@@ -20,6 +22,8 @@ from state_machines.metadata.segments import (
     LEAVING,
     LED,
     LOADS,
+    NOBODY,
+    OFFLINE,
     SEGMENTS,
     SEGMENTS_MAX,
     STRAYED,
@@ -31,6 +35,8 @@ from state_machines.metadata.segments import (
 )
 from state_machines.op import Stamp, query
 from state_machines.tables import Tables
+
+HEALTH_MAX: Final = 10_000  #: segments of each sort that are counted
 
 Key = tuple[str, str, int]
 
@@ -187,3 +193,61 @@ class StrayedSegments:
             if online(db, load.node_id) is not None:
                 keys |= _under(db, STRAYED, load.node_id, self.limit)
         return tuple(indexes.fetch(db, SEGMENTS, list(keys)[: self.limit]))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHealth:
+    """How many segments ail. A number that is the limit asked for says "or more"."""
+
+    offline: int  #: without a leader
+    under_min_isr: int  #: written, and nothing is acknowledged
+    under_replicated: int  #: with fewer copies in sync than wanted, those above among them
+
+
+@query("metadata.segment.health")
+class GetSegmentHealth:
+    """How many segments have no leader, or too few copies in sync: of each sort up to `limit`.
+
+    It looks at no other segment.
+    """
+
+    limit: int = HEALTH_MAX
+
+    def validate(self) -> None:
+        """A limit within its range."""
+        if not 0 < self.limit <= HEALTH_MAX:
+            raise Invalid(f"limit: {self.limit}, the range is 1 to {HEALTH_MAX}")
+
+    def read(self, db: Tables, at: Stamp) -> SegmentHealth:
+        """As leaders have said: who is offline is in sync until its leader takes it out."""
+
+        def count(why: str) -> int:
+            rows = db.store.scan(INDEX.name, (why, NOBODY))
+            return sum(1 for _ in itertools.islice(rows, self.limit))
+
+        return SegmentHealth(*map(count, AILING))
+
+
+@query("metadata.segment.ailing")
+class ListAilingSegments:
+    """The segments that one thing ails, a page at a time.
+
+    `offline`: no leader; `under_min_isr`: nothing is acknowledged; `under_replicated`: fewer copies
+    are in sync than the shard wants.
+    """
+
+    why: str = OFFLINE
+    limit: int = 1_000
+    after: bytes = b""
+
+    def validate(self) -> None:
+        """A known ailment."""
+        if self.why not in AILING:
+            raise Invalid(f"why: {self.why[:80]!r}, one of {', '.join(AILING)} is wanted")
+
+    def read(self, db: Tables, at: Stamp) -> SegmentPage:
+        """By tenant, shard and sequence."""
+        rows, after = indexes.page(
+            db, INDEX, (self.why, NOBODY), SEGMENTS, _key, after=self.after, limit=self.limit
+        )
+        return SegmentPage(tuple(rows), after)

@@ -11,6 +11,12 @@ of the row alone, under which nodes a segment is found:
     leaving   by the nodes that have still to delete their copy
     gone      by nobody: every copy is deleted, the row may go
 
+and by nobody, too, if something ails it:
+
+    offline           it has no leader: nothing of it is read or written
+    under_min_isr     it is written, and too few are in sync for a record to be acknowledged
+    under_replicated  it has a leader, and fewer are in sync than the shard wants copies
+
 `put_segment` keeps the index by the difference, so what a dead node leaves behind, what a broker
 has to delete and what the controller has to do are each found without looking at anything else.
 
@@ -51,6 +57,13 @@ LEAVING: Final = "leaving"
 GONE: Final = "gone"
 WHYS: Final = (HELD, LED, STRAYED, AWAITED, LEAVING, GONE)
 
+# And what ails it.
+OFFLINE: Final = "offline"
+UNDER_MIN_ISR: Final = "under_min_isr"
+UNDER_REPLICATED: Final = "under_replicated"
+AILING: Final = (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED)
+NOBODY: Final = ""  #: under whom is what concerns no node more than another
+
 NOT_KNOWN: Final = -1  #: an end or a time that a segment does not have yet
 SEGMENTS_MAX: Final = 1_000  #: of one command: each writes a dozen rows
 REPLICAS_MAX: Final = 32
@@ -78,6 +91,8 @@ class Segment:
     start_ms: int  #: of its first record, Unix milliseconds
     end_ms: int  #: of its last record
     deleted_by: tuple[str, ...]  #: replicas that have deleted their copy
+    min_isr: int = 1  #: the shard's, so that `places` needs no other row
+    copies: int = 0  #: that the shard wants; 0: an older release did not say, as many as `replicas`
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +160,20 @@ def places(segment: Segment) -> tuple[tuple[str, str, int], ...]:
         case "prepare_delete":
             found += [(LEAVING, each, 0) for each in left]
         case "deleted":
-            found.append((GONE, "", 0))
+            found.append((GONE, NOBODY, 0))
         case "unavailable":
             found += [(AWAITED, each, 0) for each in segment.last_known_isr]
+            found.append((OFFLINE, NOBODY, 0))
         case _:
             found.append((LED, segment.leader, segment.leader_broker_epoch))
             preferred = segment.replicas[0]
             if preferred != segment.leader and preferred in segment.isr:
                 found.append((STRAYED, preferred, 0))
+            in_sync = len(segment.isr)
+            if segment.status == WRITE and in_sync < segment.min_isr:
+                found.append((UNDER_MIN_ISR, NOBODY, 0))
+            if in_sync < (segment.copies or len(segment.replicas)):
+                found.append((UNDER_REPLICATED, NOBODY, 0))
     return tuple(found)
 
 

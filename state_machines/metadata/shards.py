@@ -111,6 +111,8 @@ def new_segment(
         start_ms=NOT_KNOWN,
         end_ms=NOT_KNOWN,
         deleted_by=(),
+        min_isr=shard.config.min_isr,
+        copies=shard.config.replicas,
     )
 
 

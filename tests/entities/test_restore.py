@@ -146,6 +146,15 @@ def test_a_segment_comes_back_above_its_own_epochs_and_those_of_the_backup() -> 
     assert (now.leader_epoch, now.segment_epoch, now.leader) == (52, 72, "")
 
 
+def test_a_segment_that_comes_back_is_kept_as_its_shard_is() -> None:
+    group = Engine("n1", "n2", "n3")
+    group.shard("s", "n1", "n2", "n3", min_isr=2)
+    old = replace(group.segment(), start_ms=1, min_isr=1, copies=0)  # a release that said neither
+    assert restored(group, SEGMENTS, old)
+    assert (group.segment().min_isr, group.segment().copies) == (2, 3)
+    check_index(group.store)
+
+
 def grown() -> Engine:
     """Of its segments 0 has gone, 1 is on its way out, 2 is sealed and 3 is written."""
     group = Engine("n1")

@@ -23,6 +23,7 @@ from state_machines.lease import (
 )
 from state_machines.lease_rows import AttachRows, LeasedRow
 from state_machines.metadata import segments, shards
+from state_machines.metadata.leadership import IsrChange, UpdateIsr
 from state_machines.metadata.node import EPOCHS, RegisterNode, UnregisterNode
 from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.slot_map import AssignSlots
@@ -250,19 +251,30 @@ MARKS = [{"tenant": T, "topic": "t", "partition": 0, "high_watermark": 6}]
 
 def break_engine(world: World) -> Expected:
     metadata = world["metadata"]
-    for node in ("x1", "x2"):
+    for node in ("x1", "x2", "x3"):
         metadata.run(RegisterNode(node_id=node))
     for name in ("h1", "h2"):
         metadata.run(CreateShards(tenant=T, items=(ShardItem(name=name, nodes=("x1",)),)))
     metadata.run(CreateShards(tenant=T, items=(ShardItem(name="h3", nodes=("x2",)),)))
+    both = shards.ShardConfig(replicas=2, min_isr=2)
+    item = ShardItem(name="h4", config=both, nodes=("x1", "x3"))
+    metadata.run(CreateShards(tenant=T, items=(item,)))
+    shard = next(each for each in rows_of(world, "metadata", shards.SHARDS) if each.name == "h4")
+    at = {"tenant": T, "shard": "h4", "sequence": 0, "uid": shard.uid}
+    alone = IsrChange(**at, leader_epoch=0, segment_epoch=0, isr=("x1",))
+    metadata.run(UpdateIsr(node_id="x1", broker_epoch=1, items=(alone,)))
     world.delete("metadata", shards.SHARDS, T, "h1")
     world.delete("metadata", segments.INDEX, "held", "x1", 0, T, "h2", 0)
+    world.delete("metadata", segments.INDEX, "under_min_isr", "", 0, T, "h4", 0)
+    world.put("metadata", segments.INDEX, segments.SegmentPlace("offline", "", 0, T, "h4", 0))
     world.change("metadata", segments.LOADS, "x2", led=9)
     world.put("metadata", shards.MARKS, shards.ShardMark(T, "h2"))
     world.delete("metadata", EPOCHS, "x2")
     return {
         ("segment_without_shard", "metadata.segment", (T, "h1", 0)),
         ("segment_place", "metadata.segment_place", ("held", "x1", 0, T, "h2", 0)),
+        ("segment_place", "metadata.segment_place", ("under_min_isr", "", 0, T, "h4", 0)),
+        ("segment_place", "metadata.segment_place", ("offline", "", 0, T, "h4", 0)),
         ("node_load", "metadata.node_load", ("x2",)),
         ("shard_mark", "metadata.shard_mark", (T, "h2")),
         ("segment_replica_unknown", "metadata.segment", (T, "h3", 0)),

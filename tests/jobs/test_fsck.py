@@ -7,6 +7,7 @@ nothing else is. Its own repairs are carried out on it, and it is looked at agai
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actors import columns
 from jobs import fsck
+from jobs.datasets import frame, of_group
 from jobs.errors import MissingInput
-from jobs.integrity import slots
-from jobs.integrity.rule import COUNT, FINDINGS
+from jobs.integrity import engine, slots
+from jobs.integrity.rule import COUNT, FINDINGS, Cut
 from jobs.session import Session
 from metaray import repairing
 from metaray.repairing import CHANGED, DONE, HELD, RIGHT, Plan
 from state_machines import op
 from state_machines.errors import Invalid
+from state_machines.metadata import segments
 from state_machines.metadata.node import RegisterNode, UnregisterNode
+from state_machines.metadata.segments import (
+    DELETED,
+    PREPARE_DELETE,
+    SEALED,
+    UNAVAILABLE,
+    WRITE,
+    Segment,
+)
 from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.topic import CreateTopicConfigs, NewTopic
 from state_machines.mqtt.blacklist import BLACKLIST, TYPES
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.slots import slot_of
-from state_machines.tables import TABLES
+from state_machines.tables import TABLES, Tables
 from tests.entities.group import Group, rows_but_books
 from tests.jobs.breaking import (
     BY_OPTION,
@@ -191,6 +203,61 @@ def test_a_cut_of_an_earlier_release_is_looked_at_by_the_rules_whose_tables_it_h
     assert world.findings(plain_spark, without=index, rules="outbox_expired") == []
     with pytest.raises(MissingInput, match=r"rules: outbox_of_tenant needs mqtt\.outbox_of_tenant"):
         world.findings(plain_spark, without=index, rules="outbox_of_tenant")
+
+
+@pytest.mark.spark
+def test_a_segment_is_looked_for_where_the_service_puts_it(plain_spark: Session) -> None:
+    """Also in a cut of an earlier release, whose segments say neither `min_isr` nor `copies`."""
+    lives = [
+        *itertools.product((WRITE, SEALED), (("n1",), ("n2", "n1"))),
+        *((each, ()) for each in (UNAVAILABLE, PREPARE_DELETE, DELETED)),
+    ]
+    every = [
+        Segment(
+            tenant=T,
+            shard=f"s{number}",
+            sequence=0,
+            uid=1,
+            replicas=replicas,
+            isr=isr,
+            last_known_isr=replicas if status == UNAVAILABLE else (),
+            leader=isr[0] if isr else "",
+            leader_epoch=1,
+            leader_broker_epoch=1,
+            segment_epoch=1,
+            status=status,
+            start_offset=0,
+            end_offset=-1,
+            start_ms=-1,
+            end_ms=-1,
+            deleted_by=replicas if status == DELETED else (),
+            min_isr=min_isr,
+            copies=copies,
+        )
+        for number, (replicas, (status, isr), (min_isr, copies)) in enumerate(
+            itertools.product([("n1", "n2"), ("n1", "n2", "n3")], lives, [(1, 0), (2, 3)])
+        )
+    ]
+    group = Group("metadata")
+    for each in every:
+        segments.put_segment(Tables(group.store, 1), None, each)
+    whys = {why for each in every for why, *_ in segments.places(each)}
+    assert whys == {*segments.WHYS, *segments.AILING}
+    world = World({**{kind: Group(kind) for kind in KINDS}, "metadata": group})
+    assert world.findings(plain_spark, rules="segment_place,node_load") == []
+    old = [each for each in every if (each.min_isr, each.copies) == (1, 0)]
+    page = columns.batch(Segment, old, [1] * len(old)).drop_columns(["min_isr", "copies"])
+    name = segments.SEGMENTS.name
+    pages = of_group([page], "metadata-0")
+    cut = Cut(
+        {name: frame(plain_spark, fsck.TABLES[name], pages, name)}, fsck.JOB.context(1, {}, {})
+    )
+    keys = ("why", "node_id", "epoch", "tenant", "shard", "sequence")
+    assert {tuple(row[key] for key in keys) for row in engine.places(cut).collect()} == {
+        (*place, each.tenant, each.shard, each.sequence)
+        for each in old
+        for place in segments.places(each)
+    }
 
 
 @pytest.mark.spark
