@@ -9,7 +9,7 @@ The controller changes leaders (`ChangeLeaders`): away from a broker that is off
 registered again since it was chosen, and back to the preferred one. A new leader is always of the
 ISR, so it has all that was acknowledged; whether it may lead is decided here, by the rows, not by
 what the planner saw. With nobody left the segment is unavailable and remembers its last ISR: only
-a node of that may lead it again.
+a node of that may lead it again, unless an operator gives up what only those had (`ForceLeader`).
 
 Who registers again may have lost its disk. A leader that did leaves the ISR with its leadership,
 unless nobody else can lead. Under which epoch a follower joined is not kept: one that registers
@@ -29,6 +29,7 @@ from state_machines.errors import Conflict, Fenced, Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.metadata.node import NODES, Node
 from state_machines.metadata.segments import (
+    SEQUENCE_MAX,
     UNAVAILABLE,
     Segment,
     broker,
@@ -216,3 +217,54 @@ def _under(segment: Segment, leader: Node, isr: tuple[str, ...]) -> Segment:
         segment_epoch=segment.segment_epoch + 1,
         status=settled(segment),
     )
+
+
+@command("metadata.segment.force_leader")
+class ForceLeader:
+    """Have a replica lead that was not in sync. What was acknowledged and it does not have is lost.
+
+    For an unavailable segment whose last ISR will not be back: an operator asks, the controller
+    never does. In sync is then the new leader alone.
+    """
+
+    tenant: str = names.DEFAULT_TENANT
+    shard: str
+    sequence: int
+    uid: int
+    leader_epoch: int  #: the one at which it was seen to be unavailable
+    leader: str
+
+    def validate(self) -> None:
+        """Names and numbers within their limits."""
+        names.tenant(self.tenant)
+        names.name(self.shard, "shard")
+        if not 0 <= self.sequence <= SEQUENCE_MAX:
+            raise Invalid(f"sequence: {self.sequence}, the range is 0 to {SEQUENCE_MAX}")
+        names.positive(self.uid, "uid")
+        names.positive(self.leader_epoch, "leader_epoch")
+        names.name(self.leader, "leader")
+
+    def apply(self, db: Tables, at: Stamp) -> Segment:
+        """Conflict unless the segment is unavailable, at this leader epoch, and the leader online.
+
+        Conflict, too, while one of the last ISR is online: it loses nothing. Invalid: no replica.
+        """
+        segment = named(db, self.tenant, self.shard, self.sequence, self.uid)
+        if segment.status != UNAVAILABLE:
+            raise Conflict(f"status: segment {self.sequence} is {segment.status}")
+        if self.leader_epoch != segment.leader_epoch:
+            raise Conflict(
+                f"leader_epoch: {self.leader_epoch}, the segment is at {segment.leader_epoch}"
+            )
+        if self.leader not in segment.replicas:
+            raise Invalid(f"leader: {self.leader!r} is no replica")
+        node = online(db, self.leader)
+        if node is None:
+            raise Conflict(f"leader: {self.leader!r} is not online")
+        able = segment.last_known_isr
+        alive = [each for each in able if online(db, each) is not None]
+        if alive and self.leader not in able:
+            raise Conflict(f"leader: {alive[0]!r} was in sync and is online")
+        forced = _under(segment, node, (self.leader,))
+        put_segment(db, segment, forced)
+        return forced

@@ -40,7 +40,7 @@ from state_machines.repair import clamp
 from state_machines.tables import Table, Tables
 
 # The life of a segment. One whose leader is lost is `unavailable` until a node of its last ISR is
-# back; then it is what its offsets say that it was (`settled`).
+# back, or another is forced; then it is what its offsets say that it was (`settled`).
 WRITE: Final = "write"
 PRE_SEAL: Final = "pre_seal"  #: its end is known, the next one is written
 SEALED: Final = "sealed"  #: its times are known too: it never changes again
