@@ -220,6 +220,7 @@ class Controller:
             "running_seconds": running,
             "under_way": list(record.duty.under_way()),
             "alarms": list(record.duty.alarms()),
+            "numbers": dict(record.duty.numbers()),
             "paused": None
             if pause is None
             else {"until_ms": pause.until_ms, "by": pause.by, "reason": pause.reason},

@@ -2,7 +2,8 @@
 
 The hot path only adds to plain numbers (`status.Counters`); this module reads them. Names appear
 as `ray_metaray_<name>` on the metrics port of each node: a replica's with the tags `group` and
-`seat`, those of the controller's duties, `ray_metaray_duty_<name>`, with the tag `duty`.
+`seat`, those of the controller's duties, `ray_metaray_duty_<name>`, with the tag `duty`, and what
+duties count, `ray_metaray_<name>`, with the tag `state`.
 
 What a learner lacks only its leader knows: the leader shows it under the learner's seat, and 0 once
 it leads no more, so the largest value of a learner's seat is the true one.
@@ -71,6 +72,9 @@ _DUTY_GAUGES = {
     "paused": "1 if operators let it rest",
     "alarms": "what its last run has found and leaves to an operator",
 }
+
+_COUNTED = {"failover": ("segments", "segments that something ails, by what it is")}
+"""Of the duties that count something: the gauge of it. Its tag `state` says which of them."""
 
 
 CACHE_TAGS = ("node",)
@@ -192,6 +196,10 @@ class DutyMetrics:
             name: Gauge(f"metaray_duty_{name}", description=text, tag_keys=("duty",))
             for name, text in _DUTY_GAUGES.items()
         }
+        self._counted = {
+            duty: Gauge(f"metaray_{name}", description=text, tag_keys=("state",))
+            for duty, (name, text) in _COUNTED.items()
+        }
 
     def set(self, duties: dict[str, dict[str, Any]]) -> None:
         """Copy what `Controller.status` says of its duties."""
@@ -207,3 +215,5 @@ class DutyMetrics:
             }
             for gauge, value in values.items():
                 self._gauges[gauge].set(value, tags={"duty": name})
+            for state, value in duty["numbers"].items():
+                self._counted[name].set(value, tags={"state": state})

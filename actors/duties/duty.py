@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -205,6 +213,10 @@ class Duty(ABC):
     def alarms(self) -> Sequence[str]:
         """What its last run has found and leaves to an operator, in words."""
         return ()
+
+    def numbers(self) -> Mapping[str, int]:
+        """What its last run has counted, for the metrics (`actors/metrics.py`)."""
+        return {}
 
     @abstractmethod
     async def step(self, context: Context) -> int:

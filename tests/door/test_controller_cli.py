@@ -38,6 +38,7 @@ def duty(**changes: Any) -> dict[str, Any]:
         "running_seconds": 0.0,
         "under_way": [],
         "alarms": [],
+        "numbers": {},
         "paused": None,
         **changes,
     }
