@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
 from actors.planners.connectors import plan_connectors, plan_releases
+from state_machines.metadata.node import CONNECTORS
 from state_machines.mqtt.connector_duty import (
     AssignConnectors,
     ExpireConnectors,
@@ -87,7 +88,7 @@ class Connectors(Duty):
             page = await context.caller.call(idle, group=group)
             if not page.connectors:
                 break
-            live = await context.live_nodes()
+            live = await context.live_nodes(CONNECTORS)
             loads = await self._ask_loads(context, group)
             given = plan_connectors(page.connectors, chain(*self._loads.values()), live)
             if not given:

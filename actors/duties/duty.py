@@ -30,7 +30,7 @@ from actors.job_service import JobService, NoJobs
 from actors.seat_names import kind_of
 from state_machines import packing
 from state_machines.errors import QuotaExceeded, Stopped
-from state_machines.metadata.node import ListNodes
+from state_machines.metadata.node import ListNodes, of_role
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.moment import GetTime
 from state_machines.settings import SETTINGS, Value, fits
@@ -160,9 +160,9 @@ class Context:
         """Its controller has ended, and so does what is under way in groups."""
         await asyncio.gather(*(each.close() for each in self.tasks.values()))
 
-    async def live_nodes(self) -> dict[str, int]:
-        """The brokers that are online, each with its epoch."""
-        nodes = await self.rows(ListNodes(limit=PAGE))
+    async def live_nodes(self, role: str = "") -> dict[str, int]:
+        """The brokers that are online, of those with the role if any has it, and their epochs."""
+        nodes = of_role(await self.rows(ListNodes(limit=PAGE)), role)
         return {each.node_id: each.epoch for each in nodes if each.online}
 
     async def call_seat(self, seat: str, method: str, *args: Any) -> Any:

@@ -7,10 +7,14 @@ offline by the controller; its next heartbeat, if its epoch still holds, brings 
 never bars a broker for good. Each controller counts from its own first look on: while metadata had
 no leader nobody could be heard. That a node went silent or left is a row of its own besides
 (`node_event.py`), which others watch.
+
+A broker may say what it does, its roles: segments are placed on those that say `engine`, connectors
+on those that say `connectors`. Where nobody says so, everybody does it (`of_role`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -25,6 +29,10 @@ from state_machines.tables import Table, Tables
 
 ADDRESSES_MAX: Final = 32
 ROLES_MAX: Final = 16
+
+# What a broker may say that it does. Other words place nothing on it.
+ENGINE: Final = "engine"  #: it keeps copies of segments
+CONNECTORS: Final = "connectors"  #: it runs connectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Node:
     addresses: tuple[Address, ...]
     registered_ms: int
     heartbeat_ms: int
-    roles: tuple[str, ...] = ()  #: what it does: "broker", "engine", ...
+    roles: tuple[str, ...] = ()  #: what it does: "engine", "connectors", or any other word
     start_ms: int = 0  #: when its process began, by its own clock; 0: not said
 
 
@@ -71,6 +79,14 @@ class NodePage:
 
     nodes: tuple[Node, ...]
     next: bytes
+
+
+def of_role(nodes: Sequence[Node], role: str) -> Sequence[Node]:
+    """Of all that are registered those with the role, or all of them if none has it.
+
+    Also who is offline has it: others do not get its work for the time that it is away.
+    """
+    return [each for each in nodes if role in each.roles] or nodes
 
 
 @remover(NODES)

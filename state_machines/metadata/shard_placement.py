@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from state_machines.errors import QuotaExceeded
-from state_machines.metadata.node import FLEET, NODES
+from state_machines.metadata.node import ENGINE, FLEET, NODES, of_role
 from state_machines.metadata.segments import LOADS, NodeLoad
 from state_machines.tables import Tables
 
@@ -34,7 +34,7 @@ def _led_least_first(chosen: Sequence[NodeLoad]) -> tuple[str, ...]:
 
 
 class Fleet:
-    """The loads of the nodes that are online, as an entry's segments change them."""
+    """The loads of the engines that are online, as an entry's segments change them."""
 
     def __init__(self, loads: Iterable[NodeLoad]) -> None:
         self.loads = {each.node_id: each for each in loads}
@@ -43,16 +43,17 @@ class Fleet:
 
     @classmethod
     def online(cls, db: Tables) -> Fleet:
-        """Of the nodes that are online now."""
+        """Of those that are online now."""
         kept: Fleet | None = db.memo.get(FLEET)
         return cls._read(db) if kept is None else kept
 
     @classmethod
     def _read(cls, db: Tables) -> Fleet:
+        engines = of_role([node for _, node, _ in db.scan(NODES)], ENGINE)
         return cls(
             [
                 db.get(LOADS, node.node_id) or NodeLoad(node.node_id, 0, 0)
-                for _, node, _ in db.scan(NODES)
+                for node in engines
                 if node.online
             ]
         )
@@ -69,7 +70,7 @@ class Fleet:
         """
         found = len(self.loads)
         if found < least:
-            raise QuotaExceeded(f"replicas: {least} are wanted, {found} nodes are online")
+            raise QuotaExceeded(f"replicas: {least} are wanted, {found} engines are online")
         chosen: list[NodeLoad] = []
         while len(chosen) < min(wanted, found):
             held, node_id = heapq.heappop(self._heap)

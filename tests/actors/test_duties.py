@@ -384,6 +384,25 @@ async def test_connectors_wait_while_there_is_no_broker() -> None:
     assert connectors(world, 1)[0].broker == "b1"
 
 
+@in_virtual_time
+async def test_connectors_run_on_brokers_that_say_so_if_any_does() -> None:
+    world = World()
+    register(world, "b1")
+    items = [ConnectorItem(name=f"c{n}", type="kafka", topic_filter="t") for n in range(4)]
+    world.run(CreateConnectors(items=(items[0],)))
+    await world.step(Connectors)
+    for node, role in (("b2", "connectors"), ("b3", "engine"), ("b4", "connectors")):
+        world.run(RegisterNode(node_id=node, roles=(role,)))
+    world.run(CreateConnectors(items=tuple(items[1:3])))
+    await world.step(Connectors)
+    assert [each.broker for each in connectors(world, 3)] == ["b1", "b2", "b4"], "it stays on b1"
+    for node in ("b2", "b4"):
+        world.run(UnregisterNode(node_id=node, epoch=1))
+    world.run(CreateConnectors(items=(items[3],)))
+    await world.step(Connectors)
+    assert [each.broker for each in connectors(world, 4)] == ["b1", "b3", "b1", "b3"]
+
+
 # -- tenants ------------------------------------------------------------------------------------
 
 

@@ -47,9 +47,9 @@ class Engine(Group):
         for node in nodes:
             self.up(node)
 
-    def up(self, node: str) -> None:
+    def up(self, node: str, *roles: str) -> None:
         """It registers, perhaps again."""
-        self.epochs[node] = self.run(RegisterNode(node_id=node)).epoch
+        self.epochs[node] = self.run(RegisterNode(node_id=node, roles=roles)).epoch
 
     def down(self, *nodes: str) -> None:
         """They are silent for too long, the others are not."""

@@ -106,7 +106,7 @@ def test_writing_goes_on_with_fewer_copies_while_enough_are_in_sync(group: Engin
     refused = group.roll(9, "m", 1, nodes=())
     assert (refused.code, refused.detail) == (
         "QUOTA_EXCEEDED",
-        "replicas: 2 are wanted, 1 nodes are online",
+        "replicas: 2 are wanted, 1 engines are online",
     )
     assert group.ask(GetShard(name="m")).active_sequence == 1
 

@@ -114,7 +114,7 @@ def test_each_shard_of_a_batch_has_an_outcome(group: Engine) -> None:
     assert [each.code for each in outcomes] == [
         *("OK", "ALREADY_EXISTS", "ALREADY_EXISTS", "NOT_FOUND", "QUOTA_EXCEEDED", "OK")
     ]
-    assert outcomes[4].detail == "replicas: 4 are wanted, 3 nodes are online"
+    assert outcomes[4].detail == "replicas: 4 are wanted, 3 engines are online"
     assert [each.name for each in group.ask(ListShards()).shards] == ["last", "new", "there"]
     check_index(group.store)
 
@@ -148,6 +148,28 @@ def test_who_is_offline_is_not_chosen_and_not_in_sync(group: Engine) -> None:
     assert refused.code == "QUOTA_EXCEEDED"
     assert refused.detail == "nodes: 2 must be in sync, 1 of them are online"
     assert group.ask(GetShard(name="strict")) is None
+
+
+def test_segments_are_placed_on_engines_if_any_broker_says_that_it_is_one(group: Engine) -> None:
+    group.shard("before")
+    group.up("n2", "engine", "connectors")
+    group.up("n4", "engine")
+    group.up("n5", "mqtt")
+    for each in range(4):
+        group.shard(f"s{each}")
+    assert {group.segment(shard=f"s{each}").leader for each in range(4)} == {"n2", "n4"}
+    group.shard("named", "n5")
+    assert group.segment(shard="named").leader == "n5", "who names nodes has chosen"
+    group.roll(5, shard="before", nodes=())
+    assert group.segment(1, "before").leader in ("n2", "n4")
+    group.down("n2", "n4")
+    item = ShardItem(name="late")
+    (refused,) = group.run(CreateShards(items=(item,)))
+    assert refused.detail == "replicas: 1 are wanted, 0 engines are online", "nor meanwhile"
+    group.leave("n2")
+    group.leave("n4")
+    group.shard("late")
+    check_index(group.store)
 
 
 def test_a_name_made_again_is_another_shard(group: Engine) -> None:

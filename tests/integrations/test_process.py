@@ -63,6 +63,7 @@ def test_it_says_ready_and_stops_in_order(capsys: pytest.CaptureFixture[str]) ->
         asker = InProcess(service, timeout_ms=2_000, rng=Random(2))
         serving = asyncio.create_task(serve(settings(service, 0)))
         await until_ready(capsys)
+        assert (await asker.call(GetNode(node_id="b1"))).roles == ("mqtt",), "it keeps no segments"
         os.kill(os.getpid(), signal.SIGTERM)
         status = await serving
         left = await asker.call(GetNode(node_id="b1"))

@@ -147,7 +147,9 @@ class Store:
         """Join the fleet under our name, and fence whoever had it."""
         listen = self._settings.listen
         addresses = (Address("mqtt", listen),) if listen else ()
-        node = await self._call(RegisterNode(node_id=self._name, addresses=addresses))
+        node = await self._call(
+            RegisterNode(node_id=self._name, addresses=addresses, roles=("mqtt",))
+        )
         self._node_epoch = node.epoch
 
     @property
