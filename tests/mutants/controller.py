@@ -90,15 +90,15 @@ CONTROLLER: Final = (
         "a-lease-of-a-group-that-was-away-gets-no-grace",
         "design 5.8",
         "actors.duties.leases",
-        "            self._back_ms[group] = context.clock.now_ms()\n",
+        "            self._back_ms[group] = now_ms\n",
         "            self._back_ms[group] = 1\n",
     ),
     Mutant(
         "a-tenant-is-forgotten-by-the-retention-of-the-others",
         "design 5.8",
         "actors.duties.offsets",
-        "        return max(retention_ms, *(each or 0 for each in wanted), 0)\n",
-        "        return retention_ms\n",
+        "return max(retention_ms, wanted or 0)",
+        "return retention_ms",
     ),
     Mutant(
         "a-purged-segment-leaves-its-places",

@@ -33,6 +33,7 @@ def killers() -> list[Killer]:
         Killer("machine", ("tests/machine", "tests/entities", "tests/wire"), 240),
         Killer("storage", ("tests/storage",), 240),
         Killer("actors", ("tests/actors",), 400),
+        Killer("integrations", ("tests/integrations",), 400),
         Killer("backups", ("tests/backups",), 120),
         Killer("door", ("tests/door",), 300),
         Killer("jobs", ("tests/jobs",), 240),

@@ -47,6 +47,7 @@ SAID: Final = {
     "storage": "log, state and snapshots on disk (`tests/storage`)",
     "actors": "replicas, clients and the controller in virtual time and over test wires "
     "(`tests/actors`)",
+    "integrations": "a real amqtt broker and real clients (`tests/integrations`)",
     "backups": "backups that are restored (`tests/backups`)",
     "door": "exports, the operation history and the command line, without Ray (`tests/door`)",
     "jobs": "the files that jobs read, and plans of repairs, without Spark (`tests/jobs`)",

@@ -1,0 +1,178 @@
+"""Bugs of a kind with several groups, of which one may be away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+SEVERAL: Final = (
+    Mutant(
+        "shared-subscriptions-wait-for-all-groups",
+        "design 5.7",
+        "actors.duties.share_groups",
+        "found = await context.rows(ListShareBrokers(limit=PAGE), group)",
+        "found = await context.rows(ListShareBrokers(limit=PAGE))",
+    ),
+    Mutant(
+        "members-of-a-page-wait-for-a-session-that-nobody-tells-of",
+        "design 5.7",
+        "actors.duties.share_groups",
+        "            return_exceptions=True,\n",
+        "",
+    ),
+    Mutant(
+        "connectors-wait-for-all-groups",
+        "design 5.7",
+        "actors.duties.connectors",
+        "page = await context.caller.call(idle, group=group)",
+        "page = await context.caller.call(idle)",
+    ),
+    Mutant(
+        "the-least-loaded-is-so-in-its-own-group",
+        "design 5.7",
+        "actors.duties.connectors",
+        "chain(*self._loads.values())",
+        "loads",
+    ),
+    Mutant(
+        "all-groups-share-one-sweep",
+        "design 5.7",
+        "actors.duties.sessions",
+        "sweep = self._sweeps[group]",
+        'sweep = self._sweeps[""]',
+    ),
+    Mutant(
+        "quotas-that-one-group-has-are-settled-in-all",
+        "design 5.7",
+        "actors.duties.quotas",
+        "        settled[group] = now + FULL_SECONDS\n",
+        "        settled.update(dict.fromkeys(context.groups.groups(), now + FULL_SECONDS))\n",
+    ),
+    Mutant(
+        "a-tenant-is-closed-nowhere-while-a-group-is-away",
+        "design 5.7",
+        "actors.duties.tenants",
+        "return_exceptions=True",
+        "return_exceptions=False",
+    ),
+    Mutant(
+        "history-of-all-groups-waits-for-one",
+        "design 5.7",
+        "metaray.history.exporter",
+        "map(self._catch_up, groups), return_exceptions=True",
+        "map(self._catch_up, groups)",
+    ),
+    Mutant(
+        "a-run-of-a-duty-waits-for-a-group-that-is-away",
+        "design 5.7",
+        "actors.duties.group_tasks",
+        "timeout=WAIT_SECONDS",
+        "timeout=None",
+    ),
+    Mutant(
+        "a-group-that-takes-long-is-begun-again",
+        "design 5.7",
+        "actors.duties.group_tasks",
+        " for each in groups if each not in self._running]",
+        " for each in groups]",
+    ),
+    Mutant(
+        "how-a-group-failed-is-shown-once",
+        "design 5.7",
+        "actors.duties.group_tasks",
+        "errors += later + [self._failed[each] for each in self._running if each in self._failed]",
+        "errors += later",
+    ),
+    Mutant(
+        "a-controller-that-is-fenced-in-a-group-begins-another-run",
+        "law 20",
+        "actors.duties.group_tasks",
+        "        _raise_first([each for each in errors if isinstance(each, Fenced)])\n",
+        "",
+    ),
+    Mutant(
+        "what-a-duty-does-in-a-group-outlives-its-controller",
+        "law 20",
+        "actors.controller",
+        "        await self.context.close()\n",
+        "",
+    ),
+    Mutant(
+        "work-in-a-group-has-no-deadline",
+        "law 13",
+        "actors.duties.group_tasks",
+        "deadline = asyncio.timeout(self._deadline_seconds)",
+        "deadline = asyncio.timeout(None)",
+    ),
+    Mutant(
+        "a-client-that-comes-new-waits-for-the-first-group",
+        "design 5.15",
+        "actors.queue_lane",
+        "        if self._under_way and not self._answered_once:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "what-may-have-been-sent-goes-to-another-group",
+        "law 9",
+        "actors.queue_lane",
+        "for each in self._under_way if each.trace is None]",
+        "for each in self._under_way]",
+    ),
+    Mutant(
+        "who-names-a-group-is-sent-to-another",
+        "design 5.15",
+        "actors.queue_lane",
+        "if not (each.gone or each.named) and",
+        "if not each.gone and",
+    ),
+    Mutant(
+        "what-a-named-group-refuses-is-asked-of-others",
+        "design 5.15",
+        "actors.caller",
+        "                if group:\n                    raise\n",
+        "",
+    ),
+    Mutant(
+        "a-slot-map-on-its-way-is-not-waited-for",
+        "design 5.15",
+        "actors.caller",
+        "                stale, wait = False, await pause(wait, deadline, self._rng)",
+        "                return",
+    ),
+    Mutant(
+        "a-watch-leaves-out-groups-in-silence",
+        "design 5.15",
+        "metaray.watches",
+        "        if len(groups) != 1:\n",
+        "        if not groups:\n",
+    ),
+    Mutant(
+        "rows-of-several-groups-are-mixed-up-in-a-cache",
+        "design 5.15",
+        "actors.node_cache",
+        "        if len(groups) > 1 and TABLES[table].of_each_group:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a-row-in-a-cache-waits-for-all-groups",
+        "design 5.15",
+        "actors.node_cache",
+        "        return {owner: seen[owner]} if owner in seen else seen\n",
+        "        return seen\n",
+    ),
+    Mutant(
+        "a-page-of-several-groups-has-more-rows-than-its-limit",
+        "design 6",
+        "state_machines.op",
+        "        if found and len(rows) >= operation.limit:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a-page-of-several-groups-has-any-limit",
+        "design 6",
+        "state_machines.op",
+        "    check_limit(operation.limit)\n",
+        "",
+    ),
+)
