@@ -286,10 +286,7 @@ def test_a_client_that_did_not_wait_has_nothing_done_for_it(house: House) -> Non
     assert store is not None
     opens = Mock(wraps=store.open_session)
     store.open_session = opens  # type: ignore[method-assign]
-    connect = b"\x00\x04MQTT\x04\x06\x00\x3c"  # a will, clean session
-    for each in (b"ann", b"wills/ann", b"gone"):
-        connect += len(each).to_bytes(2, "big") + each
-    connect = b"\x10" + bytes([len(connect)]) + connect
+    connect = _connect(clean=True)
     house.hold()
     for count in range(3):
         with socket.create_connection(("127.0.0.1", broker.port)) as early:
@@ -308,6 +305,33 @@ def test_a_client_that_did_not_wait_has_nothing_done_for_it(house: House) -> Non
         assert [each.topic for each in watcher.received] == ["mark"]
         assert house.call(GetSession(client_id="ann")).connected
         assert opens.call_count == 2, "that of the first was under way"
+
+
+def test_a_client_that_is_gone_when_its_lasting_session_is_opened_leaves_its_will(
+    house: House,
+) -> None:
+    """Opening has made the one before void."""
+    house.patience_s = DEADLINE_S
+    broker = house.start("b1", will_delay_s=0)
+    watcher = house.client("watcher", broker)
+    watcher.subscribe("wills/#")
+    serving = house.plugin("b1").seams.serving
+    house.hold()
+    with socket.create_connection(("127.0.0.1", broker.port)) as early:
+        early.sendall(_connect(clean=False))
+        house.until(lambda: len(serving) == 2)
+    house.release()
+    watcher.until_received(("wills/ann", b"gone"))
+    house.until(lambda: len(serving) == 1)
+    assert not house.call(GetSession(client_id="ann")).connected
+
+
+def _connect(*, clean: bool) -> bytes:
+    """ann's CONNECT, with a will."""
+    body = b"\x00\x04MQTT\x04" + (b"\x06" if clean else b"\x04") + b"\x00\x3c"
+    for each in (b"ann", b"wills/ann", b"gone"):
+        body += len(each).to_bytes(2, "big") + each
+    return b"\x10" + bytes([len(body)]) + body
 
 
 @pytest.mark.parametrize("asked", ["open_session", "subscribe"])

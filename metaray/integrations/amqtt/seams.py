@@ -284,7 +284,9 @@ class Seams:
             try:
                 self._check_wanted(left)
             except Refused:
-                connection.graceful = True  # it was never told that it is connected
+                # Nobody was told of it. But opening has made the will of a lasting session void, so
+                # who is gone leaves the new one; not who is refused as the broker stops.
+                connection.graceful = bool(self._keeper.refusing) or not connection.persistent
                 self._keeper.closed(connection)
                 raise
             self._adopt(connection, opened)
