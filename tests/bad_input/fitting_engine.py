@@ -28,6 +28,7 @@ SCHEMA: Final = {
 FITTING: Final[dict[str, dict[str, Any]]] = {
     "metadata.schema.configure": {"items": [{"name": "a", "compatibility": "full"}]},
     "metadata.schema.put": {"items": [SCHEMA]},
+    "metadata.segment.ailing": {"why": "offline"},
     "metadata.segment.of_node": {"why": "held"},
     "metadata.shard.create": {"items": [SHARD]},
     "mqtt.connector.create": {"items": [CONNECTOR]},
