@@ -14,6 +14,7 @@ from actors.caller import Caller
 from actors.config import RaftSettings
 from actors.controller import Controller, Record
 from actors.duties import DUTIES, Duty, Orders, timers
+from actors.duties.duty import DEADLINE_SECONDS
 from actors.duties.liveness import Liveness
 from actors.duties.repair import Repair
 from actors.duties.timers import Timers
@@ -228,6 +229,17 @@ async def test_fenced_stops_it_for_good() -> None:
     assert operations(fakes).count(ListNodes) == 1
     assert fakes.acted == [], "not even by the repair that was under way"
     assert fakes.closed
+
+
+@in_virtual_time
+async def test_what_is_under_way_does_not_outlive_the_fence() -> None:
+    fakes = Fakes(due={"mqtt-0": [1]}, hang={ListNodes})
+    fakes.fail[Pulse] = Fenced("controller_epoch: 4, in force is 5")
+    controller = made(fakes)
+    controller.start()
+    await asyncio.sleep(DEADLINE_SECONDS / 2)
+    assert controller.fenced
+    assert fakes.closed, "liveness would hang on until its deadline"
 
 
 @in_virtual_time

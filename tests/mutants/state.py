@@ -116,7 +116,7 @@ STATE: Final = (
         "law 7",
         "state_machines.tables",
         "        first = (self.revision << UNIQUE_BITS) | (self._given + 1)\n",
-        "        first = (self.revision << UNIQUE_BITS) | (id(self) % 997 + self._given)\n",
+        "        first = (self.revision << UNIQUE_BITS) | (id(self.store) % 997 + self._given)\n",
     ),
     Mutant(
         "a-refused-command-is-not-rolled-back",
