@@ -106,7 +106,8 @@ class OpenSession:
     def apply(self, db: Tables, at: Stamp) -> OpenedSession:
         """The newest connection wins (MQTT 5, 3.1.4). QuotaExceeded beyond the tenant's."""
         admit(db, at, self.tenant, (self.client_id,))
-        (epoch,), (present,), (created_ms,) = open_all(
+        created: list[int] = []
+        (epoch,), (present,) = open_all(
             db,
             at,
             (self.tenant,),
@@ -114,7 +115,9 @@ class OpenSession:
             (self.broker,),
             (self.expiry_s,),
             (self.clean_start,),
+            created=created,
         )
+        (created_ms,) = created
         return OpenedSession(self.client_id, epoch, present, created_ms)
 
     @classmethod
@@ -123,8 +126,9 @@ class OpenSession:
         if any(quota.of(db, each) is not None for each in dict.fromkeys(run.columns["tenant"])):
             return [_opened(each, db, at) for each in run.operations()]
         names_of = ("tenant", "client_id", "broker", "expiry_s", "clean_start")
-        opened = open_all(db, at, *[run.columns[each] for each in names_of])
-        return list(map(OpenedSession, run.columns["client_id"], *opened))
+        created: list[int] = []
+        opened = open_all(db, at, *[run.columns[each] for each in names_of], created=created)
+        return list(map(OpenedSession, run.columns["client_id"], *opened, created))
 
 
 def _opened(operation: OpenSession, db: Tables, at: Stamp) -> OpenedSession | QuotaExceeded:
@@ -175,6 +179,7 @@ class SaveSessions:
         """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
         admit(db, at, self.tenant, [each.client_id for each in self.sessions])
         client_ids = [each.client_id for each in self.sessions]
+        created: list[int] = []
         opened = open_all(
             db,
             at,
@@ -183,8 +188,9 @@ class SaveSessions:
             [each.broker for each in self.sessions],
             [each.expiry_s for each in self.sessions],
             [each.clean_start for each in self.sessions],
+            created=created,
         )
-        return tuple(map(OpenedSession, client_ids, *opened))
+        return tuple(map(OpenedSession, client_ids, *opened, created))
 
 
 @command("mqtt.session.close")

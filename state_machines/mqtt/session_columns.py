@@ -101,7 +101,7 @@ class OpenSessions:
         """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
         admit(db, at, self.tenant, self.client_ids)
         count = len(self.client_ids)
-        epochs, present, _ = open_all(
+        epochs, present = open_all(
             db,
             at,
             (self.tenant,) * count,
