@@ -18,8 +18,8 @@ and acknowledges it. A broker that dies between the two, or does not reach metar
 claim has run out, leaves it to be published again: that is the one way a will comes twice. A client
 that connects again in time, wherever, goes on with its session: no will; without a delay there is
 no such time. A client whose lasting session was opened, and who is refused all the same, because
-metaray fails to answer, counts as lost: the will that it had is void by then, and its new one comes
-unless it is back in time.
+metaray fails to answer, or is gone by then, counts as lost: the will that it had is void, and its
+new one comes unless it is back in time.
 
 A will is published after it fired, up to `outbox_s` later or when a broker is there again, so it
 may come after what its client, back by then, has said; but what that has retained since stays.
