@@ -182,6 +182,7 @@ def test_a_batch_begins_anew_what_has_ended_and_tells_so(
     reply = group.run(SaveSessions(sessions=tuple(again)))
     assert [each.present for each in reply] == [False, False, False]
     assert min(each.epoch for each in reply) > max(each.epoch for each in opened)
+    assert {each.created_ms for each in reply} == {group.now_ms}
     assert told(group) == {"new": [True], "a": [False, True], "b": [False, True]}
     for client_id in ("a", "b"):
         session = group.ask(GetSession(client_id=client_id))

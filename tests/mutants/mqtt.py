@@ -64,6 +64,13 @@ MQTT: Final = (
         "old[_CREATED_MS] or at.now_ms",
     ),
     Mutant(
+        "a-session-that-begins-anew-is-kept-as-old-as-the-one-before",
+        "MQTT 5 3.1.2.4",
+        "state_machines.mqtt.session_life",
+        "old if on else now_ms for on",
+        "old or now_ms for on",
+    ),
+    Mutant(
         "who-opens-is-not-told-since-when",
         "MQTT 5 3.1.2.4",
         "state_machines.mqtt.session",
