@@ -16,6 +16,9 @@ from actors.duties import Duty
 from actors.job_service import JobState
 from state_machines import fence, op
 from state_machines.errors import NoQuorum, Stopped
+from state_machines.metadata.config import CLUSTER, ConfigValue, SetConfigs
+from state_machines.metadata.node import RegisterNode
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.tables import Tables
 from tests.actors.virtual_time import VirtualClock
 from tests.entities.group import Dump, Group, rows_but_books
@@ -176,3 +179,25 @@ class World:
     async def close(self) -> None:
         """The controller has ended."""
         self.closed = True
+
+
+def register(world: World, *nodes: str) -> None:
+    for node in nodes:
+        world.run(RegisterNode(node_id=node))
+
+
+def configure(world: World, scope: str = CLUSTER, **values: Any) -> None:
+    items = tuple(
+        [
+            ConfigValue(scope=scope, key=key, text=each)
+            if isinstance(each, str)
+            else ConfigValue(scope=scope, key=key, number=each)
+            for key, each in values.items()
+        ]
+    )
+    assert all(each.ok for each in world.run(SetConfigs(items=items)))
+
+
+def commit(world: World, group: str, tenant: str = "default") -> None:
+    entry = OffsetCommit(group=group, topic="t", partition=0, offset=1)
+    world.run(CommitOffsets.of([entry], tenant=tenant))

@@ -4,147 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import replace
 
 import pytest
 
-from actors.caller import Caller
-from actors.config import RaftSettings
-from actors.controller import Controller, Record
 from actors.duties import DUTIES, Duty, Orders, timers
 from actors.duties.duty import DEADLINE_SECONDS
-from actors.duties.liveness import Liveness
-from actors.duties.repair import Repair
-from actors.duties.timers import Timers
-from actors.seat_names import is_learner, learners_among
-from actors.status import leader_of
 from state_machines import settings
-from state_machines.errors import Conflict, Fenced, NoQuorum
-from state_machines.metadata.config import CLUSTER, Config, ConfigPage, ListConfigs
+from state_machines.errors import Fenced, NoQuorum
+from state_machines.metadata.config import CLUSTER, Config
 from state_machines.metadata.duty import ListPauses, Pause
-from state_machines.metadata.node import ExpireNodes, ListNodes, Node, NodePage
-from state_machines.moment import GetTime
-from state_machines.mqtt.pulse import NextDue, Pulse, PulseReply
-from state_machines.raft.confchange import Change
-from tests.actors.virtual_time import VirtualClock, in_virtual_time
-
-SETTINGS = RaftSettings(
-    heartbeat_check_ms=1_000,
-    timer_check_ms=3_000,
-    repair_check_ms=5_000,
-    heartbeat_timeout_ms=30_000,
+from state_machines.metadata.node import ExpireNodes, ListNodes, Node
+from state_machines.mqtt.pulse import Pulse
+from tests.actors.fake_groups import (
+    VACANT,
+    Fakes,
+    leading,
+    made,
+    now_ms,
+    operations,
+    record,
+    runs,
+    shown,
+    status,
 )
-
-
-@dataclass
-class Fakes:
-    """The caller, the groups and the seats' methods in one."""
-
-    nodes: list[Node] = field(default_factory=list)
-    due: dict[str, list[int]] = field(default_factory=dict)
-    statuses: dict[str, Any] = field(default_factory=dict)
-    called: list[tuple[str, Any]] = field(default_factory=list)
-    acted: list[tuple[str, str, tuple[Any, ...]]] = field(default_factory=list)
-    fail: dict[type, BaseException] = field(default_factory=dict)
-    hang: set[type] = field(default_factory=set)
-    pauses: list[Pause] = field(default_factory=list)
-    configs: list[Config] = field(default_factory=list)
-    answer_seconds: float = 0.0
-    closed: bool = False
-
-    async def call(self, first: Any, *rest: Any, group: str = "") -> Any:
-        if isinstance(first, str):
-            await asyncio.sleep(self.answer_seconds)
-            return self.method(first, *rest)
-        await asyncio.sleep(0)
-        if type(first) in self.hang:
-            await asyncio.get_running_loop().create_future()
-        if type(first) in self.fail:
-            self.called.append((group, first))
-            raise self.fail[type(first)]
-        if isinstance(first, ListPauses):
-            return tuple(self.pauses)
-        if isinstance(first, ListConfigs):
-            return ConfigPage(tuple(self.configs), b"")
-        if isinstance(first, GetTime):
-            return now_ms()
-        self.called.append((group, first))
-        match first:
-            case ListNodes(after=after):
-                at = int(after or b"0")
-                following = at + 2 < len(self.nodes)
-                return NodePage(
-                    tuple(self.nodes[at : at + 2]), b"%d" % (at + 2) if following else b""
-                )
-            case NextDue():
-                return self.due[group][0] if self.due.get(group) else 0
-            case Pulse():
-                self.due[group].pop(0)
-                next_ms = self.due[group][0] if self.due[group] else 0
-                return PulseReply(wills=1, sessions=0, retained=0, next_due_ms=next_ms)
-        return None
-
-    def method(self, seat: str, method: str, *args: Any) -> Any:
-        if method == "status":
-            status = self.statuses[seat]
-            if isinstance(status, BaseException):
-                raise status
-            return status
-        self.acted.append((seat, method, args))
-        if method in self.fail:  # type: ignore[comparison-overlap]
-            raise self.fail[cast(Any, method)]
-        return None
-
-    def groups(self) -> Sequence[str]:
-        return sorted({seat.rpartition("/")[0] for seat in self.statuses} | {*self.due})
-
-    def seats(self, group: str) -> Sequence[str]:
-        named = sorted(seat for seat in self.statuses if seat.startswith(f"{group}/"))
-        return [seat for seat in named if not is_learner(seat)]
-
-    def learners(self, group: str) -> Sequence[str]:
-        return learners_among(seat for seat in self.statuses if seat.startswith(f"{group}/"))
-
-    async def refresh(self) -> None:
-        """They are known."""
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-def made(fakes: Fakes, epoch: int = 4) -> Controller:
-    return Controller(
-        epoch=epoch,
-        caller=cast(Caller, fakes),
-        groups=cast(Any, fakes),
-        calls=cast(Any, fakes),
-        settings=SETTINGS,
-        clock=VirtualClock(),
-        node="n1",
-        duties=(Liveness, Timers, Repair),
-    )
-
-
-def record(controller: Controller, duty: str) -> Record:
-    return controller.records[duty]
-
-
-def runs(controller: Controller) -> dict[str, int]:
-    return {name: each.runs for name, each in controller.records.items()}
-
-
-def shown(controller: Controller, duty: str) -> Any:
-    return controller.status()["duties"][duty]
-
-
-def now_ms() -> int:
-    return VirtualClock().now_ms()
-
-
-def operations(fakes: Fakes) -> list[type]:
-    return [type(each) for _, each in fakes.called]
+from tests.actors.virtual_time import in_virtual_time
 
 
 @in_virtual_time
@@ -365,152 +249,6 @@ async def test_one_step_pulses_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
     await asyncio.sleep(3.1)
     await controller.step()
     assert fakes.due["mqtt-0"] == []
-
-
-def status(replica: int, role: str = "follower", **more: Any) -> dict[str, Any]:
-    return {
-        "status": "active",
-        "replica": replica,
-        "role": role,
-        "term": 3,
-        "cluster": "c",
-        "seat": f"g-0/{replica - 1}",
-        "group_seats": ["g-0/0", "g-0/1", "g-0/2"],
-        **more,
-    }
-
-
-def leading(**more: Any) -> dict[str, Any]:
-    return status(
-        1,
-        "leader",
-        **{
-            "voters": [1, 2, 3],
-            "outgoing": [],
-            "learners": [],
-            "progress": {},
-            "last_index": 10,
-            "commit": 10,
-            "configuration_index": 1,
-            **more,
-        },
-    )
-
-
-VACANT = {"status": "vacant", "replica": 0, "role": "vacant", "term": 0}
-
-
-@in_virtual_time
-async def test_repair_acts_at_the_right_seat() -> None:
-    fakes = Fakes(statuses={"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT})
-    controller = made(fakes)
-    await controller.step()
-    fakes.statuses["g-0/2"] = {**VACANT, "status": "founding", "replica": 9}
-    await asyncio.sleep(5.1)
-    await controller.step()
-    fakes.statuses["g-0/2"] = status(9)
-    await asyncio.sleep(5.1)
-    await controller.step()
-    assert fakes.acted == [
-        ("g-0/2", "reserve", ("c",)),
-        ("g-0/2", "activate", ()),
-        ("g-0/0", "change", (Change(add_learners=(9,)),)),
-    ]
-
-
-@in_virtual_time
-async def test_a_seat_that_cannot_be_repaired_keeps_no_other_group_from_it() -> None:
-    seats = ["a-0/0", "a-0/1", "a-0/2"]
-    fakes = Fakes(
-        statuses={
-            "a-0/0": leading(seat="a-0/0", group_seats=seats),
-            "a-0/1": status(2, group_seats=seats),
-            "a-0/2": VACANT,
-            "g-0/0": leading(),
-            "g-0/1": status(2),
-            "g-0/2": {**VACANT, "status": "founding", "replica": 9},
-        },
-        fail={cast(Any, "reserve"): OSError("Read-only file system")},
-    )
-    controller = made(fakes)
-    await controller.step()
-    assert fakes.acted == [("a-0/2", "reserve", ("c",)), ("g-0/2", "activate", ())]
-    assert shown(controller, "repair")["last_error"] == "OSError: Read-only file system"
-
-
-@in_virtual_time
-async def test_repair_fills_a_learners_seat_and_tells_the_others_of_it() -> None:
-    learner = "g-0/learner-0"
-    seats = ["g-0/0", "g-0/1", "g-0/2", learner]
-    fakes = Fakes(
-        statuses={
-            "g-0/0": leading(),
-            "g-0/1": status(2, group_seats=seats),
-            "g-0/2": status(3, group_seats=seats),
-            learner: {**VACANT, "group_seats": seats},
-        }
-    )
-    controller = made(fakes)
-    await controller.step()
-    fakes.statuses["g-0/0"] = leading(group_seats=seats)
-    fakes.statuses[learner] = status(9, group_seats=seats, last_index=0)
-    await asyncio.sleep(5.1)
-    await controller.step()
-    fakes.statuses[learner] = status(9, group_seats=seats, last_index=7)
-    await asyncio.sleep(5.1)
-    await controller.step()
-    assert fakes.acted == [
-        ("g-0/0", "introduce", ((learner,),)),
-        (learner, "reserve", ("c",)),
-        ("g-0/0", "change", (Change(add_learners=(9,)),)),
-        (learner, "retire", (9, (3, 10))),
-    ]
-
-
-@in_virtual_time
-async def test_a_seat_that_is_not_listed_has_not_answered() -> None:
-    fakes = Fakes(statuses={"g-0/0": leading(voters=[1, 2, 3]), "g-0/1": status(2)})
-    controller = made(fakes)
-    await controller.step()
-    assert fakes.acted == []
-    assert record(controller, "repair").last_error == ""
-
-
-@in_virtual_time
-async def test_silent_seats_and_groups_without_a_leader_wait() -> None:
-    fakes = Fakes(
-        statuses={
-            "g-0/0": leading(),
-            "g-0/1": RuntimeError("its process has ended"),
-            "g-0/2": VACANT,
-            "h-0/0": {**VACANT},
-            "h-0/1": RuntimeError("gone"),
-        }
-    )
-    controller = made(fakes)
-    await controller.step()
-    assert fakes.acted == []
-    assert record(controller, "repair").last_error == ""
-
-
-@in_virtual_time
-async def test_a_change_that_has_to_wait_is_tried_again() -> None:
-    statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": status(9)}
-    for error in (Conflict("another change"), RuntimeError("its process has ended")):
-        fakes = Fakes(statuses=dict(statuses), fail={cast(Any, "change"): error})
-        controller = made(fakes)
-        await controller.step()
-        assert type(error).__name__ in controller.status()["duties"]["repair"]["last_error"]
-        fakes.fail.clear()
-        await asyncio.sleep(5.1)
-        await controller.step()
-        assert [each[1] for each in fakes.acted] == ["change", "change"]
-
-
-def test_the_leader_is_the_one_of_the_highest_term() -> None:
-    old, new = {"role": "leader", "term": 3}, {"role": "leader", "term": 5}
-    assert leader_of([None, {"role": "follower", "term": 9}]) is None
-    assert leader_of([old, None, new]) is new
 
 
 @in_virtual_time

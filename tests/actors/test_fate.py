@@ -11,7 +11,7 @@ from actors.pending import Slot, Writes
 from state_machines.machine import Applied
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
-from tests.actors.test_controller import VACANT, Fakes, leading, made, status
+from tests.actors.fake_groups import VACANT, Fakes, leading, made, status
 from tests.actors.test_pending import code, write
 from tests.actors.virtual_time import in_virtual_time
 

@@ -1,0 +1,133 @@
+"""Seats are filled, replaced and given up by the controller, at the right ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from actors.status import leader_of
+from state_machines.errors import Conflict
+from state_machines.raft.confchange import Change
+from tests.actors.fake_groups import (
+    VACANT,
+    Fakes,
+    leading,
+    made,
+    record,
+    shown,
+    status,
+)
+from tests.actors.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_repair_acts_at_the_right_seat() -> None:
+    fakes = Fakes(statuses={"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT})
+    controller = made(fakes)
+    await controller.step()
+    fakes.statuses["g-0/2"] = {**VACANT, "status": "founding", "replica": 9}
+    await asyncio.sleep(5.1)
+    await controller.step()
+    fakes.statuses["g-0/2"] = status(9)
+    await asyncio.sleep(5.1)
+    await controller.step()
+    assert fakes.acted == [
+        ("g-0/2", "reserve", ("c",)),
+        ("g-0/2", "activate", ()),
+        ("g-0/0", "change", (Change(add_learners=(9,)),)),
+    ]
+
+
+@in_virtual_time
+async def test_a_seat_that_cannot_be_repaired_keeps_no_other_group_from_it() -> None:
+    seats = ["a-0/0", "a-0/1", "a-0/2"]
+    fakes = Fakes(
+        statuses={
+            "a-0/0": leading(seat="a-0/0", group_seats=seats),
+            "a-0/1": status(2, group_seats=seats),
+            "a-0/2": VACANT,
+            "g-0/0": leading(),
+            "g-0/1": status(2),
+            "g-0/2": {**VACANT, "status": "founding", "replica": 9},
+        },
+        fail={cast(Any, "reserve"): OSError("Read-only file system")},
+    )
+    controller = made(fakes)
+    await controller.step()
+    assert fakes.acted == [("a-0/2", "reserve", ("c",)), ("g-0/2", "activate", ())]
+    assert shown(controller, "repair")["last_error"] == "OSError: Read-only file system"
+
+
+@in_virtual_time
+async def test_repair_fills_a_learners_seat_and_tells_the_others_of_it() -> None:
+    learner = "g-0/learner-0"
+    seats = ["g-0/0", "g-0/1", "g-0/2", learner]
+    fakes = Fakes(
+        statuses={
+            "g-0/0": leading(),
+            "g-0/1": status(2, group_seats=seats),
+            "g-0/2": status(3, group_seats=seats),
+            learner: {**VACANT, "group_seats": seats},
+        }
+    )
+    controller = made(fakes)
+    await controller.step()
+    fakes.statuses["g-0/0"] = leading(group_seats=seats)
+    fakes.statuses[learner] = status(9, group_seats=seats, last_index=0)
+    await asyncio.sleep(5.1)
+    await controller.step()
+    fakes.statuses[learner] = status(9, group_seats=seats, last_index=7)
+    await asyncio.sleep(5.1)
+    await controller.step()
+    assert fakes.acted == [
+        ("g-0/0", "introduce", ((learner,),)),
+        (learner, "reserve", ("c",)),
+        ("g-0/0", "change", (Change(add_learners=(9,)),)),
+        (learner, "retire", (9, (3, 10))),
+    ]
+
+
+@in_virtual_time
+async def test_a_seat_that_is_not_listed_has_not_answered() -> None:
+    fakes = Fakes(statuses={"g-0/0": leading(voters=[1, 2, 3]), "g-0/1": status(2)})
+    controller = made(fakes)
+    await controller.step()
+    assert fakes.acted == []
+    assert record(controller, "repair").last_error == ""
+
+
+@in_virtual_time
+async def test_silent_seats_and_groups_without_a_leader_wait() -> None:
+    fakes = Fakes(
+        statuses={
+            "g-0/0": leading(),
+            "g-0/1": RuntimeError("its process has ended"),
+            "g-0/2": VACANT,
+            "h-0/0": {**VACANT},
+            "h-0/1": RuntimeError("gone"),
+        }
+    )
+    controller = made(fakes)
+    await controller.step()
+    assert fakes.acted == []
+    assert record(controller, "repair").last_error == ""
+
+
+@in_virtual_time
+async def test_a_change_that_has_to_wait_is_tried_again() -> None:
+    statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": status(9)}
+    for error in (Conflict("another change"), RuntimeError("its process has ended")):
+        fakes = Fakes(statuses=dict(statuses), fail={cast(Any, "change"): error})
+        controller = made(fakes)
+        await controller.step()
+        assert type(error).__name__ in controller.status()["duties"]["repair"]["last_error"]
+        fakes.fail.clear()
+        await asyncio.sleep(5.1)
+        await controller.step()
+        assert [each[1] for each in fakes.acted] == ["change", "change"]
+
+
+def test_the_leader_is_the_one_of_the_highest_term() -> None:
+    old, new = {"role": "leader", "term": 3}, {"role": "leader", "term": 5}
+    assert leader_of([None, {"role": "follower", "term": 9}]) is None
+    assert leader_of([old, None, new]) is new
