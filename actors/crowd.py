@@ -67,7 +67,7 @@ class Crowd(Generic[T]):
         """These, in order, came before whatever waits here."""
         for each in reversed(some):
             self._line(each).appendleft(each)
-        self._size += len(some)
+            self._size += 1
 
     def let_go(self) -> None:
         """Without those whose callers wait no more."""

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
 from actors.crowd import Crowd
-from actors.shared_call import UnderWay, Waiting, commands_of, fail
+from actors.shared_call import UnderWay, Waiting, commands_of, fail, tenant_of
 from state_machines import columnar, op, slots
 from state_machines.errors import (
     Invalid,
@@ -84,7 +84,7 @@ class QueueLane(Lane, ABC):
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
-        tenant = getattr(operation, "tenant", "") if crowded else ""
+        tenant = tenant_of(operation) if crowded else ""
         if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):
             raise self._full()
         kind: Any = type(operation)
@@ -255,20 +255,24 @@ class QueueLane(Lane, ABC):
         if not self._under_way:
             self._drain.begin(self._loop.time())
         self._under_way[call] = None
+        rest: list[Waiting] = []
+        first: First | None = None
         try:
             call.commands, rest = commands_of(call.batch)
+            self._back(rest)
+            if call.commands:
+                call.deadline = max([each.deadline for each in call.batch])
+                first = self._first(call)
         except Exception as error:
             log.exception("%s: a call could not be made", self._group)
             self._failed(call, error)
-            self._left(call)
-            return
-        self._back(rest)
-        self._pump()
+            for each in rest:  # where they are is not known
+                fail(each, error)
+            call.commands = []
         if not call.commands:
             self._left(call)
             return
-        call.deadline = max([each.deadline for each in call.batch])
-        first = self._first(call)
+        self._pump()
         if first is None:
             self._start(call, None)
             return

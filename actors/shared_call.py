@@ -48,7 +48,7 @@ class Waiting:
     @property
     def tenant(self) -> str:
         """Whose operation it is; empty: of no tenant, or of several."""
-        return getattr(self.operation, "tenant", "")
+        return tenant_of(self.operation)
 
     @property
     def gone(self) -> bool:
@@ -74,6 +74,12 @@ class UnderWay:
     first: First | None = None  #: its first attempt, while that is waited for
     made: Any = None  #: how it is sent: its lane's own
     trace: Trace | None = None  #: None until something may have been sent
+
+
+def tenant_of(operation: Any) -> str:
+    """Whose an operation is that nobody has checked yet: only a name is one."""
+    tenant = getattr(operation, "tenant", "")
+    return tenant if type(tenant) is str else ""
 
 
 def gone(batch: list[Waiting]) -> bool:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from actors import command_lane, queue_lane
+from actors.crowd import Crowd
 from actors.shared_call import error_of
 from state_machines.errors import Invalid, NotLeader, Overflow, Overloaded, Unknown, WrongShard
+from state_machines.metadata.kv import PutKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import Call, Script, calling, put
 from tests.actors.virtual_time import in_virtual_time, settled
 
 
-def fails(*_: object) -> None:
+def fails(*_: object, **__: object) -> None:
     raise ZeroDivisionError("of the program itself")
 
 
@@ -34,6 +36,60 @@ async def test_a_fault_of_the_program_itself_is_told_and_takes_no_place(
                 with pytest.raises(ZeroDivisionError):
                     await asyncio.wait_for(caller.call(put("a")), 5)
         assert await asyncio.wait_for(caller.call(put("b")), 5)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [(Crowd, "put_back"), (command_lane.CommandLane, "_try_first")],
+    ids=["put back", "try first"],
+)
+@in_virtual_time
+async def test_nor_does_one_while_a_call_is_begun(where: tuple[Any, str]) -> None:
+    """Also who is more than the call carries is told, and not left behind."""
+    script = Script()
+    async with calling(script) as caller:
+        await caller.call(put("first"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(*where, fails)
+            for _ in range(queue_lane.IN_FLIGHT_MAX):
+                many = [caller.call(put(f"{n}", bytes(1_000_000))) for n in range(6)]
+                async with asyncio.timeout(5):
+                    told = await asyncio.gather(*many, return_exceptions=True)
+                assert ZeroDivisionError in {type(each) for each in told}
+        assert await asyncio.wait_for(caller.call(put("b")), 5)
+
+
+@pytest.mark.parametrize("tenant", [["t"], {}, None, 7], ids=["list", "dict", "none", "int"])
+@in_virtual_time
+async def test_a_tenant_that_is_no_name_is_told_so_and_the_others_go_once(tenant: Any) -> None:
+    """It is checked when its call is made, and what is more than a call carries is sorted by
+    tenant before: by such a one it cannot be."""
+    script = Script()
+    bad = PutKv(tenant=tenant, key="bad", value=b"")
+    async with calling(script) as caller:
+        await caller.call(put("first"))
+        some = [put(f"{number}", bytes(30_000)) for number in range(300)]
+        some[149] = bad
+        calls = [asyncio.create_task(caller.call(each)) for each in some]
+        async with asyncio.timeout(5):
+            told = await asyncio.gather(*calls, return_exceptions=True)
+        assert str(told.pop(149)).startswith("tenant: str is wanted")
+        assert all(isinstance(each, int) for each in told)
+    keys = [each.key for each in script.applied["metadata-0"]]
+    assert sorted(keys) == sorted({*keys}), "each once"
+    assert len(keys) == 300
+
+
+@in_virtual_time
+async def test_where_there_is_a_crowd_it_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_lane, "CALL_MAX", 10)
+    tenants: list[Any] = [["t"], {}]
+    async with calling(Script()) as caller:
+        many = [asyncio.create_task(caller.call(put(f"k{n}"))) for n in range(30)]
+        for tenant in tenants:
+            with pytest.raises(Invalid, match=r"^tenant: str is wanted"):
+                await caller.call(PutKv(tenant=tenant, key="bad", value=b""))
+        await asyncio.gather(*many)
 
 
 @in_virtual_time

@@ -249,4 +249,19 @@ CLIENTS: Final = (
         "                self._look_for(reply.leader)\n",
         "                pass\n",
     ),
+    Mutant(
+        "a-tenant-that-nobody-has-checked-is-sorted-by",
+        "law 18",
+        "actors.shared_call",
+        '    return tenant if type(tenant) is str else ""\n',
+        "    return tenant  # type: ignore[no-any-return]\n",
+    ),
+    Mutant(
+        "what-a-call-that-cannot-be-begun-leaves-over-is-left-behind",
+        "law 13",
+        QUEUE_LANE,
+        "            for each in rest:  # where they are is not known\n"
+        "                fail(each, error)\n",
+        "",
+    ),
 )
