@@ -28,7 +28,8 @@ from actors.command_lane import CommandLane
 from actors.query_lane import QueryLane
 from actors.queue_lane import QueueLane
 from actors.seat_names import kind_of
-from actors.shared_call import error_of
+from actors.shared_call import Reached, error_of
+from actors.stale_lanes import AwaitingLane, ReachedLane, StaleLane
 from actors.wanted import Wanted
 from actors.watch_lane import WatchLane
 from state_machines import names, op, runs, slots
@@ -47,7 +48,9 @@ class _Way:
     """How operations of one class are carried out."""
 
     swept: bool  #: their lane checks them, many at once
-    lane: QueueLane | None  #: of the one group that all of them belong to
+    group: str  #: the one that all of them belong to; empty: there are several
+    lane: QueueLane | None  #: of that one
+    stale: QueueLane | None  #: of that one, too: for stale ones that want no revision
     now: Callable[[], float]  #: the clock of the loop; kept, as in `attempts.py`
 
 
@@ -60,6 +63,7 @@ class Caller:
         self._timeout_ms = timeout_ms
         self._rng = rng
         self._queues: dict[tuple[str, type[QueueLane], bool], QueueLane] = {}
+        self._reached: dict[str, Reached] = {}
         self._ways: dict[type, _Way] = {}
         self._watches: dict[str, WatchLane] = {}
         self._map = slots.SlotMap()
@@ -96,15 +100,20 @@ class Caller:
             _check_group(group)
             _check_home(operation, group)
         deadline = way.now() + (timeout_ms or self._timeout_ms) / 1000
-        lane = self._lane(group, type(operation)) if group else way.lane
+        lane = way.stale if stale else way.lane
+        if group or (stale and min_revision and way.group):
+            lane = self._lane(group or way.group, type(operation), stale, min_revision)
         moves = SHARD_MOVES_MAX
         if lane is not None:
             try:
-                return await lane.submit(operation, deadline, stale, min_revision, bool(group))
+                return await lane.submit(operation, deadline, bool(group), min_revision)
             except WrongShard as error:
                 if group:
                     raise
                 await self._fetch_map(error.version, deadline)
+            except asyncio.CancelledError:
+                lane.gave_up()
+                raise
             moves -= 1
         elif way.swept:
             op.validate(operation)  # its slot follows from what it says
@@ -134,8 +143,13 @@ class Caller:
 
     async def _part(self, owner: str, part: Any, moves: int, terms: tuple[float, bool, int]) -> Any:
         """The reply of one group. A part that moved is routed anew, the others are done once."""
+        deadline, stale, min_revision = terms
+        lane = self._lane(owner, type(part), stale, min_revision)
         try:
-            return await self._submit(owner, part, *terms)
+            return await lane.submit(part, deadline, min_revision=min_revision)
+        except asyncio.CancelledError:
+            lane.gave_up()
+            raise
         except WrongShard as error:
             if moves <= 1:
                 raise WrongShard(
@@ -143,7 +157,7 @@ class Caller:
                     f"slot map names has refused it; {owner}: {error.detail}",
                     error.version,
                 ) from None
-            await self._fetch_map(error.version, terms[0])
+            await self._fetch_map(error.version, deadline)
         return await self._routed(part, moves - 1, terms)
 
     async def owner(self, kind: str, key: tuple[str, ...] | None) -> str:
@@ -214,12 +228,6 @@ class Caller:
         """How many calls were told `Overloaded` so far, here or by a leader."""
         return sum(lane.overloaded for lane in self._queues.values())
 
-    def _submit(
-        self, group: str, operation: Any, deadline: float, stale: bool, min_revision: int
-    ) -> asyncio.Future[Any]:
-        lane = self._lane(group, type(operation))
-        return lane.submit(operation, deadline, stale, min_revision)
-
     def _way(self, kind: Any) -> _Way:
         """How operations of this class are carried out, until the slot map is another."""
         if not op.is_operation(kind):
@@ -227,19 +235,29 @@ class Caller:
         everywhere = getattr(kind, "every_group", False)
         owner = "" if everywhere else self._map.only_group(kind)
         lane = self._lane(owner, kind) if owner else None
-        way = _Way(runs.swept(kind), lane, asyncio.get_running_loop().time)
+        stale = self._lane(owner, kind, stale=True) if owner else None
+        way = _Way(runs.swept(kind), owner, lane, stale, asyncio.get_running_loop().time)
         self._ways[kind] = way
         return way
 
-    def _lane(self, group: str, kind: Any) -> QueueLane:
+    def _lane(self, group: str, kind: Any, stale: bool = False, min_revision: int = 0) -> QueueLane:
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        make = QueryLane if op.is_query(kind) else CommandLane
+        reached = self._reached.get(group) or self._reached.setdefault(group, Reached())
+        make: type[QueueLane]
+        if not op.is_query(kind):
+            make = CommandLane
+        elif not stale:
+            make = QueryLane  # of now: what was answered before it came is in it
+        elif not min_revision:
+            make = StaleLane
+        else:
+            make = ReachedLane if min_revision <= reached.revision else AwaitingLane
         urgent = op.urgent(kind)
         lane = self._queues.get((group, make, urgent))
         if lane is None:
             lane = self._queues[group, make, urgent] = make(
-                group, self._groups, self._rng, self._look_beyond
+                group, self._groups, self._rng, self._look_beyond, reached
             )
         return lane
 
@@ -299,7 +317,8 @@ class Caller:
     async def _take_map(self, *, stale: bool) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + self._timeout_ms / 1_000
-        rows = await self._submit(slots.SLOT_MAP_GROUP, GetSlots(), deadline, stale, 0)
+        lane = self._lane(slots.SLOT_MAP_GROUP, GetSlots, stale)
+        rows = await lane.submit(GetSlots(), deadline)
         version = max((row.version for row in rows), default=0)
         self._map_until = now() + MAP_SECONDS
         if version <= self._map.version:  # a stale answer may be of an older one

@@ -13,7 +13,7 @@ from random import Random
 
 from actors.attempts import First, Groups
 from actors.queue_lane import QueueLane
-from actors.shared_call import Trace, UnderWay, commands_of, error_of, gone, resolve
+from actors.shared_call import Reached, Trace, UnderWay, commands_of, error_of, gone, resolve
 from state_machines import op
 from state_machines.wire import api_pb2 as api
 
@@ -57,9 +57,14 @@ class CommandLane(QueueLane):
     halved_from = HALVED_FROM
 
     def __init__(
-        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+        self,
+        group: str,
+        groups: Groups,
+        rng: Random,
+        unheard: Callable[[str], None],
+        reached: Reached,
     ) -> None:
-        super().__init__(group, groups, rng, unheard)
+        super().__init__(group, groups, rng, unheard, reached)
         self._client = 0
         self._sequence = 0
         self.out: set[int] = set()  #: numbers of this client that may not have been answered
@@ -124,6 +129,7 @@ class CommandLane(QueueLane):
             self.out.discard(made.sequence)
 
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
+        self._reached.heard(reply.revision)
         # failpoint: client.before_result
         resolve(call.batch, call.commands, reply)
 

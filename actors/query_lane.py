@@ -14,7 +14,7 @@ from random import Random
 from actors.attempts import First, Groups
 from actors.partner import VOUCH_SECONDS, Partner
 from actors.queue_lane import QueueLane
-from actors.shared_call import Trace, UnderWay, resolve
+from actors.shared_call import Reached, Trace, UnderWay, resolve
 from state_machines.errors import QuotaExceeded
 from state_machines.wire import api_pb2 as api
 
@@ -29,7 +29,7 @@ class _Query:
     def __init__(self, lane: QueryLane, call: UnderWay) -> None:
         self._lane = lane
         self._call = call
-        self.alone, _ = call.batch[0].terms  # stale: nobody has to vouch for it
+        self.alone = lane.stale  # nobody has to vouch for it
         self.trace = Trace(command=False)
         self.vouch: asyncio.Future[bytes] | None = None
 
@@ -53,11 +53,17 @@ class QueryLane(QueueLane):
     """Queries, several calls under way."""
 
     halved_from = HALVED_FROM
+    stale = False  #: any replica may answer, from what it has applied
 
     def __init__(
-        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+        self,
+        group: str,
+        groups: Groups,
+        rng: Random,
+        unheard: Callable[[str], None],
+        reached: Reached,
     ) -> None:
-        super().__init__(group, groups, rng, unheard)
+        super().__init__(group, groups, rng, unheard, reached)
         self._partner = Partner(group, rng.randrange(2))
 
     async def close(self) -> None:
@@ -71,17 +77,19 @@ class QueryLane(QueueLane):
         self, seat: str, call: UnderWay, timeout_ms: int, *, vouched: bool
     ) -> Awaitable[bytes]:
         """Send what a call says to this seat, which has so long."""
-        stale, min_revision = call.batch[0].terms
         request = api.QueryRequest(
             group=self._group,
-            stale=stale,
-            min_revision=min_revision,
+            stale=self.stale,
+            min_revision=self._revision_of(call),
             timeout_ms=timeout_ms,
             queries=call.commands,
             vouched=vouched,
             columns=True,
         )
         return self._groups.query(seat, request.SerializeToString())
+
+    def _revision_of(self, call: UnderWay) -> int:
+        return 0
 
     def partner_beside(self, seat: str) -> str:
         """Who could vouch for what this seat says; empty for nobody."""
@@ -113,16 +121,15 @@ class QueryLane(QueueLane):
         made: _Query = call.made
         if made.vouch is not None and not self._partner.has_vouched(reply, made.vouch):
             return False
-        self._heard(seat, any_seat=made.alone)
+        self._heard(seat, any_seat=self.stale)
         self._tell(call, reply)
         return True
 
     async def _carry_out(self, call: UnderWay, first: First | None) -> None:
         made: _Query = call.made
-        stale = made.alone
         try:
             while True:
-                reply = await self._attempts(made, call.deadline, made.trace, stale, first)
+                reply = await self._attempts(made, call.deadline, made.trace, self.stale, first)
                 if made.vouch is None or await self._partner.vouches(reply, made.vouch):
                     break
                 made.alone, first = True, None
@@ -131,6 +138,7 @@ class QueryLane(QueueLane):
         self._tell(call, reply)
 
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
+        self._reached.heard(reply.revision)
         # Together they were more than one reply may carry; the first of them never is.
         self._back(resolve(call.batch, call.commands, reply, QuotaExceeded))
 

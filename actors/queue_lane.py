@@ -2,8 +2,8 @@
 
 Each call takes everything that waits, so a thousand waiting callers cost one; where more wait than
 it may take, tenants have turns (`crowd.py`). What a call says, and how often, is the business of
-who it is for (`command_lane.py`, `query_lane.py`). Each caller's own deadline holds wherever it
-waits.
+who it is for (`command_lane.py`, `query_lane.py`, `stale_lanes.py`). Each caller's own deadline
+holds wherever it waits.
 
 Mostly a call is answered at its first attempt, and is then nobody's task: it is made in one turn of
 the loop and given to its callers in another (`attempts.py`).
@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
 from actors.crowd import Crowd
-from actors.shared_call import UnderWay, Waiting, commands_of, fail, tenant_of
+from actors.shared_call import Reached, UnderWay, Waiting, commands_of, fail, tenant_of
 from state_machines import columnar, op, slots
 from state_machines.errors import (
     Invalid,
@@ -54,13 +54,21 @@ class QueueLane(Lane, ABC):
     """Operations that wait for a call of this lane and then share one."""
 
     halved_from: int  #: so many that wait leave as two calls, if none is under way
+    in_flight_max = IN_FLIGHT_MAX
 
     def __init__(
-        self, group: str, groups: Groups, rng: Random, unheard: Callable[[str], None]
+        self,
+        group: str,
+        groups: Groups,
+        rng: Random,
+        unheard: Callable[[str], None],
+        reached: Reached,
     ) -> None:
-        """`unheard` is told the group when it has not answered for a while."""
+        """`unheard` is told the group when it has not answered for a while; `reached` is of all
+        its lanes."""
         super().__init__(group, groups, rng)
         self._unheard = unheard
+        self._reached = reached
         self._listening: asyncio.TimerHandle | None = None
         self._waiting: deque[Waiting] = deque()  # for the next call
         # For those after it, as long as a call's are there.
@@ -78,9 +86,8 @@ class QueueLane(Lane, ABC):
         self,
         operation: Any,
         deadline: float,
-        stale: bool,
-        min_revision: int,
         named: bool = False,
+        min_revision: int = 0,
     ) -> asyncio.Future[Any]:
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
@@ -90,7 +97,7 @@ class QueueLane(Lane, ABC):
         kind: Any = type(operation)
         body = b"" if columnar.flat(kind) else op.encode(operation)
         future = self._loop.create_future()
-        waiting = Waiting(operation, body, future, deadline, (stale, min_revision), named)
+        waiting = Waiting(operation, body, future, deadline, named, min_revision)
         if deadline < self._nearest:
             self._nearest = deadline
             self._wake_by(max(deadline, self._rests_until))
@@ -101,6 +108,9 @@ class QueueLane(Lane, ABC):
         if not self._starting:
             self._pump()
         return future
+
+    def gave_up(self) -> None:
+        """A caller waits no more: its future is cancelled."""
 
     def turn_away(self, known: slots.SlotMap) -> None:
         """Tell those whose slots are another group's by this map. Whose call was sent wait on: it
@@ -192,7 +202,7 @@ class QueueLane(Lane, ABC):
         self._crowd.fill(self._waiting, CALL_MAX)
 
     def _pump(self) -> None:
-        room = len(self._under_way) < IN_FLIGHT_MAX and not self._closed
+        room = len(self._under_way) < self.in_flight_max and not self._closed
         if self._waiting and room and not self._starting:
             self._starting = True  # what else comes in this turn of the loop goes with it
             self._loop.call_soon(self._begin)
@@ -216,9 +226,8 @@ class QueueLane(Lane, ABC):
             fail(each, Unknown(f"{self._group}: the client was closed"))
 
     def _take(self) -> list[Waiting]:
-        """Everything that waits on the same terms, up to `CALL_MAX`; of many half, when no
-        call is under way, so that from then on one is worked on here while the other is worked on
-        there."""
+        """Everything that waits, up to `CALL_MAX`; of many half, when no call is under way, so that
+        from then on one is worked on here while the other is worked on there."""
         waiting, crowd = self._waiting, self._crowd
         count = min(len(waiting), CALL_MAX)
         if count >= self.halved_from and not self._under_way:
@@ -228,9 +237,6 @@ class QueueLane(Lane, ABC):
             head = waiting.popleft()
             if head.result.done():  # its caller has given up
                 continue
-            if taken and head.terms != taken[0].terms:
-                waiting.appendleft(head)
-                break
             taken.append(head)
         crowd.fill(waiting, CALL_MAX)
         return taken
@@ -305,7 +311,7 @@ class QueueLane(Lane, ABC):
             return True
 
     def _start(self, call: UnderWay, first: First | None) -> None:
-        task = self._loop.create_task(self._work(call, first))
+        task = call.task = self._loop.create_task(self._work(call, first))
         self._tasks[task] = None
         task.add_done_callback(self._ended)
 

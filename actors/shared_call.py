@@ -42,8 +42,8 @@ class Waiting:
     body: bytes  #: empty for one that may go in a run
     result: asyncio.Future[Any]
     deadline: float
-    terms: tuple[bool, int]  #: stale or not, and from which revision on: a query's
     named: bool = False  #: whether its caller has named the group
+    min_revision: int = 0  #: a stale query's: from which one on
 
     @property
     def tenant(self) -> str:
@@ -54,6 +54,18 @@ class Waiting:
     def gone(self) -> bool:
         """Whether its caller has been told."""
         return self.result.done()
+
+
+@dataclass(slots=True)
+class Reached:
+    """Up to which revision a group has come, by what it has answered to this process."""
+
+    revision: int = 0
+
+    def heard(self, revision: int) -> None:
+        """A reply says this one."""
+        if revision > self.revision:
+            self.revision = revision
 
 
 @dataclass(slots=True)
@@ -74,6 +86,7 @@ class UnderWay:
     first: First | None = None  #: its first attempt, while that is waited for
     made: Any = None  #: how it is sent: its lane's own
     trace: Trace | None = None  #: None until something may have been sent
+    task: asyncio.Task[None] | None = None  #: once its first attempt was not enough
 
 
 def tenant_of(operation: Any) -> str:

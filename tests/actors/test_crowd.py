@@ -31,7 +31,7 @@ def puts(tenant: str, key: str = "k") -> PutKv:
 
 
 def waits(tenant: str, key: str = "k") -> Waiting:
-    return Waiting(puts(tenant, key), b"", NOBODY, 9.0, (False, 0))
+    return Waiting(puts(tenant, key), b"", NOBODY, 9.0)
 
 
 def crowd_of(tenants: str) -> Crowd[Waiting]:

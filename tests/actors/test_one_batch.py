@@ -57,8 +57,7 @@ async def test_a_call_carries_no_more_items_than_a_leader_takes(items: int) -> N
     alone = Transaction.of(then=[batch])
     loop = asyncio.get_running_loop()
     left = [
-        Waiting(each, op.encode(each), loop.create_future(), 9.0, (False, 0))
-        for each in [batch, alone] * 30
+        Waiting(each, op.encode(each), loop.create_future(), 9.0) for each in [batch, alone] * 30
     ]
     calls = []
     while left:
@@ -76,7 +75,7 @@ async def test_what_goes_in_a_run_counts_among_the_items_of_its_call() -> None:
     single = OpenSession(client_id="c", broker="b")
     loop = asyncio.get_running_loop()
     bodies = [(batch, op.encode(batch))] * 19 + [(single, b"")] * 1_900
-    left = [Waiting(each, body, loop.create_future(), 9.0, (False, 0)) for each, body in bodies]
+    left = [Waiting(each, body, loop.create_future(), 9.0) for each, body in bodies]
     commands, rest = commands_of(left)
     assert 0 < len(rest) < 1_900
     assert sum([command.count or 1_000 for command in commands]) <= CALL_ITEMS_MAX

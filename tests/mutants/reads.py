@@ -321,4 +321,25 @@ READS: Final = (
         "        if slots.goes_everywhere(operation):\n",
         "        if False:\n",
     ),
+    Mutant(
+        "four-reads-that-wait-for-a-revision-keep-those-of-others-waiting",
+        "design 5.3",
+        "actors.stale_lanes",
+        "    in_flight_max = AWAITING_MAX\n",
+        "",
+    ),
+    Mutant(
+        "a-read-that-nobody-waits-for-goes-on",
+        "design 5.3",
+        "actors.stale_lanes",
+        "            if not _wanted(call):\n",
+        "            if call.batch[0].gone and _wanted(call):\n",
+    ),
+    Mutant(
+        "a-shared-read-is-from-the-first-of-their-revisions",
+        "design 5.3",
+        "actors.stale_lanes",
+        "        return max([each.min_revision for each in call.batch])\n",
+        "        return call.batch[0].min_revision\n",
+    ),
 )
