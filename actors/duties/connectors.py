@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, ROUNDS_MAX, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, SHORT_ROUNDS_MAX, Context, Duty
 from actors.planners.connectors import plan_connectors, plan_releases
 from state_machines.metadata.node import CONNECTORS
 from state_machines.mqtt.connector_duty import (
@@ -26,7 +26,7 @@ from state_machines.mqtt.connector_queries import (
 )
 from state_machines.mqtt.connectors import IDLE, ConnectorLoad
 
-LIMIT = 1_000  #: connectors that one command takes back
+LIMIT = 250  #: connectors that one command takes back: 1 000 took 100 ms
 
 
 class Connectors(Duty):
@@ -57,7 +57,7 @@ class Connectors(Duty):
         timeout_ms = context.number("connector_timeout_ms")
         silent = SilentConnectors(timeout_ms=timeout_ms)
         done = 0
-        for _ in range(ROUNDS_MAX):
+        for _ in range(SHORT_ROUNDS_MAX):
             if not await context.caller.call(silent, group=group):
                 break
             expire = ExpireConnectors(
@@ -74,7 +74,7 @@ class Connectors(Duty):
         done = 0
         for broker in plan_releases(loads, await context.live_nodes()):
             release = ReleaseConnectors(controller_epoch=context.epoch, broker=broker, limit=LIMIT)
-            for _ in range(ROUNDS_MAX):
+            for _ in range(SHORT_ROUNDS_MAX):
                 released = await context.caller.call(release, group=group)
                 done += released
                 if released < LIMIT:

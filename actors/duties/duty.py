@@ -41,6 +41,7 @@ DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begi
 PAGE = 1_000  #: rows asked for at once
 ROWS_MAX = 100_000  #: rows that one step holds at once; with more of them it acts on none
 ROUNDS_MAX = 100  #: rounds of commands for one group, tenant or broker in one step; the rest waits
+SHORT_ROUNDS_MAX = 4 * ROUNDS_MAX  #: the same of commands of 250 rows, for as much in one step
 
 
 def _nobody(_: str) -> None:
