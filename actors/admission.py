@@ -5,7 +5,8 @@ in the log, then to be applied. At every replica they are also the reads of sing
 there is no room in the job under way (`answers.py`), with limits of their own.
 Proposals are of two classes. All of whose commands are `urgent` (`op.py`) enter the log first and
 are refused only at a limit of their own, so that a broker's heartbeat does not wait behind a storm.
-For the rest what waits is bounded in operations and bytes, twice:
+For the rest what waits is bounded in operations and bytes, twice. An operation counts as its items,
+or as the rows it may touch, if it says how many (`op.weight`).
 
     up to the soft limit    everybody is taken
     beyond it               whoever has its fair share waiting, or more, is told `Overloaded`:
@@ -84,7 +85,7 @@ class Charge:
             else:
                 for one in op.inside(each):
                     tenant = getattr(one, "tenant", "")
-                    counts[tenant] = counts.get(tenant, 0) + op.count(one)
+                    counts[tenant] = counts.get(tenant, 0) + op.weight(one)
             urgent = urgent and op.urgent(kind)
         if len(counts) == 1:
             ((tenant, count),) = counts.items()
@@ -98,6 +99,11 @@ UNCHARGED: Final = Charge(False, 0, 0, {})
 
 
 def _count_run(counts: dict[str, int], run: runs.Run) -> None:
+    if op.heavy(run.kind):
+        for each in run.operations():
+            tenant = getattr(each, "tenant", "")
+            counts[tenant] = counts.get(tenant, 0) + op.weight(each)
+        return
     column = run.columns.get("tenant") or [""]
     first = column[0]
     if column.count(first) == len(column):

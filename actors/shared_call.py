@@ -118,7 +118,7 @@ def commands_of(batch: list[Waiting]) -> tuple[list[api.Command], list[Waiting]]
     groups = [(kind, list(some)) for kind, some in itertools.groupby(batch, _kind)]
     for place, (kind, every) in enumerate(groups):
         same, run = every, _run_of(every)
-        size = _weight_of_run(run) if run is not None else _weight_of(same)
+        size = _weight_of(same) if run is None or op.heavy(kind) else _weight_of_run(run)
         if size > room:
             same, rest = _fitting(every, room, alone=not made)
             rest += [each for _, later in groups[place + 1 :] for each in later]
@@ -188,9 +188,10 @@ def _size(waiting: Waiting) -> int:
 
 
 def _items(waiting: Waiting) -> int:
-    if not waiting.body:  # it may go in a run: it has no parts
+    if not waiting.body and not op.heavy(_kind(waiting)):  # it may go in a run: it has no parts
         return 1
-    return sum([op.count(each) for each in op.inside(waiting.operation)])
+    weights = [op.weight(each) for each in op.inside(waiting.operation)]
+    return sum([each for each in weights if type(each) is int])  # it may be unchecked
 
 
 def _fitting(

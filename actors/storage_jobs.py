@@ -11,14 +11,14 @@ from typing import Final
 
 from actors.storage_thread import Haste
 from state_machines.changes import Changes
-from state_machines.machine import Admitted, Applied, Machine
+from state_machines.machine import Admitted, Applied, Machine, may_be_heavy
 from state_machines.raft.messages import Configuration, Entry, EntryKind, Ready, SnapshotMeta
 from storage.snapshot import Staging
 from storage.state import State
 from storage.stores import Stores
 
 SMALL_SAVE_BYTES: Final = 32 << 10  #: of entries
-SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries: a millisecond or two
+SMALL_APPLY_BYTES: Final = 32 << 10  #: of entries without heavy commands: milliseconds
 
 Outcome = tuple[int, int, list[Applied], Changes]
 """Index and term of an applied entry, the reply of each of its proposals, what it changed."""
@@ -68,9 +68,12 @@ def haste_of_save(ready: Ready) -> Haste:
 
 
 def haste_of_apply(entries: Sequence[Entry], state: State) -> Haste:
-    """The loop may apply a little itself, if that cannot come to wait for a flush."""
+    """The loop may apply a little itself, if that cannot come to wait for a flush. A heavy command
+    is not little, however few bytes say it: meanwhile heartbeats go out."""
     little = _bytes_of(entries) <= SMALL_APPLY_BYTES and not state.crowded
-    return Haste.HERE if little else Haste.NONE
+    if little and not any(map(may_be_heavy, map(_data_of, entries))):
+        return Haste.HERE
+    return Haste.NONE
 
 
 _data_of = attrgetter("data")

@@ -297,6 +297,7 @@ class RevokeLeases(Batch):
     outcome says how many rows are left, and the controller's next command removes them.
     """
 
+    heavy: ClassVar[bool] = True
     items: tuple[int, ...]  #: lease ids
 
     def validate(self) -> None:
@@ -340,6 +341,10 @@ class ExpireLeases:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {EXPIRE_MAX}")
         if not 0 <= self.grace_ms <= GRACE_MS_MAX:
             raise Invalid(f"grace_ms: {self.grace_ms}, the range is 0 to {GRACE_MS_MAX}")
+
+    def weight(self) -> int:
+        """Leases and rows."""
+        return self.limit
 
     def apply(self, db: Tables, at: Stamp) -> LeasesExpired:
         """What has run out is decided here, by the group's time, not by the caller's."""

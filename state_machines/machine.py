@@ -16,6 +16,7 @@ not be sent on to be applied again.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,8 +27,7 @@ import state_machines.metadata
 import state_machines.moment
 import state_machines.mqtt
 import state_machines.offset
-import state_machines.table_rows
-import state_machines.transaction  # noqa: F401 - registers the entities
+import state_machines.table_rows  # noqa: F401 - registers the entities
 from state_machines import clients, columnar, op, packing, quota, runs, slots
 from state_machines.changes import Changes
 from state_machines.errors import Invalid, QuotaExceeded, Rejected, WrongShard
@@ -36,6 +36,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, REPLY_BYTES_MAX
 from state_machines.op import Stamp
 from state_machines.raft.messages import Entry
 from state_machines.tables import Table, Tables
+from state_machines.transaction import TRANSACT_TAG
 from state_machines.wire import api_pb2 as api
 from state_machines.wire.varint import varint
 
@@ -77,6 +78,29 @@ def batch_of(now_ms: int, proposals: Iterable[api.Proposal]) -> bytes:
 
 _PROPOSALS_FIELD: Final = b"\x12"  # of a Batch: 2, with a length
 _NOTHING: Final = packing.pack(None)
+
+
+def may_be_heavy(data: bytes) -> bool:
+    """Whether an entry's data may say a heavy command (`op.heavy`), also as a transaction's step.
+
+    Nothing is decoded: it is looked for as it is encoded. A value may look the same.
+    """
+    found = _HEAVY.search(data)
+    if found is None:
+        return False
+    return not found[0].endswith(_TRANSACT) or _HEAVY_STEP.search(data) is not None
+
+
+def _any_of(texts: Iterable[bytes]) -> bytes:
+    return b"|".join(map(re.escape, texts))
+
+
+_TRANSACT: Final = TRANSACT_TAG.encode()
+_HEAVY_TAGS: Final = tuple([tag.encode() for tag, kind in op.COMMANDS.items() if op.heavy(kind)])
+_HEAVY_STEP: Final = re.compile(_any_of(_HEAVY_TAGS))
+_HEAVY: Final = re.compile(  # the tag is a Command's field 1, with a length
+    b"\n(?:" + _any_of(varint(len(each)) + each for each in (*_HEAVY_TAGS, _TRANSACT)) + b")"
+)
 
 
 class Machine:

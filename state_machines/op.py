@@ -19,7 +19,9 @@ is what the group is chosen by (`slots.py`); one that carries many items has `sl
 `urgent` keeps the fleet alive (a broker's heartbeat, what the controller decides): it is small,
 rare, and enters the log before the rest; one that reads its own body says `unpack(body)`, one that
 writes it `pack()`, and one that knows the types of its fields `check_types()`, all of which come to
-the same as the usual way. What it may do for many of its class at once is in `runs.py`. Without any
+the same as the usual way. A command that may touch many more rows than its bytes tell says `heavy`,
+or by `weight()` about how many at most, which it is charged for then: replicas do not apply it on
+their event loops. What it may do for many of its class at once is in `runs.py`. Without any
 of these it is cluster-wide and belongs to the kind's first group.
 
 One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
@@ -118,6 +120,21 @@ def count(operation: Any) -> int:
     """How many items it carries: what it costs, about."""
     many = getattr(operation, "many", "")
     return len(getattr(operation, many)) if many else 1
+
+
+@cache
+def heavy(cls: Any) -> bool:
+    """Whether a small command of this class may touch many rows."""
+    return hasattr(cls, "weight") or bool(getattr(cls, "heavy", False))
+
+
+def weight(operation: Any) -> int:
+    """What it is charged: the rows that it may touch at most, if it says so, or else its items."""
+    operation_type: Any = type(operation)
+    if heavy(operation_type) and hasattr(operation, "weight"):
+        rows: int = operation.weight()
+        return rows
+    return count(operation)
 
 
 def inside(operation: Any) -> Sequence[Any]:

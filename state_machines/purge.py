@@ -122,6 +122,10 @@ class Purge:
         if not 0 < self.limit <= PURGE_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {PURGE_MAX}")
 
+    def weight(self) -> int:
+        """Rows."""
+        return self.limit
+
     def join(self, parts: Sequence[Self], replies: Sequence[Purged]) -> Purged:
         """Over all groups of the kind."""
         return Purged(sum(each.gone for each in replies), any(each.left for each in replies))

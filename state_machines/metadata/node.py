@@ -192,6 +192,7 @@ class UnregisterNode:
 class ExpireNodes:
     """The controller marks silent brokers offline. The reply names them."""
 
+    heavy: ClassVar[bool] = True
     urgent: ClassVar[bool] = True
     controller_epoch: int
     timeout_ms: int

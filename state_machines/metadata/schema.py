@@ -238,6 +238,7 @@ class DeleteSchemaVersions(_OfSchemas):
 class DeleteSchemas(_OfSchemas):
     """Delete schemas with all their versions: up to `ROWS_DELETED_MAX` of these in one command."""
 
+    heavy: ClassVar[bool] = True
     many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]

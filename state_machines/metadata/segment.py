@@ -79,6 +79,7 @@ class SegmentSeal:
 class CreateNextSegments(Batch):
     """Go on to the next segments, each from where the active one ends. Its leader asks."""
 
+    heavy: ClassVar[bool] = True
     node_id: str
     broker_epoch: int
     items: tuple[NextSegment, ...]

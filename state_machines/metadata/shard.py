@@ -90,6 +90,7 @@ def _check_config(config: ShardConfig) -> None:
 class CreateShards(Batch):
     """Create shards with their first segments. Each is AlreadyExists if its name is taken."""
 
+    heavy: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     items: tuple[ShardItem, ...]
 
@@ -140,6 +141,7 @@ class CreateShards(Batch):
 class DeleteShards(Batch):
     """Have shards deleted. Nothing is written to them from now on; the controller does the rest."""
 
+    heavy: ClassVar[bool] = True
     many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]
@@ -178,6 +180,10 @@ class SweepShards:
         check_epoch(self.controller_epoch)
         if not 0 < self.limit <= SWEEP_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {SWEEP_MAX}")
+
+    def weight(self) -> int:
+        """Segments."""
+        return self.limit
 
     def apply(self, db: Tables, at: Stamp) -> SweepReply:
         """Shard after shard, each from its oldest segment on."""

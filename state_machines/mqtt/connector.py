@@ -212,6 +212,7 @@ class DeleteConnectors(_ByName):
 class StartConnectors(_ByName):
     """Let connectors run that were stopped or have failed. One that runs goes on."""
 
+    heavy: ClassVar[bool] = True
     many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]
@@ -231,6 +232,7 @@ class StartConnectors(_ByName):
 class StopConnectors(_ByName):
     """Let connectors run no longer; whoever runs one learns of it with its next heartbeat."""
 
+    heavy: ClassVar[bool] = True
     many: ClassVar[str] = "names"
     tenant: str = names.DEFAULT_TENANT
     names: tuple[str, ...]

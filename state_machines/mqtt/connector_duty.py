@@ -168,6 +168,10 @@ class ExpireConnectors:
         check_timeout(self.timeout_ms)
         _check_limit(self.limit)
 
+    def weight(self) -> int:
+        """Connectors."""
+        return self.limit
+
     def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
         """How many in all groups."""
         return sum(replies)
@@ -208,6 +212,10 @@ class ReleaseConnectors:
         check_epoch(self.controller_epoch)
         names.name(self.broker, "broker")
         _check_limit(self.limit)
+
+    def weight(self) -> int:
+        """Connectors."""
+        return self.limit
 
     def join(self, parts: Sequence[Self], replies: Sequence[int]) -> int:
         """How many in all groups."""

@@ -47,6 +47,10 @@ class Pulse:
         if not 0 < self.limit <= PULSE_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {PULSE_MAX}")
 
+    def weight(self) -> int:
+        """Timers, and what goes with them."""
+        return self.limit
+
     def apply(self, db: Tables, at: Stamp) -> PulseReply:
         """Fenced with an epoch below the highest one seen."""
         pass_fence(db, self.controller_epoch)

@@ -235,6 +235,7 @@ class CloseSession:
 class DeleteSessions:
     """End sessions from outside. The reply is how many there were."""
 
+    heavy: ClassVar[bool] = True
     many: ClassVar[str] = "client_ids"
     tenant: str = names.DEFAULT_TENANT
     client_ids: tuple[str, ...]

@@ -7,6 +7,7 @@ alone: a client that has moved on is Fenced, and the others are closed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, outcome
@@ -30,6 +31,7 @@ class LostSession:
 class CloseSessions(Batch):
     """These connections are gone."""
 
+    heavy: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     items: tuple[LostSession, ...]
 

@@ -39,6 +39,7 @@ class HeldSession:
 class CloseHeldSessions(Batch):
     """The brokers that held these sessions are gone, and with them the connections."""
 
+    heavy: ClassVar[bool] = True
     controller_epoch: int
     items: tuple[HeldSession, ...]
 

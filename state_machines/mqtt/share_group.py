@@ -238,6 +238,10 @@ class RemoveShareBroker:
         if not 0 < self.limit <= REMOVE_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {REMOVE_MAX}")
 
+    def weight(self) -> int:
+        """Members and groups."""
+        return self.limit
+
     def join(self, parts: Sequence[Self], replies: Sequence[ShareRemoval]) -> ShareRemoval:
         """Over all groups."""
         return ShareRemoval(

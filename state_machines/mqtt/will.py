@@ -322,6 +322,10 @@ class ClaimOutbox:
             raise Invalid(f"lease_ms: {self.lease_ms}, the range is 1 to {LEASE_MS_MAX}")
         names.positive(self.grace_ms, "grace_ms")
 
+    def weight(self) -> int:
+        """Wills."""
+        return self.limit
+
     def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
         """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX` (of the tenant, if
         there is one), up to a page.

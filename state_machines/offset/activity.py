@@ -167,6 +167,10 @@ class ExpireOffsets:
         if not 0 < self.limit <= FORGET_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {FORGET_MAX}")
 
+    def weight(self) -> int:
+        """Offsets and groups."""
+        return self.limit
+
     def apply(self, db: Tables, at: Stamp) -> ExpiredGroups:
         """Fenced with an epoch below the highest one seen."""
         pass_fence(db, self.controller_epoch)

@@ -152,6 +152,10 @@ class DeleteGroup:
         if not 0 < self.limit <= DELETE_MAX:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {DELETE_MAX}")
 
+    def weight(self) -> int:
+        """Offsets."""
+        return self.limit
+
     def slot_key(self) -> tuple[str, ...]:
         """Where its offsets are."""
         return (self.tenant, self.group)

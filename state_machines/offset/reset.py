@@ -220,6 +220,10 @@ class RewindGroup:
         names.positive(self.at_ms, "at_ms")
         check_generation(self.expected_generation, "expected_generation")
 
+    def weight(self) -> int:
+        """Partitions."""
+        return REWIND_MAX
+
     def slot_key(self) -> tuple[str, ...]:
         """Where its offsets are."""
         return (self.tenant, self.group)

@@ -21,6 +21,8 @@ from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import ExpireNodes, HeartbeatNode
 from state_machines.mqtt.session import OpenSession, SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
+from state_machines.offset.group import DeleteGroup, FenceGroup
+from state_machines.offset.reset import REWIND_MAX, RewindGroup
 from state_machines.transaction import Compare, Transaction
 from tests.actors.test_pending import code, reply_future
 from tests.actors.test_pending import write as some_write
@@ -44,6 +46,9 @@ BRIEF = {
 }
 """Urgent though they name many: who is closed, who leads, who runs what, what an operator said of
 advice, is known at once."""
+
+
+LIMITS = (("a", 5), ("b", 700))
 
 
 def charge(tenants: dict[str, int], size: int = 0, *, urgent: bool = False) -> Charge:
@@ -153,6 +158,18 @@ def test_what_is_too_much_at_once_is_refused_even_where_nobody_waits() -> None:
     with pytest.raises(Invalid, match=f"commands: {CALL_ITEMS_MAX + 1} items, the limit is"):
         made.enter(charge({"a": CALL_ITEMS_MAX, "b": 1}), 0.0)
     assert made.rest.calls == 0
+
+
+def test_a_command_is_charged_the_rows_that_it_says_it_may_touch() -> None:
+    few, many = (DeleteGroup(tenant=each, group="g", limit=limit) for each, limit in LIMITS)
+    rewind = RewindGroup(tenant="a", group="g", at_ms=1)
+    assert Charge.of([FenceGroup(tenant="a", group="g"), PUT], 1).operations == 2
+    assert Charge.of([few, many, rewind], 1).operations == 5 + 700 + REWIND_MAX
+    assert Charge.of([Transaction.of(then=[few, many])], 1).operations == 705
+    run = runs.unpack(DeleteGroup, 2, runs.body_of(runs.of([few, many])))
+    charged = Charge.of([run], 705)
+    assert charged.operations == 705
+    assert charged.tenants == {"a": (5, 5), "b": (700, 700)}
 
 
 def test_a_proposal_goes_with_the_greater_part_of_its_operations() -> None:

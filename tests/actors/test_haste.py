@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from actors import storage_thread
-from actors.storage_jobs import SMALL_SAVE_BYTES, haste_of_save
+from actors.storage_jobs import SMALL_APPLY_BYTES, SMALL_SAVE_BYTES, haste_of_apply, haste_of_save
 from actors.storage_thread import Haste, StorageThread
+from state_machines import op, runs
+from state_machines.lease import RevokeLeases
+from state_machines.machine import batch_of
+from state_machines.metadata.kv import PutKv
+from state_machines.mqtt.pulse import Pulse
+from state_machines.mqtt.session import OpenSession
+from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
+from state_machines.offset.group import DeleteGroup, FenceGroup
 from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
+from state_machines.transaction import Transaction
+from state_machines.wire import api_pb2 as api
 from tests.actors.wires import in_loop
 
 LIMIT_SECONDS = 5.0
@@ -151,3 +163,40 @@ def test_small_saves_are_waited_for_a_leaders_too() -> None:
     assert haste_of_save(ready(10)) is Haste.SAVE
     assert haste_of_save(ready(10, Heartbeat(1, 2, 1, 0))) is Haste.SAVE
     assert haste_of_save(ready(SMALL_SAVE_BYTES + 1)) is Haste.NONE
+
+
+def haste_of(*operations: Any, run: bool = False, crowded: bool = False) -> Haste:
+    """Of the apply of an entry with these commands."""
+    commands = [api.Command(tag=op.tag(each), body=op.encode(each)) for each in operations]
+    if run:
+        body = runs.body_of(runs.of(operations))
+        commands = [api.Command(tag=op.tag(operations[0]), body=body, count=len(operations))]
+    proposal = api.Proposal(client=1, sequence=1, commands=commands)
+    entry = Entry(1, 2, batch_of(1, [proposal]))
+    state: Any = SimpleNamespace(crowded=crowded)
+    return haste_of_apply([Entry(1, 1, b""), entry], state)
+
+
+def test_what_is_little_is_applied_here() -> None:
+    put = PutKv(key="k", value=b"v")
+    assert haste_of(put, OpenSession(client_id="c", broker="b")) is Haste.HERE
+    assert haste_of(put, put, run=True) is Haste.HERE
+    assert haste_of(Transaction.of(then=[put, put])) is Haste.HERE
+    assert haste_of(PutKv(key="k", value=b"x" * SMALL_APPLY_BYTES)) is Haste.NONE
+    assert haste_of(put, crowded=True) is Haste.NONE
+
+
+def test_a_small_command_that_touches_many_rows_is_applied_aside() -> None:
+    """On the loop 12 KB that end sessions held up heartbeats for seconds."""
+    fence, delete = FenceGroup(group="g"), DeleteGroup(group="g")
+    held = HeldSession(client_id="c", epoch=1)
+    for heavy in (
+        delete,
+        CloseHeldSessions(controller_epoch=1, items=(held,)),
+        Pulse(controller_epoch=1),
+        RevokeLeases(items=(1,)),
+    ):
+        assert haste_of(heavy) is Haste.NONE
+        assert haste_of(fence, heavy) is Haste.NONE
+    assert haste_of(delete, delete, run=True) is Haste.NONE
+    assert haste_of(Transaction.of(then=[fence, delete])) is Haste.NONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from state_machines.errors import NoQuorum, Unknown
 from state_machines.limits import BATCH_ITEMS_MAX, CALL_ITEMS_MAX
 from state_machines.mqtt.session import OpenSession, SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
+from state_machines.offset.group import DeleteGroup
 from state_machines.transaction import Transaction
 from tests.actors.scripted import HANG, LOSE, Script, calling, once, put
 from tests.actors.virtual_time import in_virtual_time
@@ -79,3 +80,32 @@ async def test_what_goes_in_a_run_counts_among_the_items_of_its_call() -> None:
     commands, rest = commands_of(left)
     assert 0 < len(rest) < 1_900
     assert sum([command.count or 1_000 for command in commands]) <= CALL_ITEMS_MAX
+
+
+@in_virtual_time
+async def test_a_call_carries_no_more_rows_than_a_leader_takes() -> None:
+    """Deletions of consumer groups are few bytes and much work."""
+    loop = asyncio.get_running_loop()
+    left = [
+        Waiting(DeleteGroup(group=f"{n}", limit=1_000), b"", loop.create_future(), 9.0, (False, 0))
+        for n in range(50)
+    ]
+    calls = []
+    while left:
+        batch = left
+        _, left = commands_of(batch)
+        calls.append(sum([op.weight(each.operation) for each in batch]))
+    assert len(calls) > 1
+    assert sum(calls) == 50_000
+    assert CALL_ITEMS_MAX / 2 <= min(calls[:-1]) <= max(calls) <= CALL_ITEMS_MAX
+
+
+@in_virtual_time
+async def test_a_weight_that_is_no_number_is_told_by_who_checks_it() -> None:
+    loop, nonsense = asyncio.get_running_loop(), cast("Any", "many")
+    batch = [
+        Waiting(DeleteGroup(group="g", limit=limit), b"", loop.create_future(), 9.0, (False, 0))
+        for limit in (nonsense, 1, True)
+    ]
+    _, rest = commands_of(batch)
+    assert (len(batch), rest) == (3, [])

@@ -124,6 +124,20 @@ ACTORS: Final = (
         "        if rest.calls < 0:\n",
     ),
     Mutant(
+        "a-command-of-many-rows-is-charged-as-one",
+        "design 6",
+        "actors.admission",
+        "                    counts[tenant] = counts.get(tenant, 0) + op.weight(one)\n",
+        "                    counts[tenant] = counts.get(tenant, 0) + op.count(one)\n",
+    ),
+    Mutant(
+        "a-command-of-many-rows-is-applied-on-the-loop",
+        "law 15",
+        "actors.storage_jobs",
+        "    if little and not any(map(may_be_heavy, map(_data_of, entries))):\n",
+        "    if little:\n",
+    ),
+    Mutant(
         "who-comes-with-many-is-served-first",
         "design 6",
         "actors.fair_queue",

@@ -135,6 +135,13 @@ CLIENTS: Final = (
         "    left = list(batch)\n",
     ),
     Mutant(
+        "commands-of-many-rows-share-a-call-by-their-bytes",
+        "design 6",
+        "actors.shared_call",
+        " if run is None or op.heavy(kind) else _weight_of_run(run)\n",
+        " if run is None else _weight_of_run(run)\n",
+    ),
+    Mutant(
         "one-that-is-not-valid-goes-with-the-others",
         "law 18",
         "actors.shared_call",
