@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
+from state_machines.budgets import Budget
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.mqtt import blacklist, due, retained, session_life, will
@@ -32,8 +33,9 @@ class PulseReply:
 class Pulse:
     """Fire what has come due by the group's time: at most `limit` timers.
 
-    A session's subscriptions go with it and count as much, so that one pulse is never long. What
-    is left is due still, and the reply says so.
+    A session's subscriptions and memberships go with it and count by their rows, and so do the
+    bytes of messages (`budgets`), so that one pulse is never long: a timer more and no other may
+    pass that. What is left is due still, and the reply says so.
     """
 
     urgent: ClassVar[bool] = True
@@ -55,14 +57,12 @@ class Pulse:
         """Fenced with an epoch below the highest one seen."""
         pass_fence(db, self.controller_epoch)
         fired = dict.fromkeys((due.WILL, due.SESSION, due.RETAINED, due.BLACKLIST), 0)
-        left = self.limit
+        budget = Budget(rows=self.limit)
         for timer in list(itertools.islice(due.due(db, at.now_ms), self.limit)):
-            if left <= 0:
+            if budget.spent:
                 break
             due.disarm(db, timer.due_ms, timer.kind, timer.tenant, timer.name)
-            cost = _fire(db, at, timer)
-            fired[timer.kind] += cost > 0
-            left -= max(cost, 1)
+            fired[timer.kind] += _fire(db, at, timer, budget)
         return PulseReply(
             wills=fired[due.WILL],
             sessions=fired[due.SESSION],
@@ -72,31 +72,36 @@ class Pulse:
         )
 
 
-def _fire(db: Tables, at: Stamp, timer: due.Due) -> int:
-    """What it cost; 0 if an earlier timer of this pulse has done it already."""
+def _fire(db: Tables, at: Stamp, timer: due.Due, budget: Budget) -> bool:
+    """Whether it did anything: an earlier timer of this pulse may have done it already."""
     match timer.kind:
         case due.WILL:
             pending = db.get(will.WILLS, timer.tenant, timer.name)
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if pending is None or pending.due_ms != timer.due_ms:
-                return 0
+                budget.spend()
+                return False
             will.fire(db, at, pending, owner.broker if owner is not None else "")
+            budget.spend(size=len(pending.payload))
         case due.SESSION:
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if owner is None or owner.expires_ms != timer.due_ms:
-                return 0
-            session_life.end(db, at, owner)
-            return 1 + owner.subscriptions
+                budget.spend()
+                return False
+            session_life.end(db, at, owner, budget)
         case due.RETAINED:
             message = db.get(retained.RETAINED, timer.tenant, timer.name)
             if message is None or message.expires_ms != timer.due_ms:
-                return 0
+                budget.spend()
+                return False
             retained.remove(db, message)
+            budget.spend(size=len(message.payload))
         case due.BLACKLIST:
-            return int(blacklist.expire(db, at, timer.tenant, timer.name, timer.due_ms))
+            budget.spend()
+            return blacklist.expire(db, at, timer.tenant, timer.name, timer.due_ms)
         case _:
             raise AssertionError(f"no such timer: {timer}")
-    return 1
+    return True
 
 
 @query("mqtt.due")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from state_machines import names, op, quota
+from state_machines.budgets import Budget
 from state_machines.errors import QuotaExceeded, Rejected
 from state_machines.limits import MQTT_STRING_BYTES_MAX
-from state_machines.mqtt.session_life import close, close_all, end, open_all
+from state_machines.mqtt.session_life import close, close_all, end_within, open_all
 from state_machines.mqtt.session_quota import admit
 from state_machines.mqtt.sessions import (
     SESSIONS,
@@ -222,7 +223,8 @@ class CloseSession:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
-        close(db, at, self.tenant, self.client_id, self.epoch, self.graceful, self.expiry_s)
+        asked = (self.epoch, self.graceful, self.expiry_s)
+        close(db, at, self.tenant, self.client_id, *asked, Budget())
 
     @classmethod
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[Rejected | None]:
@@ -233,7 +235,11 @@ class CloseSession:
 
 @command("mqtt.session.delete")
 class DeleteSessions:
-    """End sessions from outside. The reply is how many there were."""
+    """End sessions from outside. The reply is how many there were.
+
+    Those that would make the command too long (`budgets`) have expired then, and go with the next
+    pulses.
+    """
 
     heavy: ClassVar[bool] = True
     many: ClassVar[str] = "client_ids"
@@ -265,8 +271,9 @@ class DeleteSessions:
         """What does not exist is passed over."""
         found = [db.get(SESSIONS, self.tenant, each) for each in dict.fromkeys(self.client_ids)]
         there = [each for each in found if each is not None]
+        budget = Budget()
         for session in there:
-            end(db, at, session)
+            end_within(db, at, session, budget)
         return len(there)
 
 

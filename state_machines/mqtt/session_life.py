@@ -11,6 +11,7 @@ from operator import itemgetter, not_
 from typing import Any, Final
 
 from state_machines import packing
+from state_machines.budgets import Budget
 from state_machines.errors import Invalid, Rejected
 from state_machines.mqtt import due, share_group, subscription, will
 from state_machines.mqtt.sessions import (
@@ -244,19 +245,25 @@ def close_all(
     epochs: Sequence[int],
     graceful: Sequence[bool],
     expiry_s: Sequence[int | None],
+    *,
+    budget: Budget | None = None,
 ) -> list[Rejected | None]:
-    """Close sessions, said in columns: why each was refused, None where it was not.
+    """Close sessions, said in columns: why each was refused, None where it was not. Those that end
+    are left to the pulses (`expire`) when what ends with them is more than the budget.
 
     In the usual case, one without a will that lasts or has nothing that ends with it, a session is
     a few plain values and so is its timer, and the tally is settled once a tenant.
     """
+    budget = Budget() if budget is None else budget
     keys = tuple(zip(tenants, client_ids, strict=True))
     if len(set(keys)) < len(keys):
         columns: Any = (tenants, client_ids, epochs, graceful, expiry_s)
         return [
             refused
             for start, end in pairwise(_cuts(keys))
-            for refused in close_all(db, at, *(column[start:end] for column in columns))
+            for refused in close_all(
+                db, at, *(column[start:end] for column in columns), budget=budget
+            )
         ]
     before = db.store.get_many(SESSIONS.name, keys)
     wills = db.store.get_many(will.WILLS.name, keys)
@@ -274,7 +281,7 @@ def close_all(
         if not usual or (not old[_EXPIRY_S] if lasts_s else hangs(key, old)):
             try:
                 with db.part():
-                    close(db, at, *key, epoch, graceful[place], asked_s)
+                    close(db, at, *key, epoch, graceful[place], asked_s, budget)
             except Rejected as error:
                 refusals[place] = error
             continue
@@ -309,6 +316,7 @@ def close(
     epoch: int,
     graceful: bool,
     expiry_s: int | None,
+    budget: Budget,
 ) -> None:
     """Close one session, whatever hangs on it. Raises NotFound, Fenced and Invalid."""
     before = held(db, tenant, client_id, epoch)
@@ -322,7 +330,7 @@ def close(
         will.cancel(db, pending)
         pending = None
     if lasts_s == 0:
-        end(db, at, before)
+        end_within(db, at, before, budget)
         return
     expires_ms = _expires_ms(at, lasts_s)
     session = replace(
@@ -343,20 +351,51 @@ def close(
         will.arm(db, pending, at.now_ms + min(pending.delay_s, lasts_s) * MS)
 
 
-def end(db: Tables, at: Stamp, session: Session) -> None:
-    """The session is over: its will fires, and it goes with all that hangs on it."""
-    _let_go(db, at, session)
+def end_within(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
+    """The session is over. One for which the budget has nothing left goes with a later pulse."""
+    if budget.spent:
+        expire(db, at, session)
+    else:
+        end(db, at, session, budget)
+
+
+def expire(db: Tables, at: Stamp, session: Session) -> None:
+    """The session's time is over now: nobody holds it, whoever opens it begins a new one, and a
+    pulse ends it."""
+    if 0 < session.expires_ms <= at.now_ms:
+        return
+    tenant, client_id = session.tenant, session.client_id
+    due.disarm(db, session.expires_ms, due.SESSION, tenant, client_id)
+    over = replace(
+        session,
+        epoch=db.unique(),
+        connected=False,
+        disconnected_ms=at.now_ms if session.connected else session.disconnected_ms,
+        expires_ms=at.now_ms,
+    )
+    put_session(db, session, over)
+    due.arm(db, at.now_ms, due.SESSION, tenant, client_id)
+
+
+def end(db: Tables, at: Stamp, session: Session, budget: Budget | None = None) -> None:
+    """The session is over: its will fires, and it goes with all that hangs on it, which the budget
+    pays."""
+    _let_go(db, at, session, budget)
     delete_session(db, session)
 
 
-def _let_go(db: Tables, at: Stamp, session: Session) -> None:
+def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget | None = None) -> None:
     """All of that but the session itself."""
+    size = 0
     pending = db.get(will.WILLS, session.tenant, session.client_id)
     if pending is not None:
         will.fire(db, at, pending, session.broker)
-    subscription.remove_all(db, session.tenant, session.client_id)
-    share_group.leave_all(db, at, session.tenant, session.client_id)
+        size = len(pending.payload)
+    rows = subscription.remove_all(db, session.tenant, session.client_id)
+    members = share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
+    if budget is not None:
+        budget.spend(1 + rows + members * share_group.MEMBER_ROWS, size)
 
 
 @remover(SESSIONS)

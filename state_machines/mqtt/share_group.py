@@ -45,6 +45,7 @@ from state_machines.tables import Tables
 
 REMOVE_MAX: Final = 10_000  #: memberships and groups that one command may change
 ENDS_MAX: Final = 1_000  #: memberships that end with a session in one command; the rest is swept
+MEMBER_ROWS: Final = 4  #: that change with a membership: itself, its two entries, its group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +112,20 @@ class ShareBrokerPage:
     next: bytes
 
 
-def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> None:
-    """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`."""
+def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> int:
+    """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`. How many
+    these were."""
     found = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
     mine = [row for _, row, _ in found]
     if not mine:
-        return
+        return 0
     ledger = Ledger(db, at)
     for row in mine:
         member = db.get(MEMBERS, tenant, row.name, client_id, row.filter)
         assert member is not None, "a member has its entry among the client's, and no other has"
         ledger.remove(member)
     ledger.close()
+    return len(mine)
 
 
 def check_share(name: str, topic_filter: str) -> None:

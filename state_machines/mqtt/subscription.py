@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from state_machines import names
+from state_machines import names, packing
 from state_machines.errors import Invalid, QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.mqtt.sessions import SESSIONS, Session, held
@@ -55,6 +55,7 @@ class SubscriptionPage:
 SUBSCRIPTIONS: Final = Table(
     "mqtt.subscription", Subscription, key=("tenant", "client_id", "filter")
 )
+_FILTER: Final = packing.field_names(Subscription).index("filter")
 
 
 def check_options(topic_filter: str, qos: int, no_local: bool, retain_handling: int) -> None:
@@ -80,10 +81,13 @@ def _fewer(db: Tables, session: Session, gone: int) -> None:
     db.put(SESSIONS, replace(session, subscriptions=count))
 
 
-def remove_all(db: Tables, tenant: str, client_id: str) -> None:
-    """The session ends."""
-    for row in [row for _, row, _ in db.scan(SUBSCRIPTIONS, tenant, client_id)]:
-        db.delete(SUBSCRIPTIONS, *SUBSCRIPTIONS.key_of(row))
+def remove_all(db: Tables, tenant: str, client_id: str) -> int:
+    """The session ends. How many it had: what is counted of them may have been made wrong."""
+    found = list(db.store.scan(SUBSCRIPTIONS.name, (tenant, client_id)))
+    for _, value in found:
+        topic_filter = SUBSCRIPTIONS.values_of(value)[1][_FILTER]
+        db.swap(SUBSCRIPTIONS.name, (tenant, client_id, topic_filter), value, None)
+    return len(found)
 
 
 @command("mqtt.subscription.put")

@@ -11,6 +11,14 @@ LIFE: Final = "state_machines.mqtt.session_life"
 
 SESSIONS: Final = (
     Mutant(
+        "what-ends-with-sessions-has-no-bound",
+        "law 15",
+        LIFE,
+        "    if budget.spent:\n        expire(db, at, session)\n    else:\n"
+        "        end(db, at, session, budget)\n",
+        "    end(db, at, session, budget)\n",
+    ),
+    Mutant(
         "a-takeover-keeps-the-epoch",
         "design 1",
         LIFE,

@@ -1,0 +1,86 @@
+"""Sessions that end with more than one command may take away: over at once, taken by pulses."""
+
+from __future__ import annotations
+
+import pytest
+
+from state_machines.batch import OK
+from state_machines.errors import Fenced
+from state_machines.limits import VALUE_BYTES_MAX
+from state_machines.mqtt.pulse import Pulse
+from state_machines.mqtt.retained import SetRetained
+from state_machines.mqtt.session import CloseSession, DeleteSessions, GetSession, OpenSession
+from state_machines.mqtt.session_batch import CloseSessions, LostSession
+from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
+from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
+from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
+from tests.entities.group import Group
+from tests.machine.derived import check
+
+CLIENTS = ("a", "b", "c", "d")
+FILTERS = 1_000
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group("mqtt")
+
+
+def opened(group: Group, expiry_s: int = 0) -> dict[str, int]:
+    """Four sessions: two of them are as much as one command takes away."""
+    filters = tuple([TopicFilter(filter=f"t/{number}") for number in range(FILTERS)])
+    epochs = {}
+    for each in CLIENTS:
+        epoch = group.run(OpenSession(client_id=each, broker="b", expiry_s=expiry_s)).epoch
+        group.run(PutSubscriptions(client_id=each, epoch=epoch, filters=filters))
+        epochs[each] = epoch
+    return epochs
+
+
+@pytest.mark.parametrize("way", ["held", "lost", "delete"])
+def test_what_ends_with_sessions_is_bounded_and_they_are_over_all_the_same(
+    group: Group, way: str
+) -> None:
+    epochs = opened(group)
+    if way == "held":
+        held = tuple([HeldSession(client_id=each, epoch=epochs[each]) for each in CLIENTS])
+        outcomes = group.run(CloseHeldSessions(controller_epoch=1, items=held))
+        assert [each.code for each in outcomes] == [OK] * 4
+    elif way == "lost":
+        lost = tuple([LostSession(client_id=each, epoch=epochs[each]) for each in CLIENTS])
+        assert [each.code for each in group.run(CloseSessions(items=lost))] == [OK] * 4
+    else:
+        assert group.run(DeleteSessions(client_ids=CLIENTS)) == 4
+    assert group.rows("mqtt.subscription") == 2 * FILTERS
+    over = group.ask(GetSession(client_id="c"))
+    assert (over.connected, over.expires_ms) == (False, group.now_ms)
+    late = (TopicFilter(filter="late"),)
+    with group.refuses(Fenced):
+        group.run(PutSubscriptions(client_id="c", epoch=epochs["c"], filters=late))
+    assert not group.run(OpenSession(client_id="c", broker="b2", expiry_s=60)).present
+    assert group.rows("mqtt.subscription") == FILTERS, "those of d wait for a pulse"
+    check("mqtt", group.store)
+    while group.run(Pulse(controller_epoch=1)).next_due_ms:
+        pass
+    assert group.rows("mqtt.subscription") == group.rows("mqtt.due") == 0
+    check("mqtt", group.store)
+
+
+def test_memberships_count_in_a_pulse(group: Group) -> None:
+    for each in CLIENTS:
+        epoch = group.run(OpenSession(client_id=each, broker="b", expiry_s=1)).epoch
+        joins = tuple([ShareJoin(name=f"g{n}", client_id=each, filter="t") for n in range(10)])
+        group.run(JoinShareGroups(broker="b", items=joins))
+        group.run(CloseSession(client_id=each, epoch=epoch))
+    group.later(1)
+    ended = [group.run(Pulse(controller_epoch=1, limit=60)).sessions for _ in range(3)]
+    assert ended == [2, 2, 0]
+
+
+def test_a_pulse_stops_at_its_bytes(group: Group) -> None:
+    for number in range(6):
+        payload = bytes(VALUE_BYTES_MAX)
+        group.run(SetRetained(topic=f"t/{number}", payload=payload, expiry_s=1))
+    group.later(1)
+    gone = [group.run(Pulse(controller_epoch=1)).retained for _ in range(3)]
+    assert gone == [4, 2, 0]
