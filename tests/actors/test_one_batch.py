@@ -87,7 +87,7 @@ async def test_a_call_carries_no_more_rows_than_a_leader_takes() -> None:
     """Deletions of consumer groups are few bytes and much work."""
     loop = asyncio.get_running_loop()
     left = [
-        Waiting(DeleteGroup(group=f"{n}", limit=1_000), b"", loop.create_future(), 9.0, (False, 0))
+        Waiting(DeleteGroup(group=f"{n}", limit=1_000), b"", loop.create_future(), 9.0)
         for n in range(50)
     ]
     calls = []
@@ -104,7 +104,7 @@ async def test_a_call_carries_no_more_rows_than_a_leader_takes() -> None:
 async def test_a_weight_that_is_no_number_is_told_by_who_checks_it() -> None:
     loop, nonsense = asyncio.get_running_loop(), cast("Any", "many")
     batch = [
-        Waiting(DeleteGroup(group="g", limit=limit), b"", loop.create_future(), 9.0, (False, 0))
+        Waiting(DeleteGroup(group="g", limit=limit), b"", loop.create_future(), 9.0)
         for limit in (nonsense, 1, True)
     ]
     _, rest = commands_of(batch)
