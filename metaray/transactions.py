@@ -21,11 +21,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from state_machines.batch import Outcome
+from state_machines.errors import MetarayError
 from state_machines.lease import (
     KEEP_MAX,
+    TTL_MS_MIN,
     GetLease,
     GrantLeases,
     KeepLeases,
@@ -39,11 +41,15 @@ from state_machines.transaction import Compare, Transacted, Transaction
 
 __all__ = ["Compare", "Lease", "LeasedRow", "Transacted", "Transaction", "keep_alive", "transact"]
 
+KEEP_TIMEOUT_MS_MAX: Final = 30_000  #: of one keeping, however long the leases are
+
 
 class Calls(Protocol):
     """What is used of a client."""
 
-    def call(self, operation: Any, /, *, group: str = "") -> Coroutine[Any, Any, Any]:
+    def call(
+        self, operation: Any, /, *, timeout_ms: int = 0, group: str = ""
+    ) -> Coroutine[Any, Any, Any]:
         """Carry out an operation, in the group that owns it or in the one that is named."""
         ...
 
@@ -81,7 +87,8 @@ class Lease:
         return cls(client, group, granted.lease_id, ttl_ms)
 
     async def keep(self) -> None:
-        """Have the whole time again. NotFound when it is over: its rows are gone."""
+        """Have the whole time again. NotFound when it is over: its rows are gone. NoQuorum or
+        Unknown when its group does not answer within a third of the time."""
         (outcome,) = await keep_alive([self])
         outcome.or_raise()
 
@@ -141,16 +148,24 @@ class Lease:
 async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
     """Keep leases alive, a thousand in one command to their group.
 
-    An outcome for each, in order: NOT_FOUND says that it is over.
+    An outcome for each, in order: NOT_FOUND says that it is over; NO_QUORUM or UNKNOWN that its
+    group does not answer. It has a third of the shortest time of all these leases, 30 s at most, so
+    a silent one ends no lease of another.
     """
     by_group: defaultdict[str, list[int]] = defaultdict(list)
     for place, lease in enumerate(leases):
         by_group[lease.group].append(place)
+    shortest = min([lease.ttl_ms for lease in leases], default=TTL_MS_MIN)
+    timeout_ms = min(max(shortest, TTL_MS_MIN) // 3, KEEP_TIMEOUT_MS_MAX)
     outcomes: dict[int, Outcome] = {}
 
     async def keep(group: str, places: list[int]) -> None:
-        items = tuple([leases[place].lease_id for place in places])
-        answers = await leases[places[0]].client.call(KeepLeases(items=items), group=group)
+        keep = KeepLeases(items=tuple([leases[place].lease_id for place in places]))
+        client = leases[places[0]].client
+        try:
+            answers = await client.call(keep, timeout_ms=timeout_ms, group=group)
+        except MetarayError as error:
+            answers = [Outcome(error.code, error.detail, 0)] * len(places)
         outcomes.update(zip(places, answers, strict=True))
 
     await asyncio.gather(

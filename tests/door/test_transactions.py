@@ -13,15 +13,17 @@ import pytest
 
 import metaray.client
 from actors.caller import Caller
-from metaray.transactions import Lease, LeasedRow, keep_alive, transact
-from state_machines.errors import Conflict, Invalid, NotFound
-from state_machines.lease import KEEP_MAX, ExpireLeases
+from metaray.transactions import KEEP_TIMEOUT_MS_MAX, Lease, LeasedRow, keep_alive, transact
+from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Unknown
+from state_machines.lease import KEEP_MAX, TTL_MS_MAX, ExpireLeases
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, KvEntry, PutKv
 from state_machines.metadata.slot_map import AssignSlots
 from state_machines.mqtt.topic import TOPICS, CreateTopics, GetTopic
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
 from state_machines.transaction import Compare
 from state_machines.wire import api_pb2 as api
+from tests.actors.scripted import now
+from tests.actors.virtual_time import in_virtual_time
 from tests.entities.group import Group
 
 HALVES = (
@@ -36,6 +38,7 @@ class Machines:
     def __init__(self) -> None:
         self.groups = {name: Group(name[:-2]) for name in ("metadata-0", "metadata-1", "mqtt-0")}
         self.asked: list[str] = []
+        self.silent = ""  #: a group that does not answer
 
     def seats(self, group: str) -> Sequence[str]:
         return (group,) if group in self.groups else ()
@@ -46,6 +49,8 @@ class Machines:
     async def propose(self, seat: str, request: bytes) -> bytes:
         group, asked = self.groups[seat], api.ProposeRequest.FromString(request)
         self.asked.append(seat)
+        if seat == self.silent:
+            await asyncio.get_running_loop().create_future()
         try:
             group.machine.admit(asked.proposal)
         except Invalid as error:
@@ -68,8 +73,10 @@ class Client:
         self.machines = machines
         self.caller = Caller(machines, rng=Random(1))
 
-    def call(self, operation: Any, /, *, group: str = "") -> Coroutine[Any, Any, Any]:
-        return self.caller.call(operation, group=group)
+    def call(
+        self, operation: Any, /, *, timeout_ms: int = 0, group: str = ""
+    ) -> Coroutine[Any, Any, Any]:
+        return self.caller.call(operation, timeout_ms=timeout_ms, group=group)
 
 
 @asynccontextmanager
@@ -200,6 +207,28 @@ async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client)
     assert sorted(client.machines.asked) == ["metadata-0", "mqtt-0"]
     many = await keep_alive([leases[0]] * (KEEP_MAX + 1))
     assert [each.code for each in many] == ["OK"] * (KEEP_MAX + 1)
+
+
+@in_virtual_time
+async def test_a_group_that_is_silent_ends_no_lease_of_another() -> None:
+    """Each is told what became of it, soon enough to keep the others at a third of the time."""
+    async with connected() as client:
+        leases = [
+            await Lease.grant(client, group, owner="b1", ttl_ms=ttl_ms)
+            for group, ttl_ms in (("metadata-0", 9_000), ("mqtt-0", TTL_MS_MAX))
+        ]
+        client.machines.silent = "mqtt-0"
+        for _ in range(3):
+            begun = now()
+            kept, unheard = await keep_alive(leases)
+            assert now() - begun <= 3
+            assert kept.code == "OK"
+            assert unheard.code in ("NO_QUORUM", "UNKNOWN")
+            assert unheard.detail.startswith("mqtt-0: ")
+        begun = now()
+        with pytest.raises((NoQuorum, Unknown)):
+            await leases[1].keep()
+        assert now() - begun <= KEEP_TIMEOUT_MS_MAX / 1000, "though it may live for a day"
 
 
 @with_client

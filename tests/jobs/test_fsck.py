@@ -72,7 +72,7 @@ class Client:
         self.world = world
         self.before: Callable[[Any], None] = lambda _: None
 
-    async def call(self, operation: Any, /, *, group: str = "") -> Any:
+    async def call(self, operation: Any, /, *, timeout_ms: int = 0, group: str = "") -> Any:
         to = self.world[group or op.home(operation)]
         if op.is_query(type(operation)):
             return to.ask(operation)

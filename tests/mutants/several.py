@@ -175,4 +175,18 @@ SEVERAL: Final = (
         "    check_limit(operation.limit)\n",
         "",
     ),
+    Mutant(
+        "a-silent-group-ends-the-leases-of-the-others",
+        "design 5.7",
+        "metaray.transactions",
+        "client.call(keep, timeout_ms=timeout_ms, group=group)",
+        "client.call(keep, group=group)",
+    ),
+    Mutant(
+        "who-keeps-leases-is-told-of-the-silent-group-alone",
+        "design 5.7",
+        "metaray.transactions",
+        "        except MetarayError as error:\n",
+        "        except ZeroDivisionError as error:\n",
+    ),
 )
