@@ -63,7 +63,8 @@ class Offsets:
     async def fetch_offsets(
         self: Calls, group: str, *, tenant: str = "default"
     ) -> tuple[Offset, ...]:
-        """All offsets of a consumer group, of 10 000 partitions at most."""
+        """All offsets of a consumer group, as of one moment. Invalid for one with more than 10 000
+        partitions, or 4 MiB of names and metadata: `ListOffsets` reads that page by page."""
         found: tuple[Offset, ...] = await self.call(FetchOffsets(tenant=tenant, group=group))
         return found
 
@@ -142,7 +143,8 @@ class BlockingOffsets:
         return found
 
     def fetch_offsets(self: Waits, group: str, *, tenant: str = "default") -> tuple[Offset, ...]:
-        """All offsets of a consumer group, of 10 000 partitions at most."""
+        """All offsets of a consumer group, as of one moment. Invalid for one with more than 10 000
+        partitions, or 4 MiB of names and metadata: `ListOffsets` reads that page by page."""
         found: tuple[Offset, ...] = self._wait(self._client.fetch_offsets(group, tenant=tenant))
         return found
 

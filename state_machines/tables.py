@@ -211,11 +211,17 @@ class Tables:
         return next(iter(self.store.scan(table.name, prefix)), None) is not None
 
     def page(
-        self, table: Table[R], *prefix: Part, starts: str = "", after: bytes = b"", limit: int
+        self,
+        table: Table[R],
+        *prefix: Part,
+        starts: str = "",
+        after: bytes = b"",
+        limit: int,
+        bytes_max: int = PAGE_BYTES_MAX,
     ) -> tuple[list[tuple[R, int]], bytes]:
         """Up to `limit` rows with their revisions, and the token to go on after (empty: the end).
 
-        `starts` is asked of the last field of the key. A page also ends softly at `PAGE_BYTES_MAX`.
+        `starts` is asked of the last field of the key. A page also ends softly at `bytes_max`.
         Raises Invalid for a limit out of range.
         """
         check_limit(limit)
@@ -223,9 +229,9 @@ class Tables:
         came: list[bytes] = []  # since those
         size, last = 0, b""
         for token, value in self.store.scan(table.name, prefix, starts=starts, after=after):
-            if len(rows) + len(came) >= limit or size + len(value) > PAGE_BYTES_MAX:
+            if len(rows) + len(came) >= limit or size + len(value) > bytes_max:
                 size -= _add(rows, table, came, starts)
-                if len(rows) >= limit or (rows and size + len(value) > PAGE_BYTES_MAX):
+                if len(rows) >= limit or (rows and size + len(value) > bytes_max):
                     return rows, last
             came.append(value)
             size += len(value)

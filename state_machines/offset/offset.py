@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from state_machines import columnar, names, packing, quota
 from state_machines.errors import BY_CODE, Invalid
 from state_machines.keyvalue import Part
-from state_machines.limits import PAGE_ROWS_MAX
+from state_machines.limits import PAGE_ROWS_MAX, REPLY_BYTES_MAX
 from state_machines.offset import activity, rows
 from state_machines.offset.one_by_one import ABSENT, REFUSED, Guard, OneByOne
 from state_machines.offset.recurring import BEGINNINGS, Named, Recurring, replaced
@@ -36,6 +36,7 @@ from state_machines.tables import Tables
 
 __all__ = [
     "ABSENT",
+    "FETCH_BYTES_MAX",
     "METADATA_BYTES_MAX",
     "OFFSETS",
     "PARTITION_MAX",
@@ -49,6 +50,9 @@ __all__ = [
     "OffsetPage",
     "RefusedCommits",
 ]
+
+FETCH_BYTES_MAX: Final = REPLY_BYTES_MAX // 2
+"""Rows of one fetch. A reply that is almost full takes one more of these and still fits a frame."""
 
 
 class OffsetCommit(NamedTuple):
@@ -418,15 +422,19 @@ class FetchOffsets:
         return (self.tenant, self.group)
 
     def read(self, db: Tables, at: Stamp) -> tuple[Offset, ...]:
-        """By topic and partition; none of a group that is being deleted.
+        """By topic and partition, as of one moment; none of a group that is being deleted.
 
-        Invalid for a group with more than a page of them.
+        Invalid for a group with more than 10 000 of them, or 4 MiB.
         """
         if rows.shown(db, self.tenant, self.group) is None:
             return ()
-        found, after = db.page(OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX)
+        found, after = db.page(
+            OFFSETS, self.tenant, self.group, limit=PAGE_ROWS_MAX, bytes_max=FETCH_BYTES_MAX
+        )
         if after:
-            raise Invalid(f"group: more than a page of offsets; use offset.list ({PAGE_ROWS_MAX})")
+            full = len(found) == PAGE_ROWS_MAX
+            limit = f"{PAGE_ROWS_MAX} offsets" if full else f"{FETCH_BYTES_MAX} bytes"
+            raise Invalid(f"group: more than a page of offsets; use offset.list ({limit})")
         return columnar.alike(Offset, [row for row, _ in found])
 
 

@@ -11,6 +11,7 @@ from state_machines.errors import Invalid
 from state_machines.limits import BATCH_ITEMS_MAX, PAGE_ROWS_MAX
 from state_machines.offset.group import DeleteGroup, ListGroups
 from state_machines.offset.offset import (
+    FETCH_BYTES_MAX,
     METADATA_BYTES_MAX,
     PARTITION_MAX,
     CommitOffsets,
@@ -172,7 +173,25 @@ def test_more_than_a_page_of_offsets_is_said(group: Group) -> None:
     many = [commit(partition=number) for number in range(BATCH_ITEMS_MAX)]
     send(group, *many)
     send(group, commit(partition=BATCH_ITEMS_MAX))
-    with group.refuses(Invalid, r"^group: more than a page of offsets; use offset\.list"):
+    with group.refuses(
+        Invalid, r"^group: more than a page of offsets; use offset\.list \(10000 offsets\)"
+    ):
+        fetch(group)
+
+
+def test_all_offsets_of_a_group_come_at_once(group: Group) -> None:
+    """As many as a batch may name, with what consumers say beside: more bytes than a page has."""
+    topic, said = "com.example.payments.orders.v1", "m" * 100
+    send(group, *(commit("g", topic, each, metadata=said) for each in range(PAGE_ROWS_MAX)))
+    assert [each.partition for each in fetch(group)] == list(range(PAGE_ROWS_MAX))
+
+
+def test_more_bytes_of_offsets_than_a_reply_may_take_are_said(group: Group) -> None:
+    said = "m" * METADATA_BYTES_MAX
+    count = FETCH_BYTES_MAX // len(said)
+    for half in (range(count // 2), range(count // 2, count)):
+        send(group, *(commit(partition=each, metadata=said) for each in half))
+    with group.refuses(Invalid, r"^group: more than a page of offsets; .* \(4194304 bytes\)"):
         fetch(group)
 
 

@@ -122,4 +122,11 @@ OFFSETS: Final = (
         "            packing.check_depth(rest)\n",
         "            pass\n",
     ),
+    Mutant(
+        "a-group-with-more-offsets-than-a-page-has-is-refused",
+        "design 6",
+        "state_machines.offset.offset",
+        "limit=PAGE_ROWS_MAX, bytes_max=FETCH_BYTES_MAX\n",
+        "limit=PAGE_ROWS_MAX\n",
+    ),
 )
