@@ -6,9 +6,9 @@
     async for change in topics: ...       # what changed since that list
 
 One actor on each node (`actors/node_cache.py`) keeps what the processes of the node ask for; it is
-made when one of them asks first. A process that does not reach it keeps its own for as long, so
-nothing depends on it. What is read is as old as a watch is late, never older than what the same
-`Cached` was told before, and never older than a revision that is asked for.
+made when one of them asks first. A process that does not reach it, or still looks for it, keeps its
+own for as long, so nothing depends on it. What is read is as old as a watch is late, never older
+than what the same `Cached` was told before, and never older than a revision that is asked for.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from actors.feed import Feed
 from actors.node_cache import NodeCache
 from actors.wanted import Part, Wanted, of_kind
 from metaray.watching import Change, Groups, Progress, stream
+from state_machines import names
 from state_machines.errors import Invalid, NoQuorum, Unavailable
-from state_machines.limits import INT_MAX
+from state_machines.limits import INT_MAX, MQTT_STRING_BYTES_MAX
 from state_machines.tables import Table
 from state_machines.wire import api_pb2 as api
 
 AGAIN_SECONDS: Final = 5.0  #: before the node's cache is tried again
 FIND_SECONDS: Final = 10.0  #: our own deadline for finding it, or making it
+FIRST_SECONDS: Final = 1.0  #: who keeps nothing himself waits so long for it to be found
 GRACE_SECONDS: Final = 1.0  #: what an answer may be later than the time that was given for it
 TIMEOUT_MS: Final = 30_000
 WATCH_MS: Final = 4_000  #: of a long poll
@@ -72,7 +74,7 @@ class Door:
         self._node: Cache | None = None
         self._own: NodeCache | None = None
         self._not_before = 0.0
-        self._finding = asyncio.Lock()
+        self._finding: asyncio.Task[None] | None = None
         self._closed = False
 
     async def read(self, request: api.CacheRequest) -> api.Reply:
@@ -101,6 +103,9 @@ class Door:
     async def close(self) -> None:
         """Let go of the caches; the node's goes on. Whoever reads is told NoQuorum."""
         self._closed = True
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.wait((self._finding,))
         for each in (self._node, self._own):
             if each is not None:
                 await each.close()
@@ -131,18 +136,30 @@ class Door:
         return reply
 
     async def _reach(self) -> Cache | None:
-        loop = asyncio.get_running_loop()
-        async with self._finding:
-            if self._node is None and loop.time() >= self._not_before and not self._closed:
-                self._not_before = loop.time() + AGAIN_SECONDS
-                try:
-                    self._node = await asyncio.wait_for(self._find(), FIND_SECONDS)
-                    own, self._own = self._own, None
-                    if own is not None:
-                        await own.close()
-                except Exception as error:  # noqa: BLE001 - the carrier's own
-                    log.info("this node's cache is not there: %s", error)
-            return self._node
+        """The node's cache; None while it is away or looked for, and this process keeps rows."""
+        if self._node is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            if self._finding is None and loop.time() >= self._not_before:
+                self._finding = loop.create_task(self._look())
+            if self._finding is not None and self._own is None:
+                await asyncio.wait((self._finding,), timeout=FIRST_SECONDS)
+        return self._node
+
+    async def _look(self) -> None:
+        try:
+            node = await asyncio.wait_for(self._find(), FIND_SECONDS)
+            if self._closed:  # it was found just when its search was ended
+                await node.close()
+                return
+            self._node = node
+            own, self._own = self._own, None
+            if own is not None:
+                await own.close()
+        except Exception as error:  # noqa: BLE001 - the carrier's own
+            log.info("this node's cache is not there: %r", error)
+            self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
+        finally:
+            self._finding = None
 
     async def _lose(self, node: Cache, error: Exception) -> None:
         log.info("this node's cache does not answer: %r", error)
@@ -159,6 +176,8 @@ class Cached(Generic[Row]):
     def __init__(
         self, door: Callable[[], Door], table: Table[Row], tenant: str = "", prefix: str = ""
     ) -> None:
+        names.name(tenant, "tenant", empty=True)
+        names.name(prefix, "prefix", MQTT_STRING_BYTES_MAX, empty=True)
         self._door = door
         self._table = table
         self._part = Part(tenant, prefix)
@@ -182,7 +201,7 @@ class Cached(Generic[Row]):
         `min_revision` (of each group, where a kind has several) is waited for.
         """
         whole = (self._part.tenant, *key) if self._part.tenant else key
-        reply = await self._read(min_revision, key=msgpack.packb(whole))
+        reply = await self._read(min_revision, key=_packed(whole))
         self._note(reply)
         return self._rows(reply)[0] if reply.changes else None
 
@@ -236,10 +255,21 @@ class Cached(Generic[Row]):
         return tuple([self._table.decode(each.row)[0] for each in reply.changes])
 
 
+def _packed(key: tuple[str | int | bytes, ...]) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(key)
+    except UnicodeEncodeError:
+        raise Invalid("key: not UTF-8") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"key: no row has it: {error}") from None
+    return packed
+
+
 def _seen(told: Mapping[str, int], asked: int | Mapping[str, int]) -> dict[str, int]:
     """What has to be heard before an answer: what was told before, and what is asked for."""
     wanted = asked if isinstance(asked, Mapping) else {"": asked}
-    for revision in wanted.values():
+    for group, revision in wanted.items():
+        names.name(group, "min_revision", empty=True)
         if type(revision) is not int or not 0 <= revision <= INT_MAX:
             raise Invalid(f"min_revision: a whole number from 0 to {INT_MAX} is wanted")
     seen = dict(told)

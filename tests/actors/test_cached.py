@@ -15,7 +15,7 @@ from actors.caller import Caller
 from actors.config import RaftSettings
 from actors.node_cache import NodeCache
 from actors.wanted import of_kind
-from metaray.cached import AGAIN_SECONDS, Cached, Door
+from metaray.cached import AGAIN_SECONDS, FIND_SECONDS, FIRST_SECONDS, Cached, Door
 from metaray.watching import Change, Progress
 from state_machines.errors import Compacted, Invalid, NoQuorum, Stopped
 from state_machines.metadata.kv import KV, DeleteKv, Kv, PutKv
@@ -163,10 +163,101 @@ async def test_without_a_cache_of_the_node_a_process_keeps_its_own() -> None:
         assert node.found == 1, "it is not looked for at every read"
         node.start()
         await asyncio.sleep(AGAIN_SECONDS)
+        await rows.get("a")  # by its own, while it looks
+        await settled()
         await rows.get("a")
         assert node.found == 2
         assert node.cache is not None
         assert node.cache.status()["rows"] == 1
+
+
+async def for_ever() -> Any:
+    """Ray's control service hangs."""
+    await asyncio.get_running_loop().create_future()
+
+
+@in_virtual_time
+async def test_while_the_cache_of_the_node_is_looked_for_a_process_reads_its_own() -> None:
+    group = Kept()
+    group.does(put("a"))
+    door = Door(cast(Caller, group), Node(group), for_ever)
+    begun = asyncio.get_running_loop().time()
+    for _ in range(10):
+        assert await pairs(door).get("a") is not None
+    assert asyncio.get_running_loop().time() - begun <= FIRST_SECONDS
+    await door.close()
+
+
+@in_virtual_time
+async def test_a_search_that_has_failed_begins_again_after_a_while_and_not_before() -> None:
+    group = Kept()
+    begun: list[float] = []
+
+    def find() -> Any:
+        begun.append(asyncio.get_running_loop().time())
+        return for_ever()
+
+    door = Door(cast(Caller, group), Node(group), find)
+    for _ in range(40):
+        await pairs(door).get("a")
+        await asyncio.sleep(1)
+    first, second, *_ = begun
+    assert second - first >= FIND_SECONDS + AGAIN_SECONDS
+    await door.close()
+
+
+class Way(Node):
+    """A way that says when it is closed."""
+
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("found", [True, False])
+@in_virtual_time
+async def test_who_closes_a_door_ends_its_search_and_what_that_has_found(found: bool) -> None:
+    group = Kept()
+    ended: list[Any] = []
+    way = Way(group)
+    going = asyncio.Event()
+
+    async def find() -> Any:
+        try:
+            await going.wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("found")
+        return way
+
+    door = Door(cast(Caller, group), way, find)
+    reading = asyncio.create_task(pairs(door).get("a"))
+    await settled()
+    if found:
+        going.set()
+        await asyncio.sleep(0)  # it is found, and nobody knows of it yet
+    await door.close()
+    assert ended == ["found" if found else "cancelled"]
+    assert way.closed == found
+    with pytest.raises(NoQuorum, match="the client is closed"):
+        await reading
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@in_virtual_time
+async def test_a_key_that_no_row_can_have_is_refused_by_name() -> None:
+    async with standing(Kept()) as (_, door):
+        for key in ("a\ud800", 2**64):
+            with pytest.raises(Invalid, match=r"^key: "):
+                await pairs(door).get(key)
+        with pytest.raises(Invalid, match=r"^prefix: not UTF-8"):
+            pairs(door, "a\ud800")
+        with pytest.raises(Invalid, match=r"^tenant: not UTF-8"):
+            Cached(lambda: door, KV, "t\ud800")
+        with pytest.raises(Invalid, match=r"^min_revision: not UTF-8"):
+            await pairs(door).get("a", min_revision={"metadata-\ud800": 1})
 
 
 @in_virtual_time

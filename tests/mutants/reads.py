@@ -342,4 +342,18 @@ READS: Final = (
         "        return max([each.min_revision for each in call.batch])\n",
         "        return call.batch[0].min_revision\n",
     ),
+    Mutant(
+        "who-keeps-rows-waits-for-the-cache-of-the-node",
+        "design 5.18",
+        "metaray.cached",
+        "            if self._finding is not None and self._own is None:\n",
+        "            if self._finding is not None:\n",
+    ),
+    Mutant(
+        "a-search-for-a-cache-outlives-its-client",
+        "liveness",
+        "metaray.cached",
+        "            self._finding.cancel()\n            await asyncio.wait((self._finding,))\n",
+        "            pass\n",
+    ),
 )
