@@ -15,9 +15,10 @@ Everything concurrent in one process shares calls: a thousand waiting `await`s c
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, Unpack, overload
@@ -91,6 +92,7 @@ class Client(Offsets, Watches, Timestamps):
         self._timeout_ms = timeout_ms
         self._caller: Caller | None = None
         self._groups: LinkedGroups = LinkedGroups()
+        self._process = os.getpid()
         self._word = "is not open: `async with metaray.connect()`, or `await client.open()`"
 
     async def __aenter__(self) -> Self:
@@ -106,13 +108,25 @@ class Client(Offsets, Watches, Timestamps):
         return self._address, self._data
 
     async def open(self) -> None:
-        """Join the cluster and learn its groups; `async with` does this. A client that was closed
-        may be opened again."""
+        """Join the cluster and learn its groups; `async with` does this. Nothing happens where it
+        is open. A client that was closed may be opened again, in the process that made it."""
+        self._check_process()
         await asyncio.to_thread(join_cluster, self._address, self._data)
-        if self._caller is None:
-            self._groups = LinkedGroups()  # the links of a client that was closed are closed
-        await self._groups.refresh()
-        self._caller = Caller(self._groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
+        if self._caller is not None:
+            return
+        groups = LinkedGroups()  # the links of a client that was closed are closed
+        await groups.refresh()
+        if self._caller is None:  # whoever opened it meanwhile may wait for an answer already
+            self._groups = groups
+            self._caller = Caller(groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
+
+    def _check_process(self) -> None:
+        """Neither a loop nor its thread nor Ray goes on in a forked process."""
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the client is of process {self._process}, and this is a fork of that: connect "
+                "anew, in a process that was spawned (Ray does not outlive a fork)"
+            )
 
     async def aclose(self) -> None:
         """End what is under way: waiting callers get `Unknown`, or `NoQuorum` if never sent."""
@@ -272,18 +286,27 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
         self.close()
 
     def open(self) -> None:
-        """Join the cluster; `with` does this. A client that could not be opened is closed."""
+        """Join the cluster; `with` does this. Nothing happens where it is open. A client that could
+        not be opened is closed, and one that is closed stays so."""
+        self._check()
+        begins = not self._thread.is_alive()
         try:
             join_cluster(self._client._address, self._client._data)  # Ray wants the main thread
-            self._thread.start()
+            with self._entry:
+                self._check()
+                if not self._thread.is_alive():
+                    self._thread.start()
             self._wait(self._client.open())
         except BaseException:
-            self.close()
+            if begins:
+                self.close()
             raise
 
     def close(self) -> None:
         """End the background loop and what is under way: threads that wait for it are told, as by
         `Client.aclose`, or `Unknown` where something else than a group's answer is waited for."""
+        if self._client._process != os.getpid():
+            return  # all of it is of the process that was forked
         with self._entry:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -299,16 +322,27 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
                 each.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+    def _check(self) -> None:
+        self._client._check_process()
+        if self._loop.is_closed():
+            raise RuntimeError("the client is closed")
+
+    def _begin(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        self._check()  # before the lock: nobody lets go of that in a fork
         with self._entry:
+            self._check()
             if not self._thread.is_alive():
-                work.close()
                 raise RuntimeError(
-                    "the client is closed"
-                    if self._loop.is_closed()
-                    else "the client is not open: `with metaray.connect_sync()`, or `client.open()`"
+                    "the client is not open: `with metaray.connect_sync()`, or `client.open()`"
                 )
-            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        try:
+            waiting = self._begin(work)
+        except RuntimeError:
+            work.close()
+            raise
         try:
             return waiting.result()
         except CancelledError:

@@ -271,4 +271,18 @@ CLIENTS: Final = (
         "                fail(each, error)\n",
         "",
     ),
+    Mutant(
+        "who-opens-a-client-takes-it-from-those-who-wait-in-it",
+        "design 3",
+        "metaray.client",
+        "        if self._caller is None:  # whoever opened",
+        "        if groups is not None:  # whoever opened",
+    ),
+    Mutant(
+        "who-cannot-open-a-client-again-closes-it-for-others",
+        "design 3",
+        "metaray.client",
+        "            if begins:\n                self.close()\n",
+        "            self.close()\n",
+    ),
 )
