@@ -173,7 +173,9 @@ class Client(Offsets, Watches, Timestamps):
         """Carry out one command or query; the reply has the type the operation declares.
 
         `group` names the Raft group to ask, whatever the slot map says: for operations that belong
-        to the groups of every kind, or to look at one of several.
+        to the groups of every kind, or to look at one of several. A `stale` read is answered by
+        any replica, once it has applied `min_revision`. Each group has revisions of its own: with
+        an operation that goes to several every one waits for that number, so name `group`.
         """
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from state_machines import names
 from state_machines.offset.get import GetOffset
 from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
 from state_machines.offset.history import OffsetAt, OffsetsAt
@@ -41,9 +42,12 @@ class Offsets:
     async def commit_offsets(
         self: Calls, commits: Sequence[OffsetCommit], *, tenant: str = "default"
     ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply. Who
-        commits the same partitions again and again had better name them once (`Partitions`)."""
-        reply: CommitReply = await self.call(CommitOffsets.of(commits, tenant=tenant))
+        """Commit a batch of 1 to 10 000 consumer offsets, of any groups. Refused ones are in the
+        reply; none to commit is Invalid, for no group would say when. Who commits the same
+        partitions again and again had better name them once (`Partitions`)."""
+        batch = CommitOffsets.of(commits, tenant=tenant)
+        names.items(batch.groups, "commits")
+        reply: CommitReply = await self.call(batch)
         return reply
 
     async def fetch_offset(
@@ -124,7 +128,8 @@ class BlockingOffsets:
     def commit_offsets(
         self: Waits, commits: Sequence[OffsetCommit], *, tenant: str = "default"
     ) -> CommitReply:
-        """Commit a batch of consumer offsets, of any groups. Refused ones are in the reply."""
+        """Commit a batch of 1 to 10 000 consumer offsets, of any groups. Refused ones are in the
+        reply."""
         reply: CommitReply = self._wait(self._client.commit_offsets(commits, tenant=tenant))
         return reply
 

@@ -13,7 +13,8 @@ import pytest
 
 from metaray.client import Client
 from state_machines import op
-from state_machines.errors import Compacted, Fenced
+from state_machines.errors import Compacted, Fenced, Invalid
+from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.offset.offset import OffsetCommit
 from tests.entities.group import Group
 from tests.machine.alone import NOW_MS
@@ -54,6 +55,17 @@ def test_a_group_of_any_size_is_deleted() -> None:
             assert await client.delete_group("g") == count
             assert client.calls == calls
             assert await client.fetch_offsets("g") == ()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [0, BATCH_ITEMS_MAX + 1])
+def test_what_is_no_batch_is_refused_by_the_name_that_the_caller_gave_it(count: int) -> None:
+    async def run() -> None:
+        client = Near()
+        with pytest.raises(Invalid, match=rf"^commits: {count} items, the range is 1 to 10000$"):
+            await client.commit_offsets(commits(count, 1))
+        assert client.calls == 0
 
     asyncio.run(run())
 
