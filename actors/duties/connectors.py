@@ -12,6 +12,7 @@ from itertools import chain
 from typing import ClassVar
 
 from actors.duties.duty import PAGE, ROUNDS_MAX, SHORT_ROUNDS_MAX, Context, Duty
+from actors.duties.hearing import LATE_PART, Hearing
 from actors.planners.connectors import plan_connectors, plan_releases
 from state_machines.metadata.node import CONNECTORS
 from state_machines.mqtt.connector_duty import (
@@ -36,6 +37,7 @@ class Connectors(Duty):
     interval: ClassVar[str] = "connector_check_ms"
 
     def __init__(self) -> None:
+        self._hearing = Hearing()
         self._loads: dict[str, tuple[ConnectorLoad, ...]] = {}  # as each group told them last
 
     async def step(self, context: Context) -> int:
@@ -53,8 +55,14 @@ class Connectors(Duty):
         )
 
     async def _expire(self, context: Context, group: str) -> int:
-        """Those that nobody has spoken for, though their broker may live."""
+        """Those that nobody has spoken for, though their broker may live. Nobody could while the
+        group was away."""
         timeout_ms = context.number("connector_timeout_ms")
+        with self._hearing.of(group, timeout_ms // LATE_PART):
+            now_ms = await context.now_ms(group)
+        back_ms = self._hearing.back_ms(group, now_ms)
+        if back_ms and now_ms - back_ms <= timeout_ms:
+            return 0
         silent = SilentConnectors(timeout_ms=timeout_ms)
         done = 0
         for _ in range(SHORT_ROUNDS_MAX):

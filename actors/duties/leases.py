@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from actors.duties.duty import ROUNDS_MAX, Context, Duty
+from actors.duties.hearing import Hearing
 from actors.planners.leases import GroupLeases, plan_leases
 from state_machines.lease import ExpireLeases, NextLeaseDue
+
+LATE_MS = 500
+"""An answer that takes so long says that its group was away. An election after a leader that was
+not heard any more takes 1.5 s and more, of which an interval at most has passed unasked."""
+
+EXPIRE_MS = 1_000
+"""The deadline of a command that ends leases: one that waits for the next leader would be stamped
+by it, and end what ran out while there was none."""
 
 
 class Leases(Duty):
@@ -17,8 +25,7 @@ class Leases(Duty):
     interval: ClassVar[str] = "lease_check_ms"
 
     def __init__(self) -> None:
-        self._silent: set[str] = set()  # groups that did not answer when they were asked last
-        self._back_ms: dict[str, int] = {}  # group -> since when it answers again, by its time
+        self._hearing = Hearing()
 
     async def step(self, context: Context) -> int:
         """Every group, whatever its kind, until none of its leases is due."""
@@ -30,36 +37,23 @@ class Leases(Duty):
         done = 0
         grace_ms = context.number("lease_grace_ms")
         for _ in range(ROUNDS_MAX):
-            due_ms, now_ms = await self._ask(context, group)
-            seen = GroupLeases(group, due_ms, self._back_ms.get(group, 0))
+            with self._hearing.of(group, LATE_MS):
+                due_ms = await context.caller.call(NextLeaseDue(), group=group)
+                now_ms = await context.now_ms(group)
+            seen = GroupLeases(group, due_ms, self._hearing.back_ms(group, now_ms))
             actions = plan_leases([seen], now_ms, grace_ms)
             if not actions:
                 break
             [action] = actions
-            ended = await context.caller.call(
-                ExpireLeases(
-                    controller_epoch=context.epoch,
-                    limit=action.limit,
-                    grace_ms=action.grace_ms,
-                ),
-                group=group,
+            expire = ExpireLeases(
+                controller_epoch=context.epoch,
+                limit=action.limit,
+                grace_ms=action.grace_ms,
             )
+            with self._hearing.of(group, EXPIRE_MS):
+                ended = await context.caller.call(expire, group=group, timeout_ms=EXPIRE_MS)
             done += ended.leases
             changed = ended.leases + ended.rows + ended.graced
             if not changed and ended.next_due_ms == due_ms:
                 break  # it is not due yet by the time of another leader
         return done
-
-    async def _ask(self, context: Context, group: str) -> tuple[int, int]:
-        """When its next lease is due, and what the time is there."""
-        try:
-            due_ms, now_ms = await asyncio.gather(
-                context.caller.call(NextLeaseDue(), group=group), context.now_ms(group)
-            )
-        except Exception:
-            self._silent.add(group)
-            raise
-        if group in self._silent:
-            self._silent.discard(group)
-            self._back_ms[group] = now_ms
-        return due_ms, now_ms

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
+from actors.config import FIRST_GROUP
 from actors.duties.duty import PAGE, Context, Duty
+from actors.duties.hearing import LATE_PART, Hearing
 from actors.planners.liveness import plan_liveness
 from state_machines.metadata.node import ExpireNodes, ListNodes
 
@@ -24,6 +26,7 @@ class Liveness(Duty):
 
     def __init__(self) -> None:
         self._since_ms = 0  # when it looked first
+        self._hearing = Hearing()
         self._offline: list[str] = []
 
     def alarms(self) -> Sequence[str]:
@@ -34,15 +37,18 @@ class Liveness(Duty):
 
     async def step(self, context: Context) -> int:
         """At most one command, and one at first: the group decides by its own time who is silent,
-        and counts from there."""
+        and counts from there. It counts anew after it was away: the next leader may hear this
+        controller before its own."""
         timeout_ms = context.number("heartbeat_timeout_ms")
         if not self._since_ms:
             await self._expire(context, timeout_ms)
             self._since_ms = await context.now_ms()
-        nodes = await context.rows(ListNodes(limit=PAGE))
-        now_ms = await context.now_ms()
+        with self._hearing.of(FIRST_GROUP, timeout_ms // LATE_PART):
+            nodes = await context.rows(ListNodes(limit=PAGE))
+            now_ms = await context.now_ms()
+        since_ms = max(self._since_ms, self._hearing.back_ms(FIRST_GROUP, now_ms))
         self._offline = [each.node_id for each in nodes if not each.online]
-        actions = plan_liveness(nodes, now_ms, timeout_ms, self._since_ms)
+        actions = plan_liveness(nodes, now_ms, timeout_ms, since_ms)
         for action in actions:
             log.warning("%r: silent brokers: %s", context, ", ".join(map(repr, action.silent)))
             await self._expire(context, action.timeout_ms)

@@ -89,9 +89,37 @@ CONTROLLER: Final = (
     Mutant(
         "a-lease-of-a-group-that-was-away-gets-no-grace",
         "design 5.8",
-        "actors.duties.leases",
+        "actors.duties.hearing",
         "            self._back_ms[group] = now_ms\n",
         "            self._back_ms[group] = 1\n",
+    ),
+    Mutant(
+        "an-answer-that-waited-for-a-leader-is-none-of-an-absence",
+        "design 5.8",
+        "actors.duties.hearing",
+        "            answered = (loop.time() - begun) * 1_000 < late_ms\n",
+        "            answered = True\n",
+    ),
+    Mutant(
+        "leases-end-by-what-waited-for-the-next-leader",
+        "design 5.8",
+        "actors.duties.leases",
+        ", timeout_ms=EXPIRE_MS)",
+        ")",
+    ),
+    Mutant(
+        "a-broker-that-could-not-speak-is-silent",
+        "design 5.7",
+        "actors.duties.liveness",
+        "max(self._since_ms, self._hearing.back_ms(FIRST_GROUP, now_ms))",
+        "self._since_ms",
+    ),
+    Mutant(
+        "a-connector-that-could-not-be-spoken-for-is-silent",
+        "design 5.7",
+        "actors.duties.connectors",
+        "        if back_ms and now_ms - back_ms <= timeout_ms:\n",
+        "        if back_ms > now_ms:\n",
     ),
     Mutant(
         "a-tenant-is-forgotten-by-the-retention-of-the-others",
