@@ -129,12 +129,13 @@ class LeaseGrant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasesExpired:
     """Leases that ended, rows that went, leases that got their grace; when one is due next (0:
-    none has a time)."""
+    none has a time); how many leases were due and looked at."""
 
     leases: int
     rows: int
     graced: int
     next_due_ms: int
+    looked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,11 +355,12 @@ class ExpireLeases:
             until = at.now_ms + self.grace_ms
             epoch = LeaseEpoch(NAME, self.controller_epoch, at.now_ms, until)
             db.put(LEASE_EPOCHS, epoch)
-        left, ended, rows, graced = self.limit, 0, 0, 0
+        left, looked, ended, rows, graced = self.limit, 0, 0, 0, 0
         for due in [row for _, row, _ in itertools.islice(db.scan(DUES, upto=at.now_ms), left)]:
             if left <= 0:
                 break
             left -= 1
+            looked += 1
             lease = db.get(LEASES, due.lease_id)
             assert lease is not None, "a lease that is due is there"
             if not lease.ending and not lease.graced and lease.deadline_ms <= epoch.since_ms:
@@ -372,7 +374,9 @@ class ExpireLeases:
             ended += gone == lease.rows
             rows += gone
             left -= gone
-        return LeasesExpired(leases=ended, rows=rows, graced=graced, next_due_ms=_next_due_ms(db))
+        return LeasesExpired(
+            leases=ended, rows=rows, graced=graced, next_due_ms=_next_due_ms(db), looked=looked
+        )
 
 
 def _next_due_ms(db: Tables) -> int:

@@ -53,7 +53,6 @@ class Leases(Duty):
             with self._hearing.of(group, EXPIRE_MS):
                 ended = await context.caller.call(expire, group=group, timeout_ms=EXPIRE_MS)
             done += ended.leases
-            changed = ended.leases + ended.rows + ended.graced
-            if not changed and ended.next_due_ms == due_ms:
+            if not ended.looked and ended.next_due_ms == due_ms:
                 break  # it is not due yet by the time of another leader
         return done

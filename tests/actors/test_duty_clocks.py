@@ -13,7 +13,7 @@ from actors.duties.leases import Leases
 from actors.duties.liveness import Liveness
 from actors.duties.timers import Timers
 from actors.planners.leases import plan_leases
-from state_machines.lease import ExpireLeases, GrantLeases, LeaseRequest
+from state_machines.lease import ExpireLeases, GetLease, GrantLeases, KeepLeases, LeaseRequest
 from state_machines.metadata.node import GetNode, RegisterNode
 from state_machines.moment import GetTime
 from state_machines.mqtt.pulse import Pulse
@@ -109,3 +109,21 @@ async def test_what_is_due_at_one_moment_goes_in_one_run_however_many_commands_i
     await asyncio.sleep(11)
     await world.step(Timers, Leases)
     assert left(world) == (0, 0)
+
+
+@in_virtual_time
+async def test_leases_kept_alive_hold_up_no_other_that_is_due_at_their_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "plan_leases", partial(plan_leases, limit=1))
+    world = World()
+    mqtt = world.at("mqtt")
+    mqtt.run(ExpireLeases(controller_epoch=4))  # what runs out later has no grace
+    granted = mqtt.run(GrantLeases(items=(LeaseRequest(owner="o", ttl_ms=3_000),) * 4))
+    *kept, dead = [each.lease_id for each in granted]
+    await asyncio.sleep(2)
+    world.at("mqtt").run(KeepLeases(items=tuple(kept)))
+    await asyncio.sleep(2)
+    await world.step(Leases)
+    there = [mqtt.ask(GetLease(lease_id=each)) is not None for each in (*kept, dead)]
+    assert there == [True, True, True, False]

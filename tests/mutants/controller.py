@@ -108,6 +108,13 @@ CONTROLLER: Final = (
         ")",
     ),
     Mutant(
+        "leases-kept-alive-hold-up-those-that-are-due-with-them",
+        "design 5.8",
+        "actors.duties.leases",
+        "            if not ended.looked and",
+        "            if not ended.leases and",
+    ),
+    Mutant(
         "a-broker-that-could-not-speak-is-silent",
         "design 5.7",
         "actors.duties.liveness",
