@@ -212,7 +212,12 @@ def row_of(db: Tables, row: AttachedRow) -> tuple[Table[Any], tuple[Part, ...]] 
     attachment = db.get(ATTACHMENTS, row.table, row.key)
     assert attachment is not None, "an attached row has its attachment"
     stored = db.store.get(table.name, key)
-    if stored is None or marks(table, stored) != (attachment.revision, attachment.mark):
+    if stored is None:
+        return None
+    revision, mark = marks(table, stored)
+    # Earlier versions knew topics by the log index of their last change.
+    revisions = (revision, table.values_of(stored)[0])
+    if attachment.mark != mark or attachment.revision not in revisions:
         return None
     return table, key
 

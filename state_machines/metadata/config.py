@@ -48,7 +48,7 @@ class ConfigPage:
     next: bytes
 
 
-CONFIGS: Final = Table("metadata.config", Config, key=("scope", "key"))
+CONFIGS: Final = Table("metadata.config", Config, key=("scope", "key"), revision_field="revision")
 removed_so(CONFIGS)
 belongs(CONFIGS, lambda tenant: (f"{TENANT}{tenant}",))
 

@@ -81,7 +81,7 @@ class SchedulePage:
     next: bytes
 
 
-SCHEDULES: Final = Table("metadata.schedule", Schedule, key=("name",))
+SCHEDULES: Final = Table("metadata.schedule", Schedule, key=("name",), revision_field="revision")
 removed_so(SCHEDULES)
 
 

@@ -51,7 +51,10 @@ class SubscriptionGroupPage:
 
 
 SUBSCRIPTION_GROUPS: Final = Table(
-    "metadata.subscription_group", SubscriptionGroup, key=("tenant", "group")
+    "metadata.subscription_group",
+    SubscriptionGroup,
+    key=("tenant", "group"),
+    revision_field="revision",
 )
 removed_so(SUBSCRIPTION_GROUPS)
 

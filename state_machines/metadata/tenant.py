@@ -73,7 +73,7 @@ class TenantPage:
     next: bytes
 
 
-TENANTS: Final = Table("metadata.tenant", Tenant, key=("name",))
+TENANTS: Final = Table("metadata.tenant", Tenant, key=("name",), revision_field="revision")
 removed_so(TENANTS)
 
 _DEFAULT: Final = Tenant(names.DEFAULT_TENANT, "", ACTIVE, TenantQuotas(), 0, 0, 0)

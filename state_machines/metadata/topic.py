@@ -72,7 +72,9 @@ class TopicConfigPage:
     next: bytes
 
 
-TOPIC_CONFIGS: Final = Table("metadata.topic", TopicConfig, key=("tenant", "name"))
+TOPIC_CONFIGS: Final = Table(
+    "metadata.topic", TopicConfig, key=("tenant", "name"), revision_field="revision"
+)
 
 
 @remover(TOPIC_CONFIGS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack
 import pytest
 
 from state_machines import op, removal
 from state_machines.errors import Conflict, Invalid, NotFound, QuotaExceeded
-from state_machines.lease import LEASES, RevokeLeases
+from state_machines.lease import ATTACHMENTS, LEASES, RevokeLeases
 from state_machines.lease_rows import (
     ROWS_MAX,
     AttachRows,
@@ -20,11 +22,19 @@ from state_machines.metadata.node import NODES, GetNode, HeartbeatNode, Register
 from state_machines.metadata.segments import SEGMENTS
 from state_machines.metadata.shard import CreateShards, ShardItem
 from state_machines.metadata.shards import SHARDS
+from state_machines.metadata.topic import (
+    TOPIC_CONFIGS,
+    CreateTopicConfigs,
+    GetTopicConfig,
+    NewTopic,
+    TopicChange,
+    UpdateTopicConfigs,
+)
 from state_machines.mqtt.topic import TOPICS
 from state_machines.offset.rows import GROUPS
 from state_machines.removal import REMOVERS
 from state_machines.slots import SLOTS, SlotMap, SlotRange, slot_of
-from state_machines.tables import TABLES
+from state_machines.tables import TABLES, Tables
 from state_machines.transaction import Compare, Transaction
 from tests.entities.group import Group
 from tests.entities.leases import TTL_S, Leased, beyond, row
@@ -58,6 +68,27 @@ def test_rows_are_attached_and_listed(group: Leased) -> None:
     ends(group, lease)
     assert group.there("a", "b") == [False, False]
     assert group.ask(GetNode(node_id="n")) is None
+
+
+def test_a_topic_goes_with_its_lease_whichever_revision_it_was_attached_by(group: Leased) -> None:
+    """Two changes in one entry: its own revision is above the log index of its last change, by
+    which earlier versions attached topics."""
+    lease = group.grant()
+    new = [NewTopic(name=name, protocol="kafka") for name in ("t", "u")]
+    group.run(CreateTopicConfigs(items=tuple(new)))
+    change = [TopicChange(name=each.name, read_queues=4) for each in new]
+    group.together(*[UpdateTopicConfigs(items=tuple(change))] * 2)
+    topics = [LeasedRow.of(TOPIC_CONFIGS, "default", name) for name in ("t", "u")]
+    group.run(AttachRows(lease_id=lease, rows=tuple(topics)))
+    db = Tables(group.store, group.index)
+    now = db.get(ATTACHMENTS, TOPIC_CONFIGS.name, topics[0].key)
+    found = db.versioned(TOPIC_CONFIGS, "default", "t")
+    assert now is not None
+    assert found is not None
+    assert now.revision == found[0].revision > found[1]
+    db.put(ATTACHMENTS, replace(now, revision=found[1]))
+    ends(group, lease)
+    assert [group.ask(GetTopicConfig(name=name)) for name in ("t", "u")] == [None, None]
 
 
 def test_a_put_with_a_lease_that_is_over_does_not_happen(group: Leased) -> None:

@@ -21,6 +21,14 @@ from state_machines.lease import ExpireLeases
 from state_machines.limits import PARTS_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, KvEntry, PutKv, RangeKv
 from state_machines.metadata.node import NODES, GetNode, RegisterNode
+from state_machines.metadata.topic import (
+    TOPIC_CONFIGS,
+    CreateTopicConfigs,
+    GetTopicConfig,
+    NewTopic,
+    TopicChange,
+    UpdateTopicConfigs,
+)
 from state_machines.quota import GroupQuota, SetQuotas
 from state_machines.raft.messages import Entry
 from state_machines.tables import TABLES
@@ -161,6 +169,42 @@ def test_what_is_not_there_has_revision_0(group: Group) -> None:
     assert transact(group, [], [revision_is("a", EQUAL, 0), revision_is("a", LESS, 1)]).succeeded
     group.run(PutKv(key="a", value=b""))
     assert not transact(group, [], [revision_is("a", EQUAL, 0)]).succeeded
+
+
+def test_a_topic_has_the_revision_that_its_writers_know(group: Group) -> None:
+    """Two who change it at once share an entry: one of them knows its log index."""
+    group.run(CreateTopicConfigs(items=(NewTopic(name="t", protocol="kafka"),)))
+    first, second = [
+        outcome.revision
+        for (outcome,) in group.together(
+            *(UpdateTopicConfigs(items=(TopicChange(name="t", read_queues=n),)) for n in (4, 8))
+        )
+    ]
+    assert first < second == group.ask(GetTopicConfig(name="t")).revision
+
+    def same(revision: int) -> bool:
+        topic = Compare.revision_is(
+            TOPIC_CONFIGS, "default", "t", relation=EQUAL, revision=revision
+        )
+        return transact(group, [], [topic]).succeeded
+
+    assert [same(first), same(second)] == [False, True]
+
+
+OF_SOMETHING_ELSE = {
+    "group.lease_attachment",  # of the row that is attached
+    "group.repaired",  # of the repair
+    "metadata.kv_floor",  # of rows that are gone
+    "metadata.revision_floor",
+}
+
+
+def test_a_row_with_a_revision_of_its_own_is_compared_by_it() -> None:
+    rows: dict[str, Any] = {name: table.row for name, table in TABLES.items()}
+    own = {name for name, row in rows.items() if "revision" in packing.field_names(row)}
+    assert own >= OF_SOMETHING_ELSE
+    named = {name for name, table in TABLES.items() if table.revision_field == "revision"}
+    assert named == own - OF_SOMETHING_ELSE
 
 
 def test_only_tables_of_such_rows_name_a_revision_field() -> None:

@@ -289,4 +289,18 @@ CONTROLLER: Final = (
         "        if not fired and reply.next_due_ms == due:\n",
         "        if not fired and reply.next_due_ms != due:\n",
     ),
+    Mutant(
+        "a-topic-is-compared-by-its-log-index",
+        "design 5.10",
+        "state_machines.metadata.topic",
+        ', revision_field="revision"\n',
+        "\n",
+    ),
+    Mutant(
+        "a-topic-attached-by-an-earlier-version-outlives-its-lease",
+        "design 5.8",
+        "state_machines.lease",
+        "attachment.revision not in revisions",
+        "attachment.revision != revision",
+    ),
 )
