@@ -204,7 +204,8 @@ class Replica:
         while a leader is heard: who is cut off would say for ever that nothing happens."""
         try:
             self._must_lead(or_follow=request.stale and not request.now)
-            reply = await self.history.watch(request, pending.limit_ms(request, self.settings))
+            limit_ms = pending.limit_ms(request, self.settings)
+            reply = await self.history.watch(request, limit_ms, self.core.last_index)
         except (Rejected, Unavailable) as error:
             reply = pending.refusal(error)
         return reply.SerializeToString()

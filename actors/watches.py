@@ -4,7 +4,8 @@ Every replica keeps its own, from the entries it applies; after a failover the n
 too. It is bounded in changes, bytes and age, and lets the oldest go as entries are applied and as
 time passes. A watch is a long poll: it names the revision it has seen, and gets what came after,
 whole revisions in order, or, when nothing came, up to where nothing did. A revision older than what
-is kept is answered `Compacted`, never by silence (design 5.18).
+is kept is answered `Compacted`, never by silence (design 5.18), and so is one that the log has not
+come to: of it a leader that has all that was committed has never heard.
 
 What is kept stands in a log for each `Place` (`wanted.py`), so that who resumes looks only at what
 touched its tables and tenants, and who waits is woken only by that.
@@ -216,8 +217,13 @@ class History:
                 yield entry
             last = entry.revision
 
-    async def watch(self, request: api.WatchRequest, limit_ms: int) -> api.Reply:
-        """Answer a watch as soon as there is something, or after `limit_ms` with nothing."""
+    async def watch(
+        self, request: api.WatchRequest, limit_ms: int, last: int | None = None
+    ) -> api.Reply:
+        """Answer a watch as soon as there is something, or after `limit_ms` with nothing.
+
+        `last` is the newest entry of a replica's log. Raises Compacted for a position beyond it.
+        """
         if request.now:
             return api.Reply(revision=self.revision)
         wanted = Wanted.of(request)
@@ -227,6 +233,12 @@ class History:
         limit = min(request.limit or PAGE_MAX, PAGE_MAX)
         places, mark = wanted.places(), request.progress_at
         position = request.from_revision
+        if last is not None and position > (last := max(last, self.revision)):
+            # It is of an earlier cluster, say: to wait would be to pass over what comes up to it.
+            raise Compacted(
+                f"from_revision: {position} is ahead of the group, which is at {last}: "
+                "read the rows again"
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1000
         while True:

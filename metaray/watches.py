@@ -89,10 +89,12 @@ class Watches(ABC):
         """Every change of a table after a revision, in order, for ever (None: from now on); of one
         tenant, and of keys whose part behind the tenant begins with `prefix`, if they are named.
 
-        Raises Compacted when the changes after the revision are no longer kept: read the rows
-        again and watch on from `revision()`, asked before the read. Raises Overflow when nothing
-        was taken for long, with the revision to go on from. A change comes at least once: whoever
-        resumes, resumes from the last `Progress`, or from before the revision of the last change.
+        Raises Compacted when the changes after the revision are no longer kept, or when the group
+        has not come to it, as to one of an earlier cluster or, perhaps, to a row's own: read the
+        rows again and watch on from `revision()`, asked before the read. Raises Overflow when
+        nothing was taken for long, with the revision to go on from. A change comes at least once:
+        whoever resumes, resumes from the last `Progress`, or from before the revision of the last
+        change.
         `stale` lets followers answer too, `buffer` is how many changes may be polled ahead.
 
         A watch is of one group: Invalid where several have rows of the table and none is named.

@@ -97,7 +97,8 @@ class SessionExpired(Rejected):
 
 
 class Compacted(Rejected):
-    """The changes after this revision are no longer kept: read the rows again, then watch on.
+    """The changes after this revision are no longer kept, or there was no such revision yet: read
+    the rows again, then watch on.
 
     `group` is the one to read again, where a watch is of several.
     """

@@ -21,6 +21,7 @@ from state_machines.errors import Compacted, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.raft.messages import Entry
 from state_machines.wire import api_pb2 as api
+from tests.actors.virtual_time import in_virtual_time
 from tests.actors.wires import Group, eventually, running
 from tests.machine.alone import wire
 
@@ -143,6 +144,40 @@ def test_a_watcher_sees_every_change_through_a_failover(tmp_path: Path) -> None:
             assert seen == wanted
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_position_that_the_group_never_had_is_no_place_to_wait_at(
+    tmp_path: Path, stale: bool
+) -> None:
+    """Of an earlier cluster, say: what came up to it here would be passed over in silence."""
+
+    async def story() -> None:
+        async with running(Group(tmp_path)) as (group, caller):
+            await caller.call(PutKv(key="k", value=b"1"))
+            leader = await group.leader()
+            assert leader.replica is not None
+            last = leader.replica.core.last_index
+            with pytest.raises(Compacted, match=rf"^from_revision: {last + 9} is ahead of "):
+                await asyncio.wait_for(caller.poll("metadata-0", PAIRS, last + 9, stale=stale), 5)
+            waits = asyncio.create_task(caller.poll("metadata-0", PAIRS, last, stale=stale))
+            await caller.call(PutKv(key="k", value=b"2"))
+            (change,) = (await asyncio.wait_for(waits, 20)).changes
+            assert KV.decode(change.row)[0].value == b"2"
+
+    asyncio.run(story())
+
+
+@in_virtual_time
+async def test_what_is_saved_and_not_yet_applied_is_a_place_to_wait_at() -> None:
+    """Others may have applied it before: a client can know it already."""
+    history = History(0)
+    history.applied(5)
+    request = api.WatchRequest(tables=["metadata.kv"], from_revision=7)
+    reply = await history.watch(request, 1_000, 7)
+    assert (reply.revision, len(reply.changes)) == (7, 0)
+    with pytest.raises(Compacted, match=r"^from_revision: 7 is ahead of the group, which is at 6"):
+        await history.watch(request, 1_000, 6)
 
 
 def test_a_revision_is_not_passed_over_while_the_storage_thread_is_ahead(

@@ -235,6 +235,13 @@ READS: Final = (
         "        if revision < 0:",
     ),
     Mutant(
+        "a-position-that-never-was-is-answered-by-silence",
+        "design 5.18",
+        WATCHES,
+        "        if last is not None and position >",
+        "        if last is not None and position < 0 <",
+    ),
+    Mutant(
         "a-snapshot-leaves-a-gap-in-the-history-unsaid",
         "design 5.18",
         WATCHES,
