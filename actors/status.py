@@ -120,6 +120,21 @@ def leader_of(statuses: Iterable[Any]) -> dict[str, Any] | None:
     return max(leaders, key=lambda each: int(each["term"])) if leaders else None
 
 
+def has_quorum(statuses: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether who answers is a majority of the voters: of both majorities, while these change. By
+    the newest configuration that one of them knows."""
+    replicas = [each for each in statuses if each.get("voters") and each["role"] != "stopped"]
+    if not replicas:
+        return False
+    newest = max(replicas, key=lambda each: int(each["configuration_index"]))
+    there = {each["replica"] for each in replicas}
+    return all(
+        len(there.intersection(voters)) > len(voters) // 2
+        for voters in (newest["voters"], newest["outgoing"])
+        if voters
+    )
+
+
 def voters_of(leader: Mapping[str, Any]) -> dict[str, int]:
     """The seats that may lead a group, each with its replica's id, by the status of its leader."""
     seats = leader["seats"]

@@ -1,13 +1,19 @@
 """Reading whole tables of a group at one applied index, page by page, for reports and exports.
 
 `take` asks a replica that has nothing better to do: an analytics learner if there is one, else a
-follower, and the leader only when nobody else has caught up. A small state is read from a view of
-the replica itself, which costs no process. A large one is put aside by the replica and read by an
-exporter on its node (`actors.exporter`), which belongs to this process and ends with it.
+follower, and the leader only when nobody else has caught up. Whoever it is has applied what the
+leader had committed, so what was acknowledged before is in the cut. A group that has no leader is
+given the time of an election; only one that has lost its majority is cut without, as far as the
+replica that has applied most has come: there is nothing better to be had of it.
+
+A small state is read from a view of the replica itself, which costs no process. A large one is put
+aside by the replica and read by an exporter on its node (`actors.exporter`), which belongs to this
+process and ends with it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +24,7 @@ from ray.exceptions import RayError
 
 from actors import calls, remote
 from actors.ray_env import NAMESPACE
-from actors.status import leader_of
+from actors.status import has_quorum, leader_of
 from state_machines.errors import (
     MetarayError,
     NoQuorum,
@@ -33,12 +39,19 @@ CALL_SECONDS: Final = 60.0  #: our own deadline for one page
 CLOSE_SECONDS: Final = 5.0  #: for one that does not answer: its cuts close themselves
 COPY_SECONDS: Final = 300.0  #: our own deadline for putting a state aside
 CATCH_UP_SECONDS: Final = 5.0  #: how long is waited for a follower that is a little behind
+ELECTION_SECONDS: Final = 10.0  #: and for a leader: three of the longest election timeout
 POLL_SECONDS: Final = 0.02
+LEADER_POLL_SECONDS: Final = 0.2
 NEAR_ENTRIES: Final = 10_000  #: who is further behind is asked after the leader
 VIEW_BYTES: Final = 16 << 20
 """A state of so many bytes is read from a view: less than a second, and little to pin."""
 
 ROLES: Final = ("learner", "follower", "leader")  #: in the order in which they are asked
+
+log = logging.getLogger(__name__)
+
+Statuses = Mapping[str, Mapping[str, Any]]
+"""What seats say of themselves, by their names; only of those that answer."""
 
 
 class Exporters:
@@ -140,11 +153,10 @@ def take(
     `source` asks one alone: leader, follower, learner, or a seat. `min_index` has to be in the cut;
     whoever has written up to there reads his own writes. The seats of `avoid` are asked last.
 
-    Raises NoQuorum when no replica could give a cut, NotFound when there is no such replica.
+    Raises NoQuorum when no replica could give a cut, or a majority answers and has no leader;
+    NotFound when there is no such replica.
     """
-    seats = [name for name in sorted(calls.named_actors()) if name.rpartition("/")[0] == group]
-    answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
-    living = {seat: each for seat, each in answers.items() if isinstance(each, dict)}
+    living = _settled(group)
     leader = leader_of(living.values())
     wanted = max(min_index, leader["commit"] if leader else 0)
     ranked = order(living, source=source, wanted=wanted, avoid=frozenset(avoid))
@@ -152,12 +164,15 @@ def take(
         if source == "leader":
             raise NoQuorum(f"{group} has no leader now")
         raise NotFound(f"from: {group} has no {source!r} that answers")
+    if living and leader is None:
+        if has_quorum(living.values()):  # one of them has all that was acknowledged, but who?
+            raise NoQuorum(f"{group} has no leader now; try again when it has one")
+        log.warning("%s has lost its majority: what was acknowledged last may be missing", group)
+        ranked.sort(key=lambda seat: -int(living[seat].get("applied", 0)))
     said = "no replica answers"
     for seat in ranked:
-        near = wanted - living[seat].get("applied", 0) <= NEAR_ENTRIES
-        least = wanted if near else min_index
-        if not _reaches(seat, least):
-            said = f"{seat}: it has not applied {least} yet"
+        if not _reaches(seat, wanted):
+            said = f"{seat}: it has not applied {wanted} yet"
             continue
         try:
             return _taken(group, seat, tables, exporters, view_bytes)
@@ -166,8 +181,20 @@ def take(
     raise NoQuorum(f"{group}: no cut to be had; {said}")
 
 
+def _settled(group: str) -> Statuses:
+    """What the replicas of a group say once one of them leads, or at the end of the time."""
+    deadline = time.monotonic() + ELECTION_SECONDS
+    while True:
+        seats = [name for name in sorted(calls.named_actors()) if name.rpartition("/")[0] == group]
+        answers = calls.each_call(seats, "status", seconds=CALL_SECONDS)
+        living = {seat: each for seat, each in answers.items() if isinstance(each, dict)}
+        if not seats or leader_of(living.values()) or time.monotonic() >= deadline:
+            return living
+        time.sleep(LEADER_POLL_SECONDS)
+
+
 def order(
-    living: Mapping[str, Mapping[str, Any]],
+    living: Statuses,
     *,
     source: str = "",
     wanted: int = 0,

@@ -66,25 +66,86 @@ def test_a_role_that_says_learner_is_one_and_without_a_leader_all_are_followers(
     assert order(living) == ["o/1", "o/0", "o/2"]
 
 
-def test_a_cut_has_what_its_caller_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    far = 40 + NEAR_ENTRIES + 1
-    living = {
-        "o-0/0": status("o-0/0", "leader", far, term=3, learners=[], commit=far),
-        "o-0/1": status("o-0/1", applied=40),
-    }
-    opened = {"cut": "c", "index": 40, "cluster": "c", "now_ms": 1, "rows": {TABLE: 1}, "bytes": 0}
+@dataclass
+class Replicas:
+    """Seats of one group, all of which give a cut unless they are said to refuse it."""
 
-    def each_call(seats: list[str], method: str, *args: Any, seconds: float) -> dict[str, Any]:
+    living: dict[str, Any]
+    refuse: tuple[str, ...] = ()
+    looks: int = 0
+
+    def each_call(
+        self, seats: list[str], method: str, *args: Any, seconds: float
+    ) -> dict[str, Any]:
         if method == "status":
-            return {seat: living[seat] for seat in seats}
-        return {seat: Stopped("it ends") if seat == "o-0/0" else opened for seat in seats}
+            self.looks += 1
+            return {seat: self.living[seat] for seat in seats}
+        return {seat: self._opened(seat) for seat in seats}
 
-    monkeypatch.setattr(calls, "named_actors", lambda: set(living))
-    monkeypatch.setattr(calls, "each_call", each_call)
-    monkeypatch.setattr(cuts, "CATCH_UP_SECONDS", 0.0)
+    def _opened(self, seat: str) -> Any:
+        if seat in self.refuse:
+            return Stopped("it ends")
+        index = self.living[seat]["applied"]
+        return {"cut": "c", "index": index, "cluster": "c", "now_ms": 1, "rows": {}, "bytes": 0}
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> Replicas:
+    made = Replicas({})
+    monkeypatch.setattr(calls, "named_actors", lambda: set(made.living))
+    monkeypatch.setattr(calls, "each_call", made.each_call)
+    for name in ("CATCH_UP_SECONDS", "ELECTION_SECONDS", "LEADER_POLL_SECONDS"):
+        monkeypatch.setattr(cuts, name, 0.0)
+    return made
+
+
+def voter(seat: str, role: str = "follower", applied: int = 100, **more: Any) -> dict[str, Any]:
+    members = {"voters": [1, 2, 3], "outgoing": [], "configuration_index": 1, "learners": []}
+    return status(seat, role, applied, term=3, commit=applied, **members, **more)
+
+
+def test_a_cut_has_what_its_caller_has_written(replicas: Replicas) -> None:
+    replicas.living = {"o-0/0": voter("o-0/0", "leader", 40), "o-0/1": voter("o-0/1", applied=40)}
     assert take("o-0", (TABLE,), min_index=40).seat == "o-0/1"
-    with pytest.raises(NoQuorum, match="o-0/1: it has not applied 41 yet"):
+    with pytest.raises(NoQuorum, match="o-0/0: it has not applied 41 yet"):
         take("o-0", (TABLE,), min_index=41)
+
+
+def test_a_cut_has_what_was_acknowledged_however_far_behind_who_is_asked_is(
+    replicas: Replicas,
+) -> None:
+    far = 40 + NEAR_ENTRIES + 1
+    replicas.living = {"o-0/0": voter("o-0/0", "leader", far), "o-0/1": voter("o-0/1", applied=40)}
+    replicas.refuse = ("o-0/0",)
+    for terms in ({}, {"source": "o-0/1"}, {"min_index": 40}):
+        with pytest.raises(NoQuorum, match=f"o-0/1: it has not applied {far} yet"):
+            take("o-0", (TABLE,), **terms)
+
+
+def test_a_cut_waits_for_a_leader_while_there_can_be_one(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = voter("o-0/1", applied=50), voter("o-0/2", "candidate", 150)
+    replicas.living = {"o-0/0": Stopped("it died"), "o-0/1": slow, "o-0/2": quick}
+    with pytest.raises(NoQuorum, match="o-0 has no leader now"):
+        take("o-0", (TABLE,))
+    replicas.looks = 0
+    monkeypatch.setattr(cuts, "ELECTION_SECONDS", 60.0)
+    monkeypatch.setattr("time.sleep", lambda seconds: quick.update(role="leader"))
+    cut = take("o-0", (TABLE,))
+    assert (cut.seat, cut.index, replicas.looks > 2) == ("o-0/2", 150, True)
+
+
+def test_of_a_group_that_lost_its_majority_a_cut_is_what_is_left(replicas: Replicas) -> None:
+    left, learner = voter("o-0/2", "candidate", 150), voter("o-0/3", "learner", 120)
+    dead = {f"o-0/{number}": Stopped("its disk is lost") for number in (0, 1)}
+    replicas.living = {**dead, "o-0/2": left, "o-0/3": learner}
+    assert take("o-0", (TABLE,)).index == 150
+    assert take("o-0", (TABLE,), source="o-0/3").index == 120, "it was asked for by its name"
+    replicas.refuse = ("o-0/2",)
+    assert take("o-0", (TABLE,)).index == 120
+    with pytest.raises(NoQuorum, match="o-0/3: it has not applied 151 yet"):
+        take("o-0", (TABLE,), min_index=151)
 
 
 def test_a_table_is_read_to_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None:
