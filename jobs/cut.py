@@ -75,11 +75,15 @@ class Manifest:
     def write(self, directory: Path) -> None:
         """Put it into the cut's directory, whole or not at all."""
         part = directory / f".{MANIFEST}.part"
-        with part.open("w") as file:
-            file.write(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(directory / MANIFEST)
+        try:
+            with part.open("w") as file:
+                file.write(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(directory / MANIFEST)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def read_manifest(directory: Path) -> Manifest:

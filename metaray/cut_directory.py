@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from actors import columns
-from jobs.cut import Manifest, schema_digest
+from jobs.cut import MANIFEST, Manifest, schema_digest
 from jobs.errors import OutputFailed
 from metaray.alone import alone
 from metaray.cut_files import GroupFiles
@@ -50,8 +50,15 @@ def prepare(out: Path) -> Iterator[bool]:
         yield made
 
 
-def clear(out: Path, plan: Mapping[str, tuple[str, ...]], made: bool) -> None:
-    """Remove what an export that failed has written."""
+def clear(
+    out: Path, plan: Mapping[str, tuple[str, ...]], made: bool, files: Iterable[GroupFiles]
+) -> None:
+    """Remove what an export that failed has written. Raises OutputFailed, and leaves the files
+    where they are, when the manifest that says that they are whole cannot be removed."""
+    with explained(out):
+        (out / MANIFEST).unlink(missing_ok=True)
+    for each in files:
+        each.discard()
     for table in {table for tables in plan.values() for table in tables}:
         shutil.rmtree(out / table, ignore_errors=True)
     if made:

@@ -108,9 +108,7 @@ def export(
                 cuts = _read(plan, source, min_index or {}, view_bytes, begin, told)
                 return cut_directory.finish(out, plan, cuts, files)
         except BaseException:
-            for each in files.values():
-                each.discard()
-            cut_directory.clear(out, plan, made)
+            cut_directory.clear(out, plan, made, files.values())
             raise
 
 

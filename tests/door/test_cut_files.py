@@ -371,6 +371,46 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert set(world.closed) == {f"cut{n + 1}" for n in range(world.number)}
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_full_disk_at_the_manifest_leaves_nothing(
+    made: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        if Path(f"/proc/self/fd/{handle}").readlink().name.endswith(".part"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path if made else tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OutputFailed, match="No space left on device"):
+            export(out)
+        assert list(tmp_path.iterdir()) == []
+    export(out)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_ends_after_the_manifest_was_written_leaves_no_cut(
+    made: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path if made else tmp_path / "out"
+    sync, discard = filesystem.sync, GroupFiles.discard
+
+    def interrupted(directory: Path) -> None:
+        if (directory / "manifest.json").exists():
+            raise KeyboardInterrupt
+        sync(directory)
+
+    def discarded(files: GroupFiles) -> None:
+        assert not (out / "manifest.json").exists(), "nothing says any more that it is whole"
+        discard(files)
+
+    monkeypatch.setattr(filesystem, "sync", interrupted)
+    monkeypatch.setattr(GroupFiles, "discard", discarded)
+    with pytest.raises(KeyboardInterrupt):
+        export(out)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_that_cannot_be_used_is_refused_first(world: World, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(OutputFailed, match="is not empty"):

@@ -51,6 +51,13 @@ EXPORTS: Final = (
         "            if here > cut.rows[table]:\n",
     ),
     Mutant(
+        "an-export-that-failed-leaves-a-manifest-of-nothing",
+        "one cut",
+        "metaray.cut_directory",
+        "        (out / MANIFEST).unlink(missing_ok=True)\n",
+        "        pass\n",
+    ),
+    Mutant(
         "a-copy-that-is-read-is-taken-for-left",
         "one cut",
         "storage.copies",
