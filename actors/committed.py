@@ -183,10 +183,12 @@ class Committed:
             "entries": await self._encoded(entries) if entries else [],
         }
 
-    def hold(self, exporter: str, exported: int) -> None:
-        """An exporter that reads elsewhere has everything up to this entry."""
+    def hold(self, exporter: str, exported: int) -> int:
+        """An exporter that reads elsewhere has everything up to this entry. The commit index: by it
+        he sees whether the replica that he reads from gets on."""
         self._must_run()
         self._replica.upkeep.holds.tell(exporter, exported)
+        return self._replica.core.commit
 
     def _must_run(self) -> None:
         replica = self._replica

@@ -469,11 +469,12 @@ class Seat:
         assert self._committed is not None, "a replica has what it committed"
         return await self._committed.page(exporter, first, bytes_max, timeout_ms, exported)
 
-    def hold_log(self, exporter: str, exported: int) -> None:
-        """An exporter that reads at another seat has everything up to this entry."""
+    def hold_log(self, exporter: str, exported: int) -> int:
+        """An exporter that reads at another seat has everything up to this entry. How far the group
+        has agreed, as this replica knows it."""
         self._must_have_replica()
         assert self._committed is not None, "a replica has what it committed"
-        self._committed.hold(exporter, exported)
+        return self._committed.hold(exporter, exported)
 
     def _must_have_directory(self) -> Held:
         if self._directory is None:

@@ -96,6 +96,7 @@ class Exporter:
                 await line.flush()
             except (OSError, JobError) as error:
                 log.error("%s: what was gathered is exported next time: %s", line.group, error)
+        await self._source.close()
         self._writer.shutdown(wait=True)
         self._store.close()
 

@@ -18,7 +18,7 @@ from metaray.history.actor import HistoryActor
 from metaray.history.exporter import Exporter, extents
 from metaray.history.source import Source
 from metaray.history.store import Store
-from state_machines.errors import NotFound, Stopped
+from state_machines.errors import NoQuorum, NotFound, Stopped
 
 SHOW_SECONDS: Final = 0.5  #: how often progress is told
 CALL_SECONDS: Final = 10.0  #: our own deadline for a question to the exporter's actor
@@ -94,7 +94,14 @@ def told(directory: Path, *, ask: bool, own: bool) -> dict[str, Any]:
 async def _commits(directory: Path, groups: list[str]) -> dict[str, int]:
     source = Source(LinkedCalls(), LinkedGroups(), directory)
     await source.groups()
-    return {group: await source.commits(group) for group in groups}
+    told = await asyncio.gather(*map(source.commits, groups), return_exceptions=True)
+    commits = {}
+    for group, each in zip(groups, told, strict=True):
+        if isinstance(each, int):
+            commits[group] = each
+        elif not isinstance(each, NoQuorum):  # of who does not answer there is nothing to say
+            raise each
+    return commits
 
 
 def start(path: str, settings: RaftSettings) -> None:

@@ -2,8 +2,10 @@
 
 The replica that is asked keeps its log back for us (`actors.committed`), and so must the others,
 or whoever is asked after it has failed could have compacted what we have not got yet: they are told
-how far the history is durable, every few seconds. A replica whose log begins too late (it may have
-installed a snapshot) is left for one that still has the entry; only when nobody has it, it is gone.
+how far the history is durable, every few seconds, beside the pages: one that hangs delays nothing.
+They answer how far the group has agreed, so who answers and gets no further is noticed. He is left,
+as is one whose log begins too late (it may have installed a snapshot), for one that has the entry;
+only when nobody has it, it is gone.
 """
 
 from __future__ import annotations
@@ -13,22 +15,24 @@ import hashlib
 import logging
 import os
 import socket
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from actors.status import has_quorum, leader_of
 from state_machines.errors import MetarayError, NoQuorum
 
 EXPORTER: Final = "history"  #: begins the names under which replicas keep their logs back
 PAGE_BYTES: Final = 1 << 20
 WAIT_MS: Final = 5_000  #: a page is waited for so long
+OVERDUE_MS: Final = 1_000  #: and so long, when the group has agreed on its first entry already
 CALL_SECONDS: Final = 20.0  #: our own deadline for a page, the wait included
 STATUS_SECONDS: Final = 5.0  #: and for any other answer
 TELL_SECONDS: Final = 5.0  #: how often the other replicas are told how far the history is
 MISS_SECONDS: Final = 60.0  #: an entry that only silent replicas may have is waited for so long
-PREFER_SECONDS: Final = 30.0  #: how often a leader that had to be asked is looked past
+PREFER_SECONDS: Final = 30.0  #: how often a leader, or who gets no further, is looked past
+NEAR_ENTRIES: Final = 1_000  #: who is further behind is asked after the leader
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +53,11 @@ class Named(Protocol):
         ...
 
     def seats(self, group: str) -> Sequence[str]:
-        """The seats of a group."""
+        """The seats of a group's voters."""
+        ...
+
+    def learners(self, group: str) -> Sequence[str]:
+        """The seats of its learners."""
         ...
 
     async def refresh(self) -> None:
@@ -59,7 +67,8 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries of one group, encoded; and from where on there are any, if not from the one asked."""
+    """Entries of one group, encoded; from where on there are any, if not from the one asked; and
+    how far the group has agreed, as far as any replica has told us."""
 
     seat: str
     first_index: int
@@ -83,9 +92,17 @@ class Source:
         self._exporter = exporter_name(directory)
         self._seat: dict[str, str] = {}
         self._prefer_at: dict[str, float] = {}
+        self._doubt_at: dict[str, float] = {}
         self._tell_at: dict[str, float] = {}
         self._missed_at: dict[str, float] = {}  # since when an entry is looked for in vain
-        self._silent: dict[str, tuple[str, ...]] = {}  # who did not answer when we last chose
+        self._perhaps: dict[str, tuple[str, ...]] = {}  # who may still have it, when we last chose
+        self._commit: dict[str, int] = {}
+        self._telling: dict[str, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        """Let the replicas be told what they are being told. That has a deadline of its own."""
+        if self._telling:
+            await asyncio.wait(tuple(self._telling.values()))
 
     async def groups(self) -> Sequence[str]:
         """The groups that there are now."""
@@ -102,14 +119,18 @@ class Source:
         raise NoQuorum("no replica answers: there is nothing to export")
 
     async def commits(self, group: str) -> int:
-        """How far the group has agreed, as far as its replicas know; 0 if none answers."""
-        said = await self._statuses(group)
-        return max([int(each.get("commit", 0)) for each in said.values()], default=0)
+        """How far the group has agreed, as far as its replicas know. Raises NoQuorum when neither
+        its leader nor a majority says so: others may know of nothing."""
+        said = (await self._statuses(group)).values()
+        if leader_of(said) is None and not has_quorum(said):
+            raise NoQuorum(f"{group}: neither a leader nor a majority of its replicas answers")
+        return max(int(each.get("commit", 0)) for each in said)
 
     async def page(self, group: str, first: int, exported: int, wait_ms: int = WAIT_MS) -> Page:
         """The entries from `first` on, perhaps none yet. Raises NoQuorum when nobody answers, and
         while those that do not may be the ones that still have the entry."""
         seat = await self._chosen(group, first)
+        self._tell(group, seat, exported)
         page = await self._ask(group, seat, first, exported, wait_ms)
         if page.first_index > first:
             seat = await self._choose(group, first)
@@ -117,20 +138,24 @@ class Source:
         if page.first_index > first:
             self._be_sure_it_is_gone(group, first)
         self._missed_at.pop(group, None)
-        await self._tell_others(group, seat, exported)
         return page
 
     async def hold(self, group: str, exported: int) -> None:
         """Have all replicas keep what follows `exported`: for who cannot take another page now."""
-        await self._tell_others(group, "", exported)
+        self._tell(group, "", exported)
+        if (telling := self._telling.get(group)) is not None:
+            await asyncio.wait((telling,))
 
     def _be_sure_it_is_gone(self, group: str, first: int) -> None:
-        silent = self._silent.get(group, ())
-        since = self._missed_at.setdefault(group, time.monotonic())
-        if silent and time.monotonic() - since < MISS_SECONDS:
-            raise NoQuorum(f"entry {first} is gone, unless {', '.join(silent)} still has it")
+        perhaps = self._perhaps.get(group, ())
+        since = self._missed_at.setdefault(group, _now())
+        if perhaps and _now() - since < MISS_SECONDS:
+            raise NoQuorum(f"entry {first} is gone, unless {', '.join(perhaps)} still has it")
 
     async def _ask(self, group: str, seat: str, first: int, exported: int, wait_ms: int) -> Page:
+        overdue = self._commit.get(group, 0) >= first
+        if overdue:
+            wait_ms = min(wait_ms, OVERDUE_MS)
         asked = self._calls.call(
             seat, "committed", self._exporter, first, PAGE_BYTES, wait_ms, exported
         )
@@ -139,58 +164,97 @@ class Source:
         except Exception as error:  # whatever it was, another replica is asked next time
             self._seat.pop(group, None)
             raise NoQuorum(f"{seat} has no page for us: {_words(error)}") from error
-        if said["leads"] and time.monotonic() >= self._prefer_at.get(group, 0.0):
+        entries = said["entries"]
+        if said["leads"] and _now() >= self._prefer_at.get(group, 0.0):
             self._seat.pop(group, None)
-        return Page(seat, said["first_index"], said["commit"], said["entries"])
+        if overdue and not entries and _now() >= self._doubt_at.get(group, 0.0):
+            self._doubt_at[group] = _now() + PREFER_SECONDS
+            self._seat.pop(group, None)
+        commit = self._agreed(group, said["commit"])
+        return Page(seat, said["first_index"], commit, entries)
+
+    def _agreed(self, group: str, commit: int) -> int:
+        """How far the group has agreed, after one more replica has told how far that is."""
+        highest = self._commit[group] = max(commit, self._commit.get(group, 0))
+        return highest
+
+    def _seats(self, group: str) -> list[str]:
+        return [*self._named.seats(group), *self._named.learners(group)]
 
     async def _chosen(self, group: str, first: int) -> str:
         return self._seat.get(group) or await self._choose(group, first)
 
     async def _choose(self, group: str, first: int) -> str:
-        """The replica to ask: one that has the entry, rather a learner, rather not the leader."""
+        """The replica to ask: one that has the entry, rather a learner, rather not the leader; and
+        of those that wait for the entry none that is far behind the others."""
         known = {
             seat: each
             for seat, each in (await self._statuses(group)).items()
             if each.get("first_index") and each["role"] != "stopped"
         }
-        self._silent[group] = tuple([x for x in self._named.seats(group) if x not in known])
         if not known:
             await self._named.refresh()
             raise NoQuorum(f"{group}: no replica answers")
+        reached = max(int(each["applied"]) for each in known.values())
+        commit = self._agreed(group, max(int(each["commit"]) for each in known.values()))
 
-        def rank(seat: str) -> tuple[int, bool, bool, int, str]:
+        def lacks(seat: str) -> bool:
+            return int(known[seat]["applied"]) < first <= reached
+
+        def may_have(seat: str) -> bool:
+            """Silent, or it has got the entry and has not come to apply it."""
+            each = known.get(seat)
+            return each is None or (
+                lacks(seat) and int(each["first_index"]) <= first <= int(each["last_index"])
+            )
+
+        def rank(seat: str) -> tuple[bool, int, bool, bool, bool, int, str]:
             each = known[seat]
             oldest = max(int(each["first_index"]), first)  # beyond `first` the smallest is best
-            learns = each["replica"] in each["learners"]
-            return oldest, each["role"] == "leader", not learns, -int(each["applied"]), seat
+            far = commit - int(each["applied"]) > NEAR_ENTRIES
+            leads, learns = each["role"] == "leader", each["replica"] in each["learners"]
+            return lacks(seat), oldest, far, leads, not learns, -int(each["applied"]), seat
 
+        self._perhaps[group] = tuple([seat for seat in self._seats(group) if may_have(seat)])
         seat = self._seat[group] = min(known, key=rank)
-        self._prefer_at[group] = time.monotonic() + PREFER_SECONDS
+        self._prefer_at[group] = _now() + PREFER_SECONDS
         return seat
 
     async def _statuses(self, group: str) -> dict[str, dict[str, Any]]:
-        seats = self._named.seats(group)
+        seats = self._seats(group)
         asked = [_within(STATUS_SECONDS, self._calls.call(seat, "status")) for seat in seats]
         said = await asyncio.gather(*asked, return_exceptions=True)
         return {
             seat: each for seat, each in zip(seats, said, strict=True) if isinstance(each, dict)
         }
 
-    async def _tell_others(self, group: str, asked: str, exported: int) -> None:
-        now = time.monotonic()
-        if now < self._tell_at.get(group, 0.0):
+    def _tell(self, group: str, asked: str, exported: int) -> None:
+        """Have the other replicas told, unless they are or it is too soon."""
+        if group in self._telling or _now() < self._tell_at.get(group, 0.0):
             return
-        self._tell_at[group] = now + TELL_SECONDS
-        others = [seat for seat in self._named.seats(group) if seat != asked]
+        self._tell_at[group] = _now() + TELL_SECONDS
+        others = [seat for seat in self._seats(group) if seat != asked]
+        task = asyncio.get_running_loop().create_task(self._tell_all(group, others, exported))
+        self._telling[group] = task
+        task.add_done_callback(lambda _: self._telling.pop(group))
+
+    async def _tell_all(self, group: str, seats: Sequence[str], exported: int) -> None:
         told = [
             _within(STATUS_SECONDS, self._calls.call(seat, "hold_log", self._exporter, exported))
-            for seat in others
+            for seat in seats
         ]
         for seat, each in zip(
-            others, await asyncio.gather(*told, return_exceptions=True), strict=True
+            seats, await asyncio.gather(*told, return_exceptions=True), strict=True
         ):
             if isinstance(each, BaseException):
                 log.info("%s was not told of the history: %s", seat, _words(each))
+            elif each is not None:  # an earlier release says nothing
+                self._agreed(group, each)
+
+
+def _now() -> float:
+    """Seconds of the loop's clock."""
+    return asyncio.get_running_loop().time()
 
 
 async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
