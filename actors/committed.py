@@ -11,7 +11,9 @@ there is something. A replica keeps its latest entries in memory, so a page cost
 Every request says what is exported and durable. From then on that exporter is *registered*, and
 compaction leaves what follows that entry (`Holds.limit`), for `hold_ms` after he was heard last and
 within `hold_bytes`: what he is too slow for goes nevertheless, oldest first. A page therefore says
-where the log begins. Whoever asked for less sees what he has missed, and is never told nothing.
+where the log begins. Whoever asked for less sees what he has missed, and is never told nothing. Who
+is registered is written down (`storage.exporters`), so a replica that starts again keeps its log
+for those who are away just then, as if it had heard them at its start.
 
 A peer that a leader sends its state needs the entries after it when it has installed that: else it
 would need the next snapshot, and in a group that is written to the one after that, for ever. So
@@ -24,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.clock import Clock
@@ -43,6 +45,7 @@ PAGE_BYTES_MAX: Final = 4 << 20  #: of entries in one page, but for a single one
 WAIT_MS_MAX: Final = 10_000  #: the longest a page is waited for
 EXPORTERS_MAX: Final = 8  #: registered at one replica
 QUIET_SECONDS: Final = 30.0  #: who was not heard for so long makes room for one more
+SAVE_SECONDS: Final = 60.0  #: how often is written down how far they are
 NAME_MAX: Final = 64  #: characters of an exporter's name
 
 log = logging.getLogger(__name__)
@@ -52,11 +55,21 @@ class Holds:
     """How far exporters and peers have come, and what compaction leaves for them. On the event
     loop."""
 
-    def __init__(self, core: Raft, settings: RaftSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        settings: RaftSettings,
+        clock: Clock,
+        known: Mapping[str, int] | None = None,
+    ) -> None:
         self._core = core
         self._settings = settings
         self._clock = clock
-        self._told: dict[str, tuple[int, float]] = {}  # exported up to, and when that was heard
+        self._saved = dict(known or {})
+        self._tried, self._tried_at = self._saved.keys(), clock.monotonic()
+        self._told = {  # exported up to, and when that was heard
+            name: (exported, self._tried_at) for name, exported in self._saved.items()
+        }
         self._peers: dict[int, int] = {}  # sent a snapshot: what follows this entry is still needed
         self._marks: deque[tuple[int, int]] = deque()  # flushed up to, bytes since the mark before
         self._counted = 0
@@ -99,6 +112,20 @@ class Holds:
     def shown(self) -> dict[str, int]:
         """Who is registered, and up to which entry he has everything."""
         return {name: exported for name, (exported, _) in sorted(self._told.items())}
+
+    def to_save(self) -> dict[str, int] | None:
+        """What `shown` says, when it is time to write that down: at once when somebody has come or
+        gone, else now and then, for what is written may be old."""
+        due = self._clock.monotonic() - self._tried_at >= SAVE_SECONDS
+        if not due and self._told.keys() == self._tried:
+            return None
+        shown = self.shown()
+        self._tried, self._tried_at = shown.keys(), self._clock.monotonic()
+        return shown if shown != self._saved else None
+
+    def saved(self, shown: dict[str, int]) -> None:
+        """That was written down. What was not is tried again when it is time."""
+        self._saved = shown
 
     def _forget(self) -> None:
         since = self._clock.monotonic() - self._settings.hold_ms / 1_000

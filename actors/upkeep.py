@@ -12,6 +12,7 @@ begun, written and finished in the same way, and saves go on meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -31,6 +32,8 @@ from storage.stores import Stores
 
 STRIDES: Final = 8
 """The log is cut once it has an eighth more bytes than it should keep: they are in memory."""
+
+log = logging.getLogger(__name__)
 
 Viewer = tuple[int, asyncio.Future[StateView]]
 """Who waits for a view of the state, and the index that it has to have at least."""
@@ -62,7 +65,8 @@ class Upkeep:
         self._carrying = False  # a checkpoint is under way
         self._viewers: list[Viewer] = []
         self._closed: Exception | None = None
-        self.holds = Holds(core, settings, clock)
+        known = stores.exporters.found if stores.exporters is not None else None
+        self.holds = Holds(core, settings, clock, known)
         self._inspection = Inspection(state=stores.state, storage=storage, failed=failed)
 
     def tick(self) -> None:
@@ -80,6 +84,18 @@ class Upkeep:
             self._checkpoint()
         if not self._stores.state.verified:
             self._inspection.start()
+        if (exporters := self.holds.to_save()) is not None:
+            self._write_down(exporters)
+
+    def _write_down(self, exporters: dict[str, int]) -> None:
+        if (file := self._stores.exporters) is not None and self._closed is None:
+            self._storage.hand(
+                partial(file.save, exporters),
+                lambda _: self.holds.saved(exporters),
+                _not_written,
+                of_state=False,
+                on=On.FLUSH,
+            )
 
     def _count(self) -> None:
         core = self._core
@@ -229,6 +245,11 @@ def _seen(state: State) -> StateView | ViewLost:
         return state.durable()
     except ViewLost as error:
         return error
+
+
+def _not_written(error: BaseException) -> None:
+    """Nothing depends on it but what a later start knows."""
+    log.warning("for whom the log is kept could not be written down: %s", error)
 
 
 def _nothing(_: None) -> None:

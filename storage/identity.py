@@ -7,6 +7,7 @@
         state/           the state's environments (storage.shelf)
         staging/         a snapshot being received
         copies/          copies of the state, set aside for exports (storage.copies)
+        exporters.json   for whom the log is kept, and how far they were (storage.exporters)
 
 A replica that votes has promised things that are only in its directory. So the id is made with the
 directory, at random, and is never given to another one: a replica that finds its directory gone

@@ -11,6 +11,7 @@ from storage.copies import Copies
 from storage.disk import LIMIT_BYTES, MAP_BYTES, DiskEngine
 from storage.engine import Engine
 from storage.errors import CorruptLog, StorageFailed
+from storage.exporters import ExportersFile
 from storage.identity import Directory
 from storage.journal import GROW_BYTES, DiskFile, File, Journal, MemoryFile
 from storage.journaled import JOURNAL_BYTES, JournaledEngine, has_journal
@@ -26,13 +27,15 @@ JOURNAL_FILES = ("journal-0", "journal-1")
 class Stores:
     """Log and state of one replica. `loaded` is what the raft core starts from; its applied index
     is `state.applied.index`, and committed entries after it are to be applied again. `journaled`
-    is where the log writes. `copies` are those of the state that were set aside; None in memory."""
+    is where the log writes. `copies` are those of the state that were set aside, `exporters` those
+    that the log is kept for; None in memory."""
 
     log: RaftLog
     state: State
     loaded: LoadedLog
     journaled: JournaledEngine
     copies: Copies | None = None
+    exporters: ExportersFile | None = None
 
     def close(self) -> None:
         """Close both. Nothing is flushed: the log has what the layer had."""
@@ -87,6 +90,7 @@ def open_stores(
     stores = replace(
         _open(shelf, engine, directory.identity.founding, flush_bytes),
         copies=Copies(directory.path / "copies"),
+        exporters=ExportersFile(directory.path),
     )
     try:
         if stores.log.blank:

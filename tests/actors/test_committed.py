@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from actors.caller import Caller
-from actors.committed import EXPORTERS_MAX, PAGE_BYTES_MAX, Holds
+from actors.committed import EXPORTERS_MAX, PAGE_BYTES_MAX, SAVE_SECONDS, Holds
 from actors.config import RaftSettings
 from actors.seat import Seat
 from state_machines.errors import Invalid, Overloaded, Stopped
@@ -222,6 +222,36 @@ def test_who_is_not_heard_is_forgotten() -> None:
     now = 61.0
     assert holds.limit(50) is None
     assert holds.shown() == {}
+
+
+def test_who_is_registered_is_written_down_and_counts_as_heard_at_a_start() -> None:
+    core = SimpleNamespace(first_index=1, bytes_between=lambda first, last: 1)
+    now = 0.0
+    clock = cast(Any, SimpleNamespace(monotonic=lambda: now))
+    settings = RaftSettings(hold_ms=120_000)
+    holds = Holds(cast(Any, core), settings, clock)
+    assert holds.to_save() is None
+    holds.tell(ME, 20)
+    assert holds.to_save() == {ME: 20}, "at once, who is new"
+    assert holds.to_save() is None
+    holds.saved({ME: 20})
+    holds.tell(ME, 30)
+    assert holds.to_save() is None
+    now = SAVE_SECONDS
+    assert holds.to_save() == {ME: 30}
+    now = 2 * SAVE_SECONDS
+    assert holds.to_save() == {ME: 30}, "it could not be written"
+    holds.saved({ME: 30})
+
+    now = 1_000.0
+    again = Holds(cast(Any, core), settings, clock, {ME: 30})
+    assert again.shown() == {ME: 30}
+    assert again.to_save() is None
+    now = 1_119.0
+    assert again.limit(50) == 30
+    now = 1_121.0
+    assert again.limit(50) is None, "he was not heard since the start"
+    assert again.to_save() == {}
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,7 @@ async def test_the_log_keeps_what_only_the_log_has(
         state=state,
         log=SimpleNamespace(compact=len),
         journaled=SimpleNamespace(wants_checkpoint=False),
+        exporters=None,
     )
     jobs: list[Any] = []
     upkeep = Upkeep(

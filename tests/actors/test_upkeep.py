@@ -44,7 +44,7 @@ class Kept:
         )
         self.upkeep = Upkeep(
             core=cast(Any, self.core),
-            stores=cast(Any, SimpleNamespace(state=self.state, journaled=self.log)),
+            stores=cast(Any, SimpleNamespace(state=self.state, journaled=self.log, exporters=None)),
             storage=cast(StorageThread, self.disk),
             settings=RaftSettings(flush_interval_ms=1_000, flush_log_bytes=64 * ENTRY_BYTES),
             clock=VirtualClock(),

@@ -24,6 +24,7 @@ from metaray.history.store import Store, extent
 from state_machines.errors import Conflict, NoQuorum
 from state_machines.metadata.kv import PutKv
 from state_machines.offset.offset import CommitOffsets
+from storage.exporters import EXPORTERS
 from tests.actors.wires import QUICK, FromSeat, Group, eventually, in_loop, running
 
 SETTINGS = replace(QUICK, rotate_ms=100, rotate_bytes=64 << 10)
@@ -142,6 +143,35 @@ async def test_every_replica_keeps_what_is_only_gathered(tmp_path: Path) -> None
         await one.close()
         assert held == [{exporter_name(tmp_path / "out"): 0}] * 3
         assert puts(tmp_path / "out") == ["k0000", "k0001", "k0002"]
+
+
+@in_loop
+async def test_replicas_that_start_again_keep_what_an_exporter_that_is_away_lacks(
+    tmp_path: Path,
+) -> None:
+    name = exporter_name(tmp_path / "out")
+    async with running(Group(tmp_path / "raft")) as (group, caller):
+        wanted = await put(caller, 0, 5)
+        async with exporter(group, tmp_path / "out") as one:
+            await one.catch_up()
+        exported = extent(tmp_path / "out", "metadata-0").exported
+        for each in group.wires.living.values():
+            each.hold_log(name, exported)
+        wanted += await put(caller, 5, 100)
+        await eventually(lambda: len([*(tmp_path / "raft").rglob(EXPORTERS)]) == 3)
+        for seat in group.seat_names:
+            await group.crash(seat)
+            await group.leader()
+            await group.sit(seat)
+            await group.leader()
+            assert name in group.wires.living[seat].status()["held_for"]
+        for number in (100, 101, 102):  # compaction comes with flushes
+            wanted += await put(caller, number, number + 1)
+            await eventually(partial(flushed, group, (await group.leader()).status()["commit"]))
+        async with exporter(group, tmp_path / "out") as one:
+            await one.catch_up()
+        assert extent(tmp_path / "out", "metadata-0").gaps == ()
+        assert puts(tmp_path / "out") == wanted
 
 
 @in_loop
@@ -299,6 +329,8 @@ async def test_who_has_a_full_disk_is_still_heard(
                     await one.catch_up()
                 again = group.followers()[0].spec.seat
                 await group.crash(again)
+                for each in (tmp_path / "raft" / again.replace("/", "-")).rglob(EXPORTERS):
+                    each.unlink()
                 await group.sit(again)  # it knows no exporter any more
                 assert group.wires.living[again].status()["held_for"] == {}
                 await put(caller, 5, 6)

@@ -75,6 +75,20 @@ HISTORY: Final = (
         "        wanted = max([exported for",
     ),
     Mutant(
+        "a-replica-that-starts-again-has-forgotten-the-exporters",
+        "each command once",
+        "actors.upkeep",
+        "        self.holds = Holds(core, settings, clock, known)\n",
+        "        self.holds = Holds(core, settings, clock)\n",
+    ),
+    Mutant(
+        "an-exporter-that-is-new-is-not-written-down-for-a-minute",
+        "each command once",
+        "actors.committed",
+        "        if not due and self._told.keys() == self._tried:\n",
+        "        if not due:\n",
+    ),
+    Mutant(
         "what-is-only-gathered-is-said-to-be-exported",
         "each command once",
         "metaray.history.exporter",
