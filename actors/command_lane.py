@@ -100,7 +100,7 @@ class CommandLane(QueueLane):
             if reply.code == api.SESSION_EXPIRED and self._client == made.client:
                 self._client = 0
             if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:
-                call.made = first = None
+                call.made = call.trace = first = None
                 continue  # sent once and refused: it was not applied, so a new id is safe
             if reply.code == api.INVALID and len(call.batch) > 1:
                 await self._in_halves(call)

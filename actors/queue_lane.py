@@ -222,8 +222,10 @@ class QueueLane(Lane, ABC):
             fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
 
     def _closed_over(self, call: UnderWay) -> None:
+        """What was never sent, or is a query, has changed nothing."""
+        kind = NoQuorum if call.trace is None else Unknown
         for each in call.batch:
-            fail(each, Unknown(f"{self._group}: the client was closed"))
+            fail(each, kind(f"{self._group}: the client was closed"))
 
     def _take(self) -> list[Waiting]:
         """Everything that waits, up to `CALL_MAX`; of many half, when no call is under way, so that

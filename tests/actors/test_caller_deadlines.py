@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from state_machines.errors import (
 )
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import HANG, Script, calling, now, once, put
+from tests.actors.scripted import HANG, Call, Script, calling, now, once, put
 from tests.actors.virtual_time import in_virtual_time, settled
 
 
@@ -168,3 +169,32 @@ async def test_who_waits_behind_many_that_gave_up_is_sent_when_there_is_room(
         begun = now()
         await asyncio.gather(*held, patient)
         assert now() == begun
+
+
+@pytest.mark.parametrize("operation", [put(), GetKv(key="k")], ids=["command", "query"])
+@in_virtual_time
+async def test_at_the_end_what_was_never_sent_or_is_a_query_is_no_quorum(operation: Any) -> None:
+    """Whoever is told `Unknown` has to find out what became of it: here there is nothing."""
+    async with calling(Script(faults=[lambda call: HANG])) as caller:
+        waiting = asyncio.create_task(caller.call(operation))
+        await settled()
+    with pytest.raises(NoQuorum):
+        await waiting
+
+
+@pytest.mark.parametrize("told", ["at the end", "at its deadline"])
+@in_virtual_time
+async def test_what_was_refused_for_its_forgotten_client_was_not_sent_again(told: str) -> None:
+    def fault(call: Call) -> Any:
+        if call.client == 1 and call.sequence > 1:
+            return api.Reply(code=api.SESSION_EXPIRED)
+        return HANG if call.registers and script.proposals else None
+
+    script = Script(faults=[fault])
+    async with calling(script) as caller:
+        await caller.call(put("first"))
+        waiting = asyncio.create_task(caller.call(put(), timeout_ms=2_000))
+        await asyncio.sleep(1 if told == "at the end" else 3)
+        assert [call.sequence for call in script.proposals] == [1, 2]
+    with pytest.raises(NoQuorum):
+        await waiting

@@ -285,4 +285,18 @@ CLIENTS: Final = (
         "            if begins:\n                self.close()\n",
         "            self.close()\n",
     ),
+    Mutant(
+        "at-the-end-what-was-never-sent-is-called-unknown",
+        "design 5.11",
+        QUEUE_LANE,
+        "        kind = NoQuorum if call.trace is None else Unknown\n",
+        "        kind = Unknown\n",
+    ),
+    Mutant(
+        "what-was-refused-before-it-was-applied-counts-as-sent",
+        "design 5.11",
+        COMMAND_LANE,
+        "call.made = call.trace = first = None",
+        "call.made = first = None",
+    ),
 )
