@@ -42,6 +42,8 @@ from state_machines.wire import api_pb2 as api
 IN_FLIGHT_MAX = 4  #: calls of one lane under way
 CALL_MAX = 2_000  #: operations that share a call: one of other callers waits for no more of ours
 WAITING_MAX = 500_000  #: operations waiting in one lane
+GAVE_UP_MAX = 100  #: who gave up, and are kept where few wait; a value may have a MiB
+GAVE_UP_SHARE = 100  #: one in so many has given up: worth a look for room in a full queue
 UNHEARD_SECONDS = 1.0  #: without an answer, before other groups of the kind are looked for
 LOOK_SECONDS = 0.005  #: between two looks at deadlines, so that many near ones share one
 LOOKED_AT = 10_000  #: of more that wait the pause is longer: each look is at all of them
@@ -74,6 +76,7 @@ class QueueLane(Lane, ABC):
         # For those after it, as long as a call's are there.
         self._crowd: Crowd[Waiting] = Crowd()
         self._under_way: dict[UnderWay, None] = {}  # in the order they began
+        self._gave_up = 0  # callers, since those were let go; some may have waited elsewhere
         self._starting = False  # a call is about to take what waits
         self._nearest = math.inf  # the nearest deadline of an operation, or before it
         self._rests_until = 0.0  # after a look at all of them
@@ -92,8 +95,11 @@ class QueueLane(Lane, ABC):
         """Queue an operation; the future carries its typed reply."""
         crowded = len(self._waiting) >= CALL_MAX
         tenant = tenant_of(operation) if crowded else ""
-        if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):
-            raise self._full()
+        while crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):
+            if self._gave_up * GAVE_UP_SHARE <= len(self._waiting) + len(self._crowd):
+                raise self._full()
+            self._let_go()
+            crowded = len(self._waiting) >= CALL_MAX
         kind: Any = type(operation)
         body = b"" if columnar.flat(kind) else op.encode(operation)
         future = self._loop.create_future()
@@ -110,7 +116,12 @@ class QueueLane(Lane, ABC):
         return future
 
     def gave_up(self) -> None:
-        """A caller waits no more: its future is cancelled."""
+        """A caller waits no more: its future is cancelled. What it has written is kept until it is
+        let go: a look at all that wait, when half of them may have given up."""
+        self._gave_up += 1
+        half = (len(self._waiting) + len(self._crowd)) / 2
+        if self._gave_up >= max(half, GAVE_UP_MAX):
+            self._let_go()
 
     def turn_away(self, known: slots.SlotMap) -> None:
         """Tell those whose slots are another group's by this map. Whose call was sent wait on: it
@@ -195,6 +206,7 @@ class QueueLane(Lane, ABC):
 
     def _let_go(self) -> None:
         """Who was told, or has given up, takes no room in the queue."""
+        self._gave_up = 0
         waiting = [each for each in self._waiting if not each.result.done()]
         self._waiting.clear()
         self._waiting.extend(waiting)

@@ -56,6 +56,7 @@ class AwaitingLane(ReachedLane):
 
     def gave_up(self) -> None:
         """A caller waits no more."""
+        super().gave_up()
         self._end_unwanted()
 
     def _let_go(self) -> None:

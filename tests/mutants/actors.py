@@ -169,8 +169,8 @@ ACTORS: Final = (
         "a-client-lets-everybody-wait",
         "design 6",
         QUEUE_LANE,
-        "if crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):",
-        "if crowded and self._closed:",
+        "while crowded and not self._crowd.admits(tenant, WAITING_MAX - len(self._waiting)):",
+        "while crowded and self._closed:",
     ),
     Mutant(
         "one-tenant-fills-a-client",

@@ -299,4 +299,18 @@ CLIENTS: Final = (
         "call.made = call.trace = first = None",
         "call.made = first = None",
     ),
+    Mutant(
+        "who-has-given-up-has-the-next-one-wait-in-a-crowd",
+        "design 5.3",
+        QUEUE_LANE,
+        "            self._let_go()\n            crowded = len(self._waiting) >= CALL_MAX\n",
+        "            self._let_go()\n",
+    ),
+    Mutant(
+        "what-those-who-have-given-up-wrote-is-kept",
+        "design 5.3",
+        QUEUE_LANE,
+        "        if self._gave_up >= max(half, GAVE_UP_MAX):\n",
+        "        if False:\n",
+    ),
 )
