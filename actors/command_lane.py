@@ -113,10 +113,12 @@ class CommandLane(QueueLane):
         another version. Nothing of it was proposed: the other callers' commands go without that."""
         middle = len(call.batch) // 2
         for some in (call.batch[:middle], call.batch[middle:]):
-            half = UnderWay(some, deadline=call.deadline)
+            half, count = UnderWay(some, deadline=call.deadline), len(some)
             half.commands, _ = commands_of(half.batch)
             if half.commands:
                 await self._carry_out(half, None)
+            del call.batch[:count]  # they were told, or wait for a call of their own
+            self._pump()
 
     def _numbered(self, call: UnderWay, client: int) -> _Proposal:
         self._sequence += 1
@@ -131,7 +133,7 @@ class CommandLane(QueueLane):
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
         self._reached.heard(reply.revision)
         # failpoint: client.before_result
-        resolve(call.batch, call.commands, reply)
+        self._back(resolve(call.batch, call.commands, reply))
 
     async def _registered(self, deadline: float) -> int:
         """The id this group knows us by. Losing a reply here leaves an unused id, nothing more."""

@@ -15,7 +15,6 @@ from actors.attempts import First, Groups
 from actors.partner import VOUCH_SECONDS, Partner
 from actors.queue_lane import QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, resolve
-from state_machines.errors import QuotaExceeded
 from state_machines.wire import api_pb2 as api
 
 HALVED_FROM = 32  #: queries that wait while no call is under way; a call of them costs less
@@ -139,8 +138,7 @@ class QueryLane(QueueLane):
 
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
         self._reached.heard(reply.revision)
-        # Together they were more than one reply may carry; the first of them never is.
-        self._back(resolve(call.batch, call.commands, reply, QuotaExceeded))
+        self._back(resolve(call.batch, call.commands, reply))
 
 
 def _looked_at(vouch: asyncio.Future[bytes]) -> None:

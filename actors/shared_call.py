@@ -20,6 +20,7 @@ from state_machines.errors import (
     NotLeader,
     Overflow,
     Overloaded,
+    QuotaExceeded,
     Rejected,
     Unknown,
     WrongShard,
@@ -240,11 +241,11 @@ def resolve(
     batch: Sequence[Waiting],
     commands: Sequence[api.Command],
     reply: api.Reply,
-    again: type | None = None,
 ) -> list[Waiting]:
     """Give every operation its own result, or the call's refusal.
 
-    Returns those that were refused with the code `again`, the first of all excepted: untold.
+    Returns those for which the reply had no room beside the others, the first of all excepted:
+    untold. Nothing was done for them, so they may be asked for again, also commands.
     """
     error: MetarayError | None = None
     if reply.code == api.SESSION_EXPIRED:
@@ -268,11 +269,16 @@ def resolve(
                 if not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)
-            elif type(answer) is again and waiting is not batch[0]:
+            elif _had_no_room(answer) and waiting is not batch[0]:
                 untold.append(waiting)
             else:
                 fail(waiting, answer)
     return untold
+
+
+def _had_no_room(error: MetarayError) -> bool:
+    """Whether that is why. What else exceeds a quota does so on its own."""
+    return isinstance(error, QuotaExceeded) and error.detail == op.REPLY_FULL
 
 
 def _answers(

@@ -395,4 +395,4 @@ class _Answers:
 
 
 def _too_much() -> QuotaExceeded:
-    return QuotaExceeded(f"reply: the others take {REPLY_BYTES_MAX} bytes already; ask on its own")
+    return QuotaExceeded(op.REPLY_FULL)

@@ -52,6 +52,10 @@ TAGS: Final[dict[type, str]] = {}
 EVERY_KIND: Final = frozenset({"client", "group"})
 REGISTER_TAG: Final = "client.register"
 
+REPLY_FULL: Final = f"reply: the others take {REPLY_BYTES_MAX} bytes already; ask on its own"
+"""The detail of a QuotaExceeded that is about those which share the call: nothing was done, and
+with others, or alone, it may be. Clients go by it, so it stays as it is."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stamp:

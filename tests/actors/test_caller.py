@@ -10,7 +10,7 @@ import pytest
 
 from actors import query_lane, queue_lane
 from actors.caller import Caller
-from state_machines import runs
+from state_machines import op, runs
 from state_machines.errors import (
     Conflict,
     Invalid,
@@ -25,7 +25,7 @@ from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.kv_batch import KvItem, PutAllKv
 from state_machines.offset.offset import CommitOffsets
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import HANG, Call, Script, calling, once, put
+from tests.actors.scripted import HANG, Call, Script, calling, now, once, put
 from tests.actors.test_caller_slots import commits, two_groups
 from tests.actors.virtual_time import in_virtual_time, settled
 
@@ -200,7 +200,7 @@ async def test_queries_that_were_too_much_together_are_asked_again() -> None:
         reply = api.Reply()
         run = reply.results.add(body=runs.pack_replies(GetKv, [None]))
         for place in range(1, len(call.tags)):
-            run.refusals.add(place=place, code=api.QUOTA_EXCEEDED, detail="ask on its own")
+            run.refusals.add(place=place, code=api.QUOTA_EXCEEDED, detail=op.REPLY_FULL)
         return reply
 
     script = Script(faults=[first_only])
@@ -210,6 +210,56 @@ async def test_queries_that_were_too_much_together_are_asked_again() -> None:
         script.faults = [once(_quota())]
         with pytest.raises(QuotaExceeded):
             await caller.call(GetKv(key="alone"))
+
+
+@in_virtual_time
+async def test_commands_for_which_the_reply_had_no_room_are_proposed_again() -> None:
+    """What others read that share the proposal is no reason to refuse one: nothing of it is done.
+    Whatever else exceeds a quota is told, for it would be refused again."""
+    details = (op.REPLY_FULL, "then[1]: reply: 9000000 bytes with those before; ask for less")
+
+    def first_only(call: Call) -> Any:
+        if len(call.tags) <= 1:
+            return None
+        reply = api.Reply()
+        run = reply.results.add(body=runs.pack_replies(PutKv, [7]))
+        for place in range(1, len(call.tags)):
+            detail = details[place == 1]
+            run.refusals.add(place=place, code=api.QUOTA_EXCEEDED, detail=detail)
+        return reply
+
+    script = Script(faults=[first_only])
+    async with calling(script) as caller:
+        some = (caller.call(put(f"k{n}")) for n in range(4))
+        told = await asyncio.gather(*some, return_exceptions=True)
+        assert [type(each) for each in told] == [int, QuotaExceeded, int, QuotaExceeded]
+        sequences = [call.sequence for call in script.proposals]
+        assert sequences == [1, 2], "again, as another proposal"
+
+
+@in_virtual_time
+async def test_who_is_proposed_again_has_nothing_more_to_do_with_whom_it_shared_a_call() -> None:
+    """It waits for no other half of the call, and is not told what becomes of that."""
+
+    def fault(call: Call) -> Any:
+        if call.registers:
+            return api.Reply(code=api.CONFLICT, detail="no more") if script.proposals else None
+        if call.sequence == 1:
+            return api.Reply(code=api.INVALID, detail="one of them is none to this leader")
+        if call.sequence == 3:
+            return api.Reply(code=api.SESSION_EXPIRED)
+        if call.sequence == 4:
+            return HANG if now() < begun + 1 else None
+        reply = api.Reply()
+        run = reply.results.add(body=runs.pack_replies(PutKv, [7]))
+        run.refusals.add(place=1, code=api.QUOTA_EXCEEDED, detail=op.REPLY_FULL)
+        return reply
+
+    script, begun = Script(faults=[fault]), now()
+    async with calling(script) as caller:
+        some = (caller.call(put(f"k{n}")) for n in range(4))
+        told = await asyncio.gather(*some, return_exceptions=True)
+        assert [type(each) for each in told] == [int, int, Conflict, Conflict]
 
 
 def _quota() -> api.Reply:

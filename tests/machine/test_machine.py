@@ -135,6 +135,7 @@ def test_a_reply_does_not_grow_without_end(group: Group) -> None:
     assert answered == REPLY_BYTES_MAX // VALUE_BYTES_MAX
     assert codes == [api.OK] * answered + [api.QUOTA_EXCEEDED] * (20 - answered)
     assert reply.ByteSize() < REPLY_BYTES_MAX + 2 * VALUE_BYTES_MAX
+    assert {each.detail for each in reply.results[answered:]} == {op.REPLY_FULL}
 
 
 # -- admission --------------------------------------------------------------------------------

@@ -313,4 +313,18 @@ CLIENTS: Final = (
         "        if self._gave_up >= max(half, GAVE_UP_MAX):\n",
         "        if False:\n",
     ),
+    Mutant(
+        "whatever-exceeds-a-quota-is-asked-again",
+        "law 9",
+        "actors.shared_call",
+        "    return isinstance(error, QuotaExceeded) and error.detail == op.REPLY_FULL\n",
+        "    return isinstance(error, QuotaExceeded)\n",
+    ),
+    Mutant(
+        "who-is-proposed-again-is-told-what-became-of-others",
+        "law 9",
+        COMMAND_LANE,
+        "            del call.batch[:count]  # they were told, or wait for a call of their own\n",
+        "",
+    ),
 )
