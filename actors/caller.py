@@ -41,6 +41,7 @@ from state_machines.wire import api_pb2 as api
 TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
 SHARD_MOVES_MAX = 3  #: how often groups of a slot map may refuse one operation
 MAP_SECONDS = 1.0  #: so old the map may be for what goes to every group of a kind
+FETCH_SECONDS_MIN = 1.0  #: for a map, however little time a client gives its calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +302,17 @@ class Caller:
 
     async def _ask_map(self, deadline: float, *, stale: bool) -> None:
         """All who want it wait for one answer, each until its own deadline. Raises NoQuorum."""
-        fetching = self._begin_to_ask(stale=stale)
-        left = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait((fetching,), timeout=max(0.0, left))
-        if not fetching.done() or fetching.cancelled():
-            raise NoQuorum(f"{slots.SLOT_MAP_GROUP}: no slot map before the deadline")
-        fetching.result()
+        now = asyncio.get_running_loop().time
+        while True:
+            fetching = self._begin_to_ask(stale=stale)
+            await asyncio.wait((fetching,), timeout=max(0.0, deadline - now()))
+            if not fetching.done() or fetching.cancelled():
+                raise NoQuorum(f"{slots.SLOT_MAP_GROUP}: no slot map before the deadline")
+            try:
+                return fetching.result()
+            except NoQuorum:  # its time was the client's, who waits for it may have more
+                if self._closed or deadline - now() <= NO_TIME_SECONDS:
+                    raise
 
     def _begin_to_ask(self, *, stale: bool) -> asyncio.Task[None]:
         if self._fetching is None or self._fetching.done():
@@ -316,7 +322,7 @@ class Caller:
 
     async def _take_map(self, *, stale: bool) -> None:
         now = asyncio.get_running_loop().time
-        deadline = now() + self._timeout_ms / 1_000
+        deadline = now() + max(self._timeout_ms / 1_000, FETCH_SECONDS_MIN)
         lane = self._lane(slots.SLOT_MAP_GROUP, GetSlots, stale)
         rows = await lane.submit(GetSlots(), deadline)
         version = max((row.version for row in rows), default=0)

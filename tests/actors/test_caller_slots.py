@@ -406,6 +406,28 @@ async def test_who_waits_for_the_map_with_others_keeps_his_own_deadline() -> Non
         patient.cancel()
 
 
+@pytest.mark.parametrize("timeout_ms", [1, 500])
+@in_virtual_time
+async def test_and_so_does_who_has_more_time_than_the_client_gives_others(timeout_ms: int) -> None:
+    until = now() + 2.5
+    script = of_mqtt(faults=[lambda call: unheard(call) if now() < until else None])
+    async with calling(script, timeout_ms=timeout_ms) as caller:
+        assert await caller.call(CountSessions(), timeout_ms=30_000)
+    fetched = [at for call, at in zip(script.calls, script.at, strict=True) if call.stale]
+    assert len(fetched) <= 4, "once a second"
+
+
+@in_virtual_time
+async def test_who_waits_for_the_map_is_told_when_the_client_is_closed() -> None:
+    async with calling(of_mqtt(faults=[unheard])) as caller:
+        waiting = asyncio.create_task(caller.call(CountSessions(), timeout_ms=60_000))
+        await asyncio.sleep(1)
+        begun = now()
+    with pytest.raises(NoQuorum):
+        await waiting
+    assert now() == begun
+
+
 @in_virtual_time
 async def test_a_list_of_what_is_in_one_group_needs_no_map() -> None:
     """Those of one consumer group are together; those of all are everywhere."""

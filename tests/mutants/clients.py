@@ -327,4 +327,11 @@ CLIENTS: Final = (
         "            del call.batch[:count]  # they were told, or wait for a call of their own\n",
         "",
     ),
+    Mutant(
+        "the-map-is-awaited-for-the-time-of-other-calls",
+        "design 5.15",
+        CALLER,
+        "                if self._closed or deadline - now() <= NO_TIME_SECONDS:\n",
+        "                if True:\n",
+    ),
 )
