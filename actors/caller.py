@@ -38,6 +38,7 @@ from state_machines.limits import BATCH_ITEMS_MAX, INT_MAX
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.wire import api_pb2 as api
 
+WATCH_MS_MIN = 30_000  #: a watch goes on so long without an answer, also where calls have less time
 TIMEOUT_MS_MAX = 2**31 - 1  #: of a call: more than three weeks
 SHARD_MOVES_MAX = 3  #: how often groups of a slot map may refuse one operation
 MAP_SECONDS = 1.0  #: so old the map may be for what goes to every group of a kind
@@ -174,7 +175,9 @@ class Caller:
     async def watch(
         self, group: str, tables: Sequence[str], from_revision: int | None
     ) -> api.Reply:
-        """One long poll (None: only ask for the group's revision). Raises Compacted, NoQuorum."""
+        """One long poll (None: only ask for the group's revision). Raises Compacted, and NoQuorum
+        when nobody answers for the client's time, or 30 s if that is longer; a question has no
+        longer than the client's."""
         return await self.poll(group, Wanted(tuple(tables)), from_revision)
 
     async def poll(
@@ -212,7 +215,10 @@ class Caller:
             limit=limit,
             progress_at=progress_at,
         )
-        return await lane.poll(wanted.fill(request), self._timeout_ms)
+        timeout_ms = self._timeout_ms
+        if from_revision is not None:
+            timeout_ms = max(timeout_ms, WATCH_MS_MIN)
+        return await lane.poll(wanted.fill(request), timeout_ms)
 
     async def close(self) -> None:
         """Cancel what is under way; waiting callers get `Unknown` or `NoQuorum`, later ones too."""

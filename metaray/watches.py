@@ -92,9 +92,10 @@ class Watches(ABC):
         Raises Compacted when the changes after the revision are no longer kept, or when the group
         has not come to it, as to one of an earlier cluster or, perhaps, to a row's own: read the
         rows again and watch on from `revision()`, asked before the read. Raises Overflow when
-        nothing was taken for long, with the revision to go on from. A change comes at least once:
-        whoever resumes, resumes from the last `Progress`, or from before the revision of the last
-        change.
+        nothing was taken for long, with the revision to go on from. Raises NoQuorum when the group
+        does not answer for the client's `timeout_ms`, or 30 s if that is longer. A change comes at
+        least once: whoever resumes, resumes from the last `Progress`, or from before the revision
+        of the last change.
         `stale` lets followers answer too, `buffer` is how many changes may be polled ahead.
 
         A watch is of one group: Invalid where several have rows of the table and none is named.

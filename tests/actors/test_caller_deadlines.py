@@ -14,7 +14,7 @@ from state_machines.errors import (
 )
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import HANG, Call, Script, calling, now, once, put
+from tests.actors.scripted import HANG, NOT_LEADER, Call, Script, calling, now, once, put
 from tests.actors.virtual_time import in_virtual_time, settled
 
 
@@ -198,3 +198,24 @@ async def test_what_was_refused_for_its_forgotten_client_was_not_sent_again(told
         assert [call.sequence for call in script.proposals] == [1, 2]
     with pytest.raises(NoQuorum):
         await waiting
+
+
+@in_virtual_time
+async def test_a_watch_outlasts_a_change_of_leaders_however_little_time_calls_have() -> None:
+    until = now() + 25
+    script = Script(faults=[lambda call: NOT_LEADER if now() < until else None])
+    async with calling(script, timeout_ms=500) as caller:
+        with pytest.raises(NoQuorum):
+            await caller.watch("metadata-0", ["metadata.kv"], None)
+        assert now() == pytest.approx(until - 24.5, abs=0.05), "a question, as other calls"
+        assert (await caller.watch("metadata-0", ["metadata.kv"], 9)).revision == 9
+        assert now() >= until
+
+
+@in_virtual_time
+async def test_a_watch_ends_where_nobody_leads_for_long() -> None:
+    async with calling(Script(faults=[lambda call: NOT_LEADER]), timeout_ms=500) as caller:
+        begun = now()
+        with pytest.raises(NoQuorum):
+            await caller.watch("metadata-0", ["metadata.kv"], 9)
+        assert now() - begun == pytest.approx(30, abs=0.5)

@@ -334,4 +334,11 @@ CLIENTS: Final = (
         "                if self._closed or deadline - now() <= NO_TIME_SECONDS:\n",
         "                if True:\n",
     ),
+    Mutant(
+        "a-watch-ends-with-the-time-of-a-call",
+        "design 5.18",
+        CALLER,
+        "            timeout_ms = max(timeout_ms, WATCH_MS_MIN)\n",
+        "            timeout_ms = self._timeout_ms\n",
+    ),
 )
