@@ -11,7 +11,7 @@ import pytest
 
 from actors.caller import Caller
 from actors.partner import LEFT_SECONDS, VOUCH_SECONDS, Partner
-from state_machines.errors import NoQuorum, Unknown
+from state_machines.errors import NoQuorum
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import HANG, Call, Script
@@ -130,7 +130,7 @@ async def test_nobody_vouches_for_a_client_that_is_closed() -> None:
     await settled()
     assert "vouch" in kinds(script)
     await caller.close()
-    with pytest.raises(Unknown):
+    with pytest.raises(NoQuorum):
         await read
     await settled()
     assert asyncio.all_tasks() == {asyncio.current_task()}
