@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from state_machines import names
 from state_machines.offset.get import GetOffset
-from state_machines.offset.group import DELETE_LIMIT, DeleteGroup
+from state_machines.offset.group import DeleteGroup
 from state_machines.offset.history import OffsetAt, OffsetsAt
 from state_machines.offset.offset import (
     CommitOffsets,
@@ -75,11 +75,9 @@ class Offsets:
     async def delete_group(self: Calls, group: str, *, tenant: str = "default") -> int:
         """Forget a consumer group. Returns how many offsets it had."""
         gone = 0
-        while True:
-            some: int = await self.call(DeleteGroup(tenant=tenant, group=group))
+        while some := await self.call(DeleteGroup(tenant=tenant, group=group)):
             gone += some
-            if some < DELETE_LIMIT:
-                return gone
+        return gone
 
     async def offsets_at(
         self: Calls, group: str, at_ms: int, *, tenant: str = "default"

@@ -7,7 +7,7 @@ before until it is done: so it has a budget of what it takes away, and leaves th
     budget = Budget()
     for item in items:
         if budget.spent:
-            ...  # refused, or left to a later command
+            ...  # refused (`check`), or left to a later command
         budget.spend(rows=1, size=len(value))
 
 It is soft: the item that passes it is done whole, so each command comes forward by one at least.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from state_machines.errors import QuotaExceeded
 from state_machines.limits import REQUEST_BYTES_MAX
 
 ROWS_TAKEN_MAX: Final = 2_000  #: rows that one command takes, softly: its last item may pass it
@@ -36,6 +37,11 @@ class Budget:
         """So many rows go, of so many bytes in all."""
         self._rows -= rows
         self._bytes -= size
+
+    def check(self, field: str) -> None:
+        """QuotaExceeded when it is spent, for an item of this field that a later command can do."""
+        if self.spent:
+            raise QuotaExceeded(f"{field}: too much for one command goes before it, ask again")
 
     @property
     def spent(self) -> bool:

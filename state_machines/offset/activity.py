@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
+from state_machines.budgets import Budget
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.offset import history
@@ -88,28 +89,38 @@ def _unlist(db: Tables, group: Group) -> None:
     db.delete(ACTIVITY, group.last_commit_ms // BUCKET_MS, group.tenant, group.group)
 
 
-def forget(db: Tables, group: Group, limit: int) -> int:
-    """Delete up to `limit` offsets of a group: how many. The group goes too when those were all.
+def forget(db: Tables, group: Group, limit: int, budget: Budget) -> tuple[int, bool]:
+    """Delete up to `limit` offsets of a group, and with their history no more than the budget has.
 
-    Fewer than `limit` says that it is gone.
+    How many, and whether those were all: then the group goes, too.
     """
-    found = itertools.islice(db.scan(OFFSETS, group.tenant, group.group), limit)
-    offsets = [row for _, row, _ in found]
+    offsets = []
+    for _, row, _ in itertools.islice(db.scan(OFFSETS, group.tenant, group.group), limit):
+        if budget.spent:
+            break
+        offsets.append(row)
+        budget.spend(rows_of(row))
     for each in offsets:
         drop(db, each)
     _unlist(db, group)
-    if len(offsets) < limit:
+    gone = len(offsets) < limit and not budget.spent
+    if gone:
         delete_group(db, group)
     else:
         left = replace(fewer(group, len(offsets)), last_commit_ms=0, state=DYING)
         put_group(db, group, left)
         db.put(ACTIVITY, Activity(0, group.tenant, group.group))
-    return len(offsets)
+    return len(offsets), gone
 
 
 def fewer(group: Group, gone: int) -> Group:
     """It has so many partitions fewer. A count that is too low stays what it is."""
     return replace(group, partitions=max(0, group.partitions - gone))
+
+
+def rows_of(offset: StoredOffset) -> int:
+    """How many rows `drop` deletes, at most."""
+    return 1 + offset.kept_next - offset.kept_first
 
 
 def drop(db: Tables, offset: StoredOffset) -> None:
@@ -151,7 +162,8 @@ class ExpireOffsets:
     """Forget the consumer groups that gave no sign of life throughout `retention_ms`: no commit,
     no new generation, no release, no touch. That a group holds a generation is none.
 
-    At most `limit` offsets and groups; the reply says whether to ask again.
+    At most `limit` offsets and groups, fewer if much is kept of them (`ROWS_TAKEN_MAX`); the reply
+    says whether to ask again.
     """
 
     urgent: ClassVar[bool] = True
@@ -177,17 +189,18 @@ class ExpireOffsets:
         last = _last_silent(at.now_ms, self.retention_ms)
         silent = [row for _, row, _ in itertools.islice(db.scan(ACTIVITY, upto=last), self.limit)]
         groups = offsets = 0
+        budget = Budget()
         for each in silent:
             left = self.limit - groups - offsets
-            if left <= 0:
+            if left <= 0 or budget.spent:
                 break
             group = db.get(GROUPS, each.tenant, each.group)
             if group is None:
                 db.delete(ACTIVITY, *ACTIVITY.key_of(each))
                 continue
-            gone = forget(db, group, left)
-            offsets += gone
-            groups += gone < left
+            some, gone = forget(db, group, left, budget)
+            offsets += some
+            groups += gone
         return ExpiredGroups(groups, offsets, _any_silent(db, last))
 
 

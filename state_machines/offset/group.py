@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from state_machines import names
+from state_machines.budgets import Budget
 from state_machines.errors import Fenced, Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.offset import activity
@@ -136,10 +137,11 @@ class TouchGroup:
 
 @command("offset.delete_group")
 class DeleteGroup:
-    """Forget a consumer group: at most `limit` of its offsets. The reply is how many.
+    """Forget a consumer group: at most `limit` of its offsets, fewer if much is kept of them
+    (`ROWS_TAKEN_MAX`). The reply is how many.
 
-    As many as `limit`: there may be more, ask again. The group shows none of them any more and
-    takes no commits until it is gone.
+    There may be more until that is 0: ask again. The group shows none of them any more and takes no
+    commits until it is gone; one that nobody asks again for is ended by `offset.expire`.
     """
 
     tenant: str = names.DEFAULT_TENANT
@@ -163,7 +165,7 @@ class DeleteGroup:
     def apply(self, db: Tables, at: Stamp) -> int:
         """Nothing to forget is no error: 0."""
         group = db.get(GROUPS, self.tenant, self.group)
-        return 0 if group is None else activity.forget(db, group, self.limit)
+        return 0 if group is None else activity.forget(db, group, self.limit, Budget())[0]
 
 
 @query("offset.group.get")

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from state_machines import names, packing
 from state_machines.batch import Batch, Outcome, each
+from state_machines.budgets import Budget
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.offset import activity, history, rows
 from state_machines.offset.rows import (
@@ -129,8 +130,10 @@ class _Setter:
 
 @command("offset.delete")
 class DeleteOffsets(Batch):
-    """Delete offsets of some partitions, with their history. An outcome for each."""
+    """Delete offsets of some partitions, with their history: up to `ROWS_TAKEN_MAX` rows in one
+    command, softly. An outcome for each."""
 
+    heavy: ClassVar[bool] = True
     tenant: str = names.DEFAULT_TENANT
     items: tuple[OffsetName, ...]
 
@@ -149,16 +152,22 @@ class DeleteOffsets(Batch):
         return (self.tenant, item.group)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound where there is none, Conflict where another is than the expected one."""
-        return each(db, self.items, lambda item: self._delete(db, item))
+        """NotFound where there is none, Conflict where another is than the expected one.
 
-    def _delete(self, db: Tables, item: OffsetName) -> None:
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        budget = Budget()
+        return each(db, self.items, lambda item: self._delete(db, item, budget))
+
+    def _delete(self, db: Tables, item: OffsetName, budget: Budget) -> None:
+        budget.check("items")
         group = live_group(db, self.tenant, item.group)
         offset = db.get(OFFSETS, self.tenant, item.group, item.topic, item.partition)
         if offset is None:
             raise NotFound(f"partition: {item.partition} has no offset")
         if item.expected is not None and item.expected != offset.offset:
             raise Conflict(f"expected: {item.expected}, the offset is {offset.offset}")
+        budget.spend(activity.rows_of(offset))
         activity.drop(db, offset)
         put_group(db, group, activity.fewer(group, 1))
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from state_machines import names, restoring
+from state_machines.budgets import Budget
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.offset.activity import ACTIVITY, forget, remove_group, touch
 from state_machines.offset.history import HISTORY, ROWS_MAX, SETTINGS, TRIM_MAX, Kept
@@ -99,7 +100,7 @@ def _group(db: Tables, at: Stamp, before: Group | None, row: Group) -> None:
     made = replace(_plain_group(row), partitions=partitions, generation=generation, state=LIVE)
     touch(db, before, made, at.now_ms)
     if row.state == DYING:  # its deletion goes on
-        forget(db, replace(made, last_commit_ms=at.now_ms), 0)
+        forget(db, replace(made, last_commit_ms=at.now_ms), 0, Budget())
 
 
 # -- offsets --------------------------------------------------------------------------------------

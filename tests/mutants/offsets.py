@@ -129,4 +129,18 @@ OFFSETS: Final = (
         "limit=PAGE_ROWS_MAX, bytes_max=FETCH_BYTES_MAX\n",
         "limit=PAGE_ROWS_MAX\n",
     ),
+    Mutant(
+        "what-is-kept-of-forgotten-offsets-is-not-counted",
+        "law 15",
+        "state_machines.offset.activity",
+        "        budget.spend(rows_of(row))\n",
+        "        budget.spend()\n",
+    ),
+    Mutant(
+        "deleted-offsets-have-no-bound",
+        "law 15",
+        "state_machines.offset.reset",
+        "        budget.spend(activity.rows_of(offset))\n",
+        "",
+    ),
 )
