@@ -29,6 +29,7 @@ from zlib import crc32
 
 from state_machines import batch, names, row_key
 from state_machines.batch import Batch, Outcome
+from state_machines.budgets import Budget
 from state_machines.errors import Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.keyvalue import Part
@@ -176,27 +177,36 @@ def _look_at(db: Tables, lease: Lease, due_ms: int) -> None:
     db.put(LEASES, replace(lease, due_ms=due_ms))
 
 
-def _end(db: Tables, at: Stamp, lease: Lease, rows_max: int) -> int:
-    """The lease is over: at most so many of its rows go now, and with the last one itself."""
+def _end(db: Tables, at: Stamp, lease: Lease, rows_max: int, budget: Budget) -> int:
+    """The lease is over: at most so many of its rows go now, of no more bytes than the budget has,
+    and with the last one itself."""
+    gone = 0
     attached = [row for _, row, _ in itertools.islice(db.scan(ATTACHED, lease.lease_id), rows_max)]
     for row in attached:
-        _end_row(db, at, row)
+        if budget.spent:
+            break
+        budget.spend(rows=0, size=_end_row(db, at, row))
+        gone += 1
     left = 0  # what is attached says so: the count may be off
-    if len(attached) == rows_max and db.has_any(ATTACHED, lease.lease_id):
-        left = max(1, lease.rows - len(attached))
+    if (gone == rows_max or budget.spent) and db.has_any(ATTACHED, lease.lease_id):
+        left = max(1, lease.rows - gone)
     if left:
         _look_at(db, replace(lease, rows=left, ending=True), min(lease.due_ms, at.now_ms))
     else:
         db.delete(DUES, lease.due_ms, lease.lease_id)
         db.delete(LEASES, lease.lease_id)
-    return len(attached)
+    return gone
 
 
-def _end_row(db: Tables, at: Stamp, row: AttachedRow) -> None:
-    found = row_of(db, row)
+def _end_row(db: Tables, at: Stamp, row: AttachedRow) -> int:
+    """How many bytes it had."""
+    size, found = 0, row_of(db, row)
     if found is not None and found[0].name in LEASABLE:  # earlier versions attached others too
-        remove(db, at, *found)
+        table, key = found
+        size = len(db.store.get(table.name, key) or b"")
+        remove(db, at, table, key)
     free(db, row)
+    return size
 
 
 def free(db: Tables, row: AttachedRow) -> None:
@@ -299,8 +309,9 @@ class KeepLeases:
 class RevokeLeases(Batch):
     """End leases now. One that is not there any more is NotFound.
 
-    One command removes `REVOKE_ROWS_MAX` rows. Leases whose rows do not fit are over as well, their
-    outcome says how many rows are left, and the controller's next command removes them.
+    One command removes `REVOKE_ROWS_MAX` rows, or `BYTES_TAKEN_MAX` of them. Leases
+    whose rows do not fit are over as well, their outcome says how many rows are left, and the
+    controller's next command removes them.
     """
 
     heavy: ClassVar[bool] = True
@@ -312,13 +323,13 @@ class RevokeLeases(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """In the order given."""
-        left, outcomes = REVOKE_ROWS_MAX, []
+        left, budget, outcomes = REVOKE_ROWS_MAX, Budget(), []
         for lease_id in self.items:
             lease = db.get(LEASES, lease_id)
             if lease is None or lease.ending:
                 outcomes.append(Outcome(NotFound.code, f"lease_id: {lease_id} is not there", 0))
                 continue
-            gone = _end(db, at, lease, left)
+            gone = _end(db, at, lease, left, budget)
             left -= gone
             rest = f"{lease.rows - gone} rows are left" if gone < lease.rows else ""
             outcomes.append(Outcome(batch.OK, rest, db.revision))
@@ -330,7 +341,8 @@ class RevokeLeases(Batch):
 
 @command("group.lease.expire")
 class ExpireLeases:
-    """The controller ends leases that have run out: `limit` leases looked at and rows removed.
+    """The controller ends leases that have run out: `limit` leases looked at and rows removed,
+    or `BYTES_TAKEN_MAX` of these.
 
     What is left is due still, and the reply says so.
     """
@@ -361,8 +373,9 @@ class ExpireLeases:
             epoch = LeaseEpoch(NAME, self.controller_epoch, at.now_ms, until)
             db.put(LEASE_EPOCHS, epoch)
         left, looked, ended, rows, graced = self.limit, 0, 0, 0, 0
+        budget = Budget()  # of bytes
         for due in [row for _, row, _ in itertools.islice(db.scan(DUES, upto=at.now_ms), left)]:
-            if left <= 0:
+            if left <= 0 or budget.spent:
                 break
             left -= 1
             looked += 1
@@ -375,7 +388,7 @@ class ExpireLeases:
             if lease.deadline_ms > at.now_ms and not lease.ending:
                 _look_at(db, lease, lease.deadline_ms)
                 continue
-            gone = _end(db, at, lease, max(left, 1))
+            gone = _end(db, at, lease, max(left, 1), budget)
             ended += gone == lease.rows
             rows += gone
             left -= gone

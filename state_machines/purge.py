@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 from state_machines import names, quota
+from state_machines.budgets import Budget
 from state_machines.errors import Conflict, Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.keyvalue import Part
@@ -72,17 +73,20 @@ def tables_of(kind: str) -> list[Table[Any]]:
 
 
 def purge(db: Tables, at: Stamp, kind: str, tenant: str, limit: int) -> Purged:
-    """Remove rows of a tenant until about `limit` have changed; the last one may pass it."""
+    """Remove rows of a tenant until about `limit` have changed, or until what goes is large; the
+    last one may pass it."""
     start = len(db.written())
+    budget = Budget()  # of bytes
     full = False
     for table in tables_of(kind):
         while not full:
-            keys = _some(db, table, tenant, limit - (len(db.written()) - start))
+            keys = _some(db, table, tenant, limit - (len(db.written()) - start), budget)
             for key in keys:
                 remove(db, at, table, key)
                 full = len(db.written()) - start >= limit
                 if full:
                     break
+            full = full or budget.spent
             if not keys:
                 break
     return Purged(
@@ -90,13 +94,20 @@ def purge(db: Tables, at: Stamp, kind: str, tenant: str, limit: int) -> Purged:
     )
 
 
-def _some(db: Tables, table: Table[Any], tenant: str, count: int) -> list[tuple[Part, ...]]:
-    """The keys of up to so many of a tenant's rows."""
+def _some(
+    db: Tables, table: Table[Any], tenant: str, count: int, budget: Budget
+) -> list[tuple[Part, ...]]:
+    """The keys of up to so many of a tenant's rows, of no more bytes than the budget has."""
     prefix = _BELONGS.get(table.name, _first)(tenant)
     if len(prefix) == len(table.key):
         return [prefix] if db.get(table, *prefix) is not None else []
-    rows = itertools.islice(db.scan(table, *prefix), count)
-    return [table.key_of(row) for _, row, _ in rows]
+    keys = []
+    for _, value in itertools.islice(db.store.scan(table.name, prefix), count):
+        keys.append(table.key_of(table.decode(value)[0]))
+        budget.spend(rows=0, size=len(value))
+        if budget.spent:
+            break
+    return keys
 
 
 def _first(tenant: str) -> tuple[Part, ...]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, Revision, each
-from state_machines.metadata.kv import check_key, drop_pair, put_pair
+from state_machines.budgets import Budget
+from state_machines.metadata.kv import KV, check_key, drop_pair, put_pair
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
 
@@ -71,7 +72,7 @@ class PutAllKv(_Pairs):
 
 @command("metadata.kv.delete_all")
 class DeleteAllKv(_Pairs):
-    """Remove pairs."""
+    """Remove pairs: of about `BYTES_TAKEN_MAX` in one command."""
 
     tenant: str = names.DEFAULT_TENANT
     items: tuple[KvKey, ...]
@@ -84,9 +85,15 @@ class DeleteAllKv(_Pairs):
             names.positive(item.expected_revision or 0, "expected_revision")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound, or Conflict for a pair that is not at the expected revision."""
+        """NotFound, or Conflict for a pair that is not at the expected revision.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        budget = Budget()
 
         def drop(item: KvKey) -> None:
+            budget.check("items")
+            budget.spend(rows=0, size=len(db.store.get(KV.name, (self.tenant, item.key)) or b""))
             drop_pair(db, at, self.tenant, item.key, item.expected_revision)
 
         return each(db, self.items, drop)

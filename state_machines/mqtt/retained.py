@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, each
+from state_machines.budgets import Budget
 from state_machines.errors import NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
@@ -92,7 +93,10 @@ class SetRetained:
 
     def apply(self, db: Tables, at: Stamp) -> None:
         """The newest message replaces the one before."""
-        old = db.get(RETAINED, self.tenant, self.topic)
+        self.replace(db, at, db.get(RETAINED, self.tenant, self.topic))
+
+    def replace(self, db: Tables, at: Stamp, old: Retained | None) -> None:
+        """`apply` over what is retained."""
         if old is not None:
             if 0 < self.as_of_ms <= old.stored_ms:
                 return
@@ -153,7 +157,8 @@ class RetainedItem:
 
 @command("mqtt.retained.set_all")
 class SetAllRetained(Batch):
-    """Retain messages; an empty payload removes its topic's (MQTT 5, 3.3.1.3)."""
+    """Retain messages, over about `BYTES_TAKEN_MAX` of others; an empty payload removes its topic's
+    (MQTT 5, 3.3.1.3)."""
 
     tenant: str = names.DEFAULT_TENANT
     items: tuple[RetainedItem, ...]
@@ -170,8 +175,19 @@ class SetAllRetained(Batch):
         return (self.tenant, item.topic)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """One outcome for each, in order: of two for a topic the second stays."""
-        return each(db, self.items, lambda item: SetRetained.apply(self._one(item), db, at))
+        """One outcome for each, in order: of two for a topic the second stays.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        budget = Budget()
+
+        def retain(item: RetainedItem) -> None:
+            budget.check("items")
+            old = db.get(RETAINED, self.tenant, item.topic)
+            budget.spend(rows=0, size=0 if old is None else len(old.payload))
+            self._one(item).replace(db, at, old)
+
+        return each(db, self.items, retain)
 
     def _one(self, item: RetainedItem) -> SetRetained:
         return SetRetained(
@@ -186,7 +202,7 @@ class SetAllRetained(Batch):
 
 @command("mqtt.retained.delete_all")
 class DeleteAllRetained(Batch):
-    """Remove the retained messages of topics."""
+    """Remove the retained messages of topics: about `BYTES_TAKEN_MAX` in one command."""
 
     many: ClassVar[str] = "topics"
     tenant: str = names.DEFAULT_TENANT
@@ -204,12 +220,18 @@ class DeleteAllRetained(Batch):
         return (self.tenant, item)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for a topic that has none."""
+        """NotFound for a topic that has none.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        budget = Budget()
 
         def delete(topic: str) -> None:
+            budget.check("topics")
             old = db.get(RETAINED, self.tenant, topic)
             if old is None:
                 raise NotFound(f"topics: nothing is retained for {topic[:80]!r}")
+            budget.spend(rows=0, size=len(old.payload))
             remove(db, old)
 
         return each(db, self.topics, delete)

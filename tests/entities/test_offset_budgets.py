@@ -16,8 +16,7 @@ from tests.entities.group import Group
 from tests.machine.derived import check
 
 PARTITIONS = 8
-KEPT = 499  #: of each partition: four of them are as much as one command deletes
-ROWS = KEPT + 1
+KEPT = 500  #: of each partition: four of them are as much as one command deletes
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def group() -> Group:
         made.run(CommitOffsets.of(commits))
         made.later(1)
     assert made.rows("offset.history") == PARTITIONS * KEPT
-    assert 4 * ROWS == ROWS_TAKEN_MAX
+    assert 4 * KEPT == ROWS_TAKEN_MAX
     return made
 
 
