@@ -69,7 +69,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """What the partitions of this Raft group keep; `rows` 0 keeps nothing."""
+    """What the partitions of this Raft group keep; with `rows` 0 nothing, and what they have kept
+    before goes with their next commits."""
 
     name: str
     step_ms: int
@@ -111,9 +112,13 @@ class Keeper:
         if values[rows.COMMIT_MS] >= self._now_ms:
             return
         values[rows.KEEP_MS] = self.due_ms
-        if not self._settings.rows:
-            return
-        db, number = self._db, values[rows.KEPT_NEXT]
+        number = values[rows.KEPT_NEXT]
+        if self._settings.rows:
+            self._put(key, number, values)
+            values[rows.KEPT_NEXT] = number + 1
+        (values[rows.KEPT_FIRST],) = self._trim([key], [values[rows.KEPT_FIRST]], [number])
+
+    def _put(self, key: tuple[Part, ...], number: int, values: list[Any]) -> None:
         kept = [
             *key,
             number,
@@ -123,9 +128,8 @@ class Keeper:
             values[rows.COMMIT_MS],
             self._now_ms,
         ]
+        db = self._db
         db.swap(HISTORY.name, (*key, number), None, db.pack((db.revision, kept)))
-        values[rows.KEPT_NEXT] = number + 1
-        (values[rows.KEPT_FIRST],) = self._trim([key], [values[rows.KEPT_FIRST]], [number])
 
     def keep_many(
         self, keys: Sequence[tuple[Part, ...]], columns: Sequence[Sequence[Any]]
@@ -135,8 +139,8 @@ class Keeper:
         their `keep_ms` is `due_ms`. By who cannot be refused any more, as `Tables.settle`.
         """
         firsts, newest = columns[rows.KEPT_FIRST], columns[rows.KEPT_NEXT]
-        if not self._settings.rows:
-            return firsts, newest
+        if not self._settings.rows:  # and what was kept before goes
+            return self._trim(keys, firsts, newest), newest
         db, pack, revision, now_ms = self._db, self._db.pack, self._db.revision, self._now_ms
         places = tuple([(*key, number) for key, number in zip(keys, newest, strict=True)])
         said = [columns[each] for each in (OFFSET, METADATA, LEADER_EPOCH, COMMIT_MS)]

@@ -34,6 +34,7 @@ from state_machines.offset.reset import (
 from state_machines.offset.rows import NO_GENERATION
 from tests.entities.group import Group
 from tests.machine.alone import NOW_MS
+from tests.machine.derived import check
 
 STEP_S = HISTORY_STEP_MS // 1_000
 
@@ -162,13 +163,37 @@ def test_settings_are_live(group: Group) -> None:
     assert all(before - after in (0, 1) for before, after in pairwise(sizes))
     assert sizes[-1] == 4
     group.run(ConfigureHistory(controller_epoch=1, rows=0))
-    for number in range(5):
+    sizes = []
+    for number in range(3):
         send(group, number)
         group.later(STEP_S)
-    assert group.rows("offset.history") == 4, "it keeps nothing more"
+        sizes.append(group.rows("offset.history"))
+    assert sizes == [2, 0, 0], "it keeps nothing more, and what it had goes"
     group.run(ConfigureHistory(controller_epoch=2))
     with group.refuses(Fenced, "^controller_epoch: 1, in force is 2"):
         group.run(ConfigureHistory(controller_epoch=1, rows=1))
+
+
+def test_without_history_nothing_is_told_of_what_was_kept(group: Group) -> None:
+    """Of a batch that comes again as it was, too: it is kept in columns."""
+    batch = CommitOffsets.of(
+        [
+            OffsetCommit(group="g", topic="t", partition=partition, offset=7)
+            for partition in range(100)
+        ]
+    )
+    for _ in range(4):
+        group.run(batch)
+        group.later(STEP_S)
+    assert group.rows("offset.history") == 300
+    group.run(ConfigureHistory(controller_epoch=1, rows=0))
+    for _ in range(3):
+        group.run(batch)
+        group.later(STEP_S)
+    assert group.rows("offset.history") == 0
+    check("offset", group.store)
+    with pytest.raises(Compacted):
+        ask(group, NOW_MS + 1)
 
 
 def test_the_history_goes_with_its_offset(group: Group) -> None:

@@ -171,4 +171,11 @@ OFFSETS: Final = (
         '            budget.check("items")\n',
         "",
     ),
+    Mutant(
+        "without-history-what-was-kept-stays",
+        "A11",
+        HISTORY,
+        "            return self._trim(keys, firsts, newest), newest\n",
+        "            return firsts, newest\n",
+    ),
 )
