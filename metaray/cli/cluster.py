@@ -27,6 +27,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster, overview, start_service
+from metaray.seat_roles import AWAY, is_well
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 
@@ -171,12 +172,18 @@ def _print(seen: dict[str, Any]) -> None:
 
 def _lag_of(learner: dict[str, Any]) -> str:
     """How far a learner is behind its leader, in words."""
-    if learner["lag"] is None or learner["role"] in ("silent", "stopped", "vacant"):
+    if learner["lag"] is None or learner["role"] in AWAY:
         return f"learner {learner['seat']} [red]{learner['role']}[/], no vote is missing"
     late = "" if learner["lag_ms"] is None else f", {learner['lag_ms']:,} ms"
     return (
         f"learner {learner['seat']} is {max(0, learner['lag']):,} entries{late} behind its leader"
     )
+
+
+def _style(replica: dict[str, Any]) -> str | None:
+    if not is_well(replica):
+        return "red"
+    return "bold green" if replica["role"] == "leader" else None
 
 
 def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
@@ -189,7 +196,6 @@ def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
     table.add_column("by", no_wrap=True)  # what carries its messages to the others
     for group in seen["groups"].values():
         for each in group["replicas"]:
-            bad = each["role"] in ("silent", "stopped", "vacant")
             table.add_row(
                 each["seat"],
                 numbers.get(each["node"], "?"),
@@ -198,7 +204,7 @@ def _groups(seen: dict[str, Any], numbers: dict[str, str]) -> Table:
                 "" if each["lag"] is None else str(each["lag"]),
                 str(each["queue"]),
                 "+".join(sorted({*each.get("carriers", {}).values()})),
-                style="red" if bad else "bold green" if each["role"] == "leader" else None,
+                style=_style(each),
             )
         table.add_section()
     return table

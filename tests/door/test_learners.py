@@ -128,7 +128,8 @@ def test_learners_without_nodes_of_their_own_are_refused_and_nothing_is_made() -
 
 
 def shown(seat: str, role: str, **more: Any) -> dict[str, Any]:
-    return {"seat": seat, "role": role, "fault": "", "lag": 3, "lag_ms": 1_200, **more}
+    shown = {"seat": seat, "role": role, "fault": "", "lag": 3, "lag_ms": 1_200, "replica": 0}
+    return {**shown, "votes": None, "voters": (), "outgoing": (), **more}
 
 
 @pytest.mark.parametrize("role", ["silent", "stopped", "vacant"])

@@ -147,4 +147,25 @@ MEMBERSHIP: Final = (
         "if leader.transfer.elapsed >= config.election_ticks_min:",
         "if leader.transfer.elapsed < 0:",
     ),
+    Mutant(
+        "a-voter-that-has-no-vote-yet-is-well",
+        "operations",
+        "metaray.seat_roles",
+        '    return replica["votes"] is False and',
+        '    return replica["votes"] is None and',
+    ),
+    Mutant(
+        "a-voter-that-is-at-no-seat-is-well",
+        "operations",
+        "metaray.overview",
+        "    if len(lost) > unwell:",
+        "    if len(lost) < unwell:",
+    ),
+    Mutant(
+        "a-seat-without-an-actor-is-not-shown",
+        "operations",
+        "metaray.overview",
+        '        seats.update(seat for each in named for seat in each["group_seats"])\n',
+        "        seats.intersection_update(answers)\n",
+    ),
 )

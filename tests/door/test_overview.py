@@ -1,0 +1,90 @@
+"""What `status` makes of what seats and places say, without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.placement import Reservation
+from metaray.cli.cluster import _groups
+from metaray.overview import _alarms, groups_of
+
+GROUP = "metadata-0"
+SEATS = tuple(f"{GROUP}/{number}" for number in range(3))
+LEARNER = f"{GROUP}/learner-0"
+CONTROLLING = [{"name": "controller-1", "duties": {}, "fenced": ""}]
+PLACES = (Reservation(group=GROUP, state="CREATED", bundles=3),)
+
+
+def said(seat: str, role: str, replica: int, **more: Any) -> dict[str, Any]:
+    numbers = dict.fromkeys(("term", "commit", "applied", "flushed", "last_index", "queue"), 7)
+    raft = {"voters": [10, 11, 12], "outgoing": [], "progress": {}}
+    known = {"group": GROUP, "seat": seat, "replica": replica, "role": role, "fault": ""}
+    return {**numbers, **raft, **known, "group_seats": SEATS, **more}
+
+
+def answers(**more: Any) -> dict[str, Any]:
+    """A group that is well, led by its last seat."""
+    found = [said(SEATS[0], "follower", 10), said(SEATS[1], "follower", 11)]
+    return {each["seat"]: each for each in (*found, said(SEATS[2], "leader", 12, **more))}
+
+
+def alarms(of: dict[str, Any], places: tuple[Reservation, ...] = PLACES) -> list[str]:
+    return _alarms(groups_of(of, dict.fromkeys(of, "n"), places), CONTROLLING)
+
+
+def style_of(of: dict[str, Any], row: int) -> str | None:
+    table = _groups({"groups": groups_of(of, dict.fromkeys(of, "n"), PLACES)}, {})
+    style = table.rows[row].style
+    return None if style is None else str(style)
+
+
+def test_a_group_whose_voters_are_all_here_has_no_alarm() -> None:
+    assert alarms(answers()) == []
+    assert [style_of(answers(), row) for row in range(3)] == [None, None, "bold green"]
+
+
+@pytest.mark.parametrize("role", ["founding", "learner", "follower"])
+def test_a_voters_seat_is_not_well_before_the_leader_counts_it(role: str) -> None:
+    of = {**answers(), SEATS[0]: said(SEATS[0], role, 99)}
+    assert alarms(of) == [f"{SEATS[0]}: {role}, has no vote yet (2 of 3 voters are here)"]
+    assert style_of(of, 0) == "red"
+
+
+def test_a_change_of_voters_under_way_is_an_alarm() -> None:
+    assert alarms(answers(outgoing=[10, 11, 12])) == [f"{GROUP}: its voters are being changed"]
+
+
+def test_a_voter_that_no_seat_holds_is_an_alarm() -> None:
+    of = answers(voters=[9, 10, 11, 12])
+    assert alarms(of) == [f"{GROUP}: no seat has the voters 0000000000000009"]
+
+
+def test_a_silent_voter_is_one_alarm() -> None:
+    of = {**answers(), SEATS[0]: TimeoutError("no answer")}
+    assert alarms(of) == [f"{SEATS[0]}: silent no answer"]
+
+
+def test_a_seat_without_an_actor_is_shown_and_an_alarm() -> None:
+    of = answers()
+    del of[SEATS[0]]
+    again = "`metaray up` makes it again over its data"
+    assert alarms(of) == alarms(of, ())[1:] == [f"{SEATS[0]}: gone: no actor; {again}"]
+    assert style_of(of, 0) == "red"
+    of = answers(group_seats=(*SEATS, LEARNER))
+    [alarm] = alarms(of)
+    assert alarm.startswith(f"{LEARNER}: gone")
+    assert alarm.endswith("no vote is missing")
+
+
+def test_a_learner_that_is_none_yet_needs_no_vote() -> None:
+    of = {**answers(), LEARNER: said(LEARNER, "learner", 99)}
+    assert alarms(of) == []
+
+
+def test_a_group_that_has_a_place_and_no_actor_is_without_a_leader() -> None:
+    other = Reservation(group="mqtt-0", state="CREATED", bundles=1)
+    first, second = alarms(answers(), (*PLACES, other))
+    assert first == "mqtt-0: no leader, so no writes"
+    assert second.startswith("mqtt-0/0: gone: no actor")
