@@ -73,9 +73,7 @@ def pause(
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Let a duty rest. It holds for every controller to come."""
-    known = [each.name for each in DUTIES]
-    if duty not in known:
-        raise Invalid(f"duty: {printable(duty[:80])!r} is none of {', '.join(known)}")
+    _check_duty(duty)
     for_ms = 0 if so_long is None else parse_span(so_long, "for")
     with connect_sync(address, data=data) as client:
         made = client.call(PauseDuty(duty=duty, for_ms=for_ms, by=who(), reason=reason))
@@ -86,9 +84,16 @@ def pause(
 @explained
 def resume(duty: str, address: Address = None, data: Data = DEFAULT_DATA) -> None:
     """Let a duty run again."""
+    _check_duty(duty)
     with connect_sync(address, data=data) as client:
         was = client.call(ResumeDuty(duty=duty))
     console.print(f"{cell(duty)} {'runs again' if was else 'was not paused'}", highlight=False)
+
+
+def _check_duty(duty: str) -> None:
+    known = [each.name for each in DUTIES]
+    if duty not in known:
+        raise Invalid(f"duty: {printable(duty[:80])!r} is none of {', '.join(known)}")
 
 
 def print_controller(said: dict[str, Any], where: str = "") -> None:

@@ -101,8 +101,9 @@ def test_no_controller_is_said_in_one_line(says: list[dict[str, Any]]) -> None:
     assert "there is none" in result.stderr
 
 
-def test_only_duties_that_there_are_can_be_paused() -> None:
-    result = run("controller", "pause", "livness")
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_only_duties_that_there_are_can_be_paused(command: str) -> None:
+    result = run("controller", command, "livness")
     assert result.exit_code == 2
     known = ", ".join(each.name for each in DUTIES)
     assert result.stderr == f"Invalid: duty: 'livness' is none of {known}\n"
