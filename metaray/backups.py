@@ -101,7 +101,7 @@ def verify(directory: Path, *, progress: Callable[[int], None] | None = None) ->
         read += here
         found[file.table] = found.get(file.table, 0) + here
     tables = [TableVerdict(name, found[name], why_left_out(name)) for name in sorted(found)]
-    return Verdict(manifest, tuple(tables), _missing(directory, manifest))
+    return Verdict(manifest, tuple(tables), missing(directory, manifest))
 
 
 def slot_map(directory: Path, manifest: Manifest) -> SlotMap | None:
@@ -112,7 +112,8 @@ def slot_map(directory: Path, manifest: Manifest) -> SlotMap | None:
     return SlotMap(0, {row.kind: row.ranges for row in found})
 
 
-def _missing(directory: Path, manifest: Manifest) -> tuple[str, ...]:
+def missing(directory: Path, manifest: Manifest) -> tuple[str, ...]:
+    """The groups of its own slot map that a cut does not have; that of the map if it lacks it."""
     known = slot_map(directory, manifest)
     if known is None:
         return () if SLOT_MAP_GROUP in manifest.cut else (SLOT_MAP_GROUP,)

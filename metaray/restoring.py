@@ -161,6 +161,9 @@ class RestoreReport:
     left_out: dict[str, str]
     """Tables of the backup that are not restored, and why."""
 
+    missing: tuple[str, ...] = ()
+    """Groups that may have rows of the scope, and that the backup lacks."""
+
     @property
     def ok(self) -> bool:
         """Whether nothing was refused and the checksums agree."""
@@ -230,6 +233,9 @@ class _Work:
         self._now_ms = now_ms
         there = frozenset(manifest.tables())
         self._tables = [each for each in scope.tables() if each.table.name in there]
+        kinds = {each.table.kind for each in scope.tables() if not each.local}
+        lacking = backups.missing(directory, manifest)
+        self._missing = [each for each in lacking if kind_of(each) in kinds]
         self._reports = {each.table.name: TableReport(each.table.name) for each in self._tables}
 
     def _tell(self, phase: str, known: Restorer[Any], rows: int) -> None:
@@ -240,13 +246,15 @@ class _Work:
 
     def check_groups(self) -> None:
         """Raise BadCut unless the backup has every group of the kinds in the scope: what it lacks
-        would be taken for removed. A cut without its own slot map is held against the live one."""
-        known = backups.slot_map(self._directory, self._manifest)
-        if known is None:
+        would be taken for removed. A cut without its own slot map is one of some tables, and held
+        against the live map in the kinds of these."""
+        lacking = self._missing
+        if backups.slot_map(self._directory, self._manifest) is None:
             known = SlotMap(0, {row.kind: row.ranges for row in self._client.call(GetSlots())})
-        kinds = {each.table.kind for each in self._tables if not each.local}
-        wanted = {group for kind in kinds for group in known.groups(kind)}
-        if lacking := sorted(wanted - set(self._manifest.cut)):
+            kinds = {each.table.kind for each in self._tables if not each.local}
+            wanted = {group for kind in kinds for group in known.groups(kind)}
+            lacking = sorted(wanted - set(self._manifest.cut))
+        if lacking:
             raise BadCut(
                 f"cut: it is partial, without {', '.join(lacking)}, whose rows would be removed; "
                 "restore a whole one, or with --only-missing"
@@ -424,6 +432,7 @@ class _Work:
             replace=self._replace,
             tables=tuple(self._reports.values()),
             left_out={each: why for each in there if (why := backups.why_left_out(each))},
+            missing=tuple(self._missing),
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich import box
 from rich.table import Table
 
 from metaray.cli.app import (
@@ -178,7 +179,8 @@ def _when(taken_ms: int) -> str:
 
 
 def _print_report(done: RestoreReport) -> None:
-    table = Table("table")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # of 80 columns
+    table.add_column("table", no_wrap=True, overflow="fold")
     for column in (*SHOWN, "left as it is", "refused"):
         table.add_column(column, justify="right")
     table.add_column("checksum")
@@ -201,12 +203,15 @@ def _print_report(done: RestoreReport) -> None:
             console.print(f"{each.table}: {cell(said)}", style="red", highlight=False)
     verb = "would be restored" if done.dry_run else "restored"
     word = "" if done.ok else "; it is not as the backup has it, do it again"
-    console.print(f"{cell(done.scope)} {verb}{word}", highlight=False)
+    what = cell(done.scope)
+    if done.missing:
+        what = f"what the backup has of {what}, without {cell(', '.join(done.missing))},"
+    console.print(f"{what} {verb}{word}", highlight=False)
 
 
 def _checksum(each: TableReport) -> str:
     if each.same is None:
         return ""
     if each.same:
-        return f"[green]{each.backup[:12]}[/]"
+        return "[green]same[/]"
     return f"[red]{each.live[:12]}, not {each.backup[:12]}[/]"

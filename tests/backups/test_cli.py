@@ -103,6 +103,27 @@ def test_a_tenant_is_restored(cluster: Cluster, tmp_path: Path) -> None:
         assert entry.value == b"1"
 
 
+def test_a_report_names_what_a_partial_backup_lacks(tmp_path: Path) -> None:
+    made, cut = Cluster(2), tmp_path / "cut"
+    made.call(PutKv(tenant="acme", key="a", value=b"1"))
+    del made.members["offset-1"]
+    world.write(made, cut)
+    said = run(Cluster(), "restore", str(cut), "--only-missing")
+    assert said.exit_code == 0, said.output
+    assert "what the backup has of the whole cluster, without offset-1, restored" in said.output
+
+
+def test_a_report_on_a_narrow_terminal_says_which_tables_it_is_of(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.COLUMNS", 80)
+    for more in ("--dry-run", "--replace"):
+        said = run(cluster, "restore", str(tmp_path / "cut"), "--tenant", "acme", more)
+        assert said.exit_code == 0, said.output
+        assert "metadata.kv " in said.output
+        assert ("same" in said.output) == (more == "--replace")
+
+
 def test_a_spoilt_backup_is_one_line_and_status_2(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "cut" / "metadata.kv" / "metadata-0-00000.parquet"
     path.write_bytes(path.read_bytes()[:-1])

@@ -79,6 +79,30 @@ def test_a_cut_of_some_groups_removes_nothing_of_the_others(kept: str, tmp_path:
     assert cluster.asked == []
     done = restore(cluster, tmp_path / "cut", Scope(), replace=False, now_ms=lambda: TAKEN_MS)
     assert done.ok
+    assert done.missing
+
+
+@pytest.mark.parametrize("kind", ["offset", "mqtt"])
+def test_a_backup_that_lacks_a_whole_kind_is_partial(kind: str, tmp_path: Path) -> None:
+    """It has no table of the kind then, and what is wanted is not what it has."""
+    cluster = Cluster()
+    settle(cluster, "acme")
+    cut = tmp_path / "cut"
+    manifest = world.write(cluster, cut)
+    dataclasses.replace(
+        manifest,
+        files=[each for each in manifest.files if each.group != f"{kind}-0"],
+        cut={name: each for name, each in manifest.cut.items() if name != f"{kind}-0"},
+    ).write(cut)
+    cluster.asked.clear()
+    with pytest.raises(BadCut, match=rf"partial, without {kind}-0, .*--only-missing"):
+        restore(cluster, cut, Scope(), now_ms=lambda: TAKEN_MS)
+    assert cluster.asked == []
+    done = restore(cluster, cut, Scope(), replace=False, now_ms=lambda: TAKEN_MS)
+    assert done.missing == (f"{kind}-0",)
+    other = {"offset": Scope(tenant="acme", topic="t"), "mqtt": Scope(tenant="acme")}[kind]
+    with pytest.raises(BadCut, match="partial"):
+        restore(cluster, cut, other, now_ms=lambda: TAKEN_MS)
 
 
 def test_a_cut_of_some_tables_lacks_no_group(cut: Path) -> None:

@@ -274,6 +274,13 @@ RESTORES: Final = (
         "        if replace:\n            work.check_groups()",
         "        if False:\n            work.check_groups()",
     ),
+    Mutant(
+        "a-backup-without-a-whole-kind-is-taken-for-all",
+        "restore",
+        "metaray.restoring",
+        "        kinds = {each.table.kind for each in scope.tables() if not each.local}\n",
+        "        kinds = {each.table.kind for each in self._tables if not each.local}\n",
+    ),
 )
 
 REPAIRS: Final = (
