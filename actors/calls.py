@@ -17,6 +17,7 @@ from ray.exceptions import (
     ActorUnavailableError,
     ActorUnschedulableError,
     RayError,
+    RayTaskError,
 )
 
 from actors.direct.links import Links, ProcessEnded
@@ -67,13 +68,15 @@ class Handles:
         self._handles.pop(name, None)
 
     async def call(self, name: str, method: str, *args: Any) -> Any:
-        """Call a method and wait for its value."""
+        """Call a method and wait for its value. Raises what it raised, not Ray's story of it."""
         handle = await self.get(name)
         try:
             return await getattr(handle, method).remote(*args)
         except ActorDiedError:
             self.drop(name)
             raise
+        except RayTaskError as error:
+            raise said_by_actor(error) from None
 
 
 class _Linked:
@@ -282,4 +285,4 @@ def leader_among(seats: Sequence[str], seconds: float) -> dict[str, Any] | None:
 def said_by_actor(error: Exception) -> Exception:
     """The error that an actor's method raised; the given one if that is Ray's own."""
     cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, MetarayError) else error
+    return cause if isinstance(cause, MetarayError | OSError) else error

@@ -17,8 +17,9 @@ from typing import Any
 
 from actors.seat_names import is_learner, learners_among
 from state_machines.raft.confchange import Change
+from state_machines.raft.progress import ProgressState
 
-CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's last index may vote
+CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's commit index may vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,19 @@ def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
                     return [Retire(seat, replica)]
             elif status == "active" and short:
                 return [ChangeMembership(Change(add_learners=(replica,)))]
-        if status == "active" and replica in learners:
-            match = leader["progress"].get(replica, {}).get("match", 0)
-            if complete and leader["last_index"] - match <= CAUGHT_UP_ENTRIES:
-                return [ChangeMembership(Change(add_voters=(replica,), remove=tuple(lost[:1])))]
+        joins = complete and status == "active" and replica in learners
+        if joins and _has_caught_up(leader, replica):
+            return [ChangeMembership(Change(add_voters=(replica,), remove=tuple(lost[:1])))]
     if lost and len(voters) > wanted:
         return [ChangeMembership(Change(remove=tuple(lost[:1])))]
     return []
+
+
+def _has_caught_up(leader: Said, replica: int) -> bool:
+    """What the leader asks of a learner that is to be a voter (`Raft.propose_change`). One it still
+    sends a snapshot, or feels its way to, it refuses however near it was last."""
+    progress = leader["progress"].get(replica)
+    if progress is None or progress["state"] != ProgressState.REPLICATE.value:
+        return False
+    behind: int = leader["commit"] - progress["match"]
+    return behind <= CAUGHT_UP_ENTRIES

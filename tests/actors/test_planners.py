@@ -102,7 +102,9 @@ def test_a_seat_that_stands_vacant_is_filled_though_no_voter_is_lost() -> None:
     assert plan_repair(two, {**HEALTHY, "g/2": at("active", 9)}) == [
         ChangeMembership(Change(add_learners=(9,)))
     ]
-    near = leader(voters=[1, 2], learners=[9], progress={9: {"match": 10_000}})
+    near = leader(
+        voters=[1, 2], learners=[9], progress={9: {"match": 10_000, "state": "replicate"}}
+    )
     assert plan_repair(near, {**HEALTHY, "g/2": at("active", 9)}) == [
         ChangeMembership(Change(add_voters=(9,)))
     ]
@@ -133,10 +135,14 @@ def test_the_steps_of_a_replacement() -> None:
     assert plan_repair(leader(), seats) == [Activate("g/2")]
     seats["g/2"] = at("active", 9)
     assert plan_repair(leader(), seats) == [ChangeMembership(Change(add_learners=(9,)))]
-    far = {"match": 10_000 - CAUGHT_UP_ENTRIES - 1}
+    far = {"match": 10_000 - CAUGHT_UP_ENTRIES - 1, "state": "replicate"}
     learning = leader(learners=[9], progress={9: far})
     assert plan_repair(learning, seats) == []
-    near = leader(learners=[9], progress={9: {"match": 10_000 - CAUGHT_UP_ENTRIES}})
+    for state in ("probe", "snapshot"):  # the leader would refuse it
+        sent = leader(learners=[9], progress={9: {"match": 10_000, "state": state}})
+        assert plan_repair(sent, seats) == []
+    enough = {"match": 10_000 - CAUGHT_UP_ENTRIES, "state": "replicate"}
+    near = leader(learners=[9], progress={9: enough}, last_index=20_000)
     assert plan_repair(near, seats) == [
         ChangeMembership(Change(add_voters=(9,), remove=(3,))),
     ]
@@ -178,17 +184,19 @@ def test_a_lost_voter_that_has_been_replaced_already_goes() -> None:
 
 def test_nobody_is_promoted_while_a_voters_seat_is_silent() -> None:
     """Nobody could go in exchange, and of four voters two may be gone."""
-    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    near = leader(learners=[9], progress={9: {"match": 10_000, "state": "replicate"}})
     assert plan_repair(near, {**HEALTHY, "g/1": None, "g/2": at("active", 9)}) == []
 
 
 def test_a_learner_that_has_stopped_is_not_promoted() -> None:
-    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    near = leader(learners=[9], progress={9: {"match": 10_000, "state": "replicate"}})
     assert plan_repair(near, {**HEALTHY, "g/2": at("stopped", 9)}) == []
 
 
 def test_of_two_lost_voters_one_goes_for_each_that_joins() -> None:
-    led = leader(voters=[1, 2, 3, 4, 5], learners=[9], progress={9: {"match": 10_000}})
+    led = leader(
+        voters=[1, 2, 3, 4, 5], learners=[9], progress={9: {"match": 10_000, "state": "replicate"}}
+    )
     seats = {**HEALTHY, "g/3": at("active", 9), "g/4": at("stopped", 10)}
     assert plan_repair(led, seats) == [
         ChangeMembership(Change(add_voters=(9,), remove=(4,))),
@@ -233,14 +241,14 @@ def test_the_steps_by_which_a_learner_joins_end_before_any_promotion() -> None:
     assert plan_members(leader(), learning(known("active", 9))) == [
         ChangeMembership(Change(add_learners=(9,)))
     ]
-    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    near = leader(learners=[9], progress={9: {"match": 10_000, "state": "replicate"}})
     assert plan_members(near, learning(known("active", 9, 10_000))) == []
 
 
 @pytest.mark.parametrize("lost", [known("vacant"), known("founding", 7), known("active", 7)])
 def test_a_learner_never_takes_the_place_of_a_lost_voter(lost: dict[str, Any]) -> None:
     """However near it is, and however the voter's own seat is getting on."""
-    near = leader(learners=[9], progress={9: {"match": 10_000}})
+    near = leader(learners=[9], progress={9: {"match": 10_000, "state": "replicate"}})
     for apart in (known("active", 9, 10_000), None):
         for action in plan_members(near, learning(apart, g_2=lost)):
             match action:
@@ -253,7 +261,7 @@ def test_a_learner_never_takes_the_place_of_a_lost_voter(lost: dict[str, Any]) -
 
 
 def test_a_silent_learner_keeps_no_voter_from_being_replaced_and_is_not_given_up() -> None:
-    led = leader(learners=[7, 9], progress={7: {"match": 10_000}})
+    led = leader(learners=[7, 9], progress={7: {"match": 10_000, "state": "replicate"}})
     for apart in (None, known("stopped")):
         assert plan_members(led, learning(apart, g_2=known("active", 7))) == [
             ChangeMembership(Change(add_voters=(7,), remove=(3,)))
@@ -334,7 +342,9 @@ class Model:
             "voters": list(self.configuration.voters),
             "outgoing": list(self.configuration.outgoing),
             "learners": list(self.configuration.learners),
-            "progress": {each: {"match": match} for each, match in self.match.items()},
+            "progress": {
+                each: {"match": match, "state": "replicate"} for each, match in self.match.items()
+            },
             "last_index": self.entries,
             "commit": self.entries,
             "configuration_index": self.entries,

@@ -167,8 +167,15 @@ CONTROLLER: Final = (
         "the-controller-promotes-a-learner-that-is-behind",
         "law 1",
         REPAIR,
-        'if complete and leader["last_index"] - match <= CAUGHT_UP_ENTRIES:',
-        "if complete:",
+        "    return behind <= CAUGHT_UP_ENTRIES\n",
+        "    return behind <= 10**9\n",
+    ),
+    Mutant(
+        "the-controller-promotes-a-learner-that-is-sent-a-snapshot",
+        "design 5.6",
+        REPAIR,
+        '    if progress is None or progress["state"] != ProgressState.REPLICATE.value:\n',
+        "    if progress is None:\n",
     ),
     Mutant(
         "the-controller-believes-an-older-leader",
