@@ -21,6 +21,7 @@ from ray.exceptions import AuthenticationError, RayError
 
 from actors.ray_env import NAMESPACE
 from metaray import local
+from metaray.local.state import read_state
 from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
 from state_machines.errors import Invalid, NoQuorum
 
@@ -52,19 +53,37 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
         if address is None:
             raise
         running = None  # another cluster is asked for than the one whose file cannot be read
+    if running is not None and address is None and not running.address:
+        raise NoQuorum(f"the cluster on {home} is being started; ask again once it is")
     if running is not None and address in (None, running.address):
         running.apply_environment()
         address = running.address
     if address is None:
+        left = read_state(home.expanduser().resolve())
+        if left is not None and any(node.alive for node in left.nodes):
+            raise _headless(home, "its process has ended")
         raise NoQuorum(
             f"no cluster runs on {home}: start one with `metaray up --local 3`, name its data "
             f"directory with --data, or give a Ray address (--address, or {ADDRESS_VARIABLE})"
         )
-    ask_head(address)
+    try:
+        ask_head(address)
+    except NoQuorum as error:
+        if running is None or running.address != address:
+            raise
+        raise _headless(home, error.detail) from None
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise NoQuorum(f"address: {address} cannot be joined: {in_one_line(error)}") from error
+
+
+def _headless(home: Path, why: str) -> NoQuorum:
+    return NoQuorum(
+        f"the head of the cluster on {home} is gone ({why}). Replicas on nodes that live serve on; "
+        'how to bring it back: docs/operations.md, "When the head is lost". `metaray up` and '
+        "`metaray down` may end what still runs"
+    )
 
 
 def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
