@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -92,14 +93,16 @@ def up(
             )
         console.print(f"[green]✓[/] {len(cluster.nodes)} Ray nodes at {cluster.address}")
         console.print(f"  dashboard {cluster.dashboard}", highlight=False)
-    join_cluster(address, data)
-    for name, seconds, where in start_service(wanted):
-        said = f"leader {where}"
-        if name == EXPORTER:
-            said = f"exports to {cell(where)}"
-        elif name == SLOTS or is_learner(name):
-            said = cell(where)
-        console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
+    # Two starts at once take each other's replicas for left over, and `down` ends them half made.
+    with local.at_work(data.expanduser().resolve()) if local_nodes else nullcontext():
+        join_cluster(address, data)
+        for name, seconds, where in start_service(wanted):
+            said = f"leader {where}"
+            if name == EXPORTER:
+                said = f"exports to {cell(where)}"
+            elif name == SLOTS or is_learner(name):
+                said = cell(where)
+            console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
 
 
 @app.command()

