@@ -134,8 +134,6 @@ class CreateTenants(Batch):
         old = find(db, item.name)
         if old is not None:
             raise AlreadyExists(f"name: tenant {item.name!r} is {old.state}")
-        if db.get(TENANTS, names.DEFAULT_TENANT) is None:  # so that lists have it in its place
-            db.put(TENANTS, _DEFAULT)
         revision = next_revision(db, 0)
         db.put(
             TENANTS,
@@ -355,7 +353,7 @@ class GetTenant:
 
 @query("metadata.tenant.list")
 class ListTenants:
-    """The recorded tenants whose name begins with `starts`, a page at a time."""
+    """Tenants whose name begins with `starts`, a page at a time: recorded ones, and `default`."""
 
     starts: str = ""
     limit: int = 1_000
@@ -368,8 +366,16 @@ class ListTenants:
     def read(self, db: Tables, at: Stamp) -> TenantPage:
         """By name."""
         rows, after = db.page(TENANTS, starts=self.starts, after=self.after, limit=self.limit)
-        found = tuple([row for row, _ in rows])
-        alone = not self.after and db.get(TENANTS, names.DEFAULT_TENANT) is None
-        if alone and names.DEFAULT_TENANT.startswith(self.starts):
-            found = (_DEFAULT,)  # the first that is recorded records `default` with it
-        return TenantPage(found, after)
+        found = [row for row, _ in rows]
+        if self._passes_default(after) and db.get(TENANTS, names.DEFAULT_TENANT) is None:
+            found = sorted([*found, _DEFAULT], key=lambda each: each.name.encode())
+            if len(found) > self.limit:
+                found.pop()
+                after = found[-1].name.encode()
+        return TenantPage(tuple(found), after)
+
+    def _passes_default(self, after: bytes) -> bool:
+        """Whether the place of `default` is in the page that ends at `after`. A token is a name."""
+        place = names.DEFAULT_TENANT.encode()
+        here = self.after < place and (not after or place < after)
+        return here and names.DEFAULT_TENANT.startswith(self.starts)

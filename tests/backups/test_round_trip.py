@@ -84,8 +84,8 @@ def test_several_groups_come_back_into_fewer(tmp_path: Path) -> None:
 def test_rows_that_lived_on_leases_take_no_memory(tmp_path: Path) -> None:
     count = 10_000
     rows = [(ATTACHMENTS.row(KV.name, b"k%d" % each, 1, each, each), 1) for each in range(count)]
-    files = list(world.write_file(tmp_path, ATTACHMENTS.name, "metadata-0", rows))
-    manifest = Manifest(cluster="c", taken_ms=1, cut={"metadata-0": 1}, files=files, schema="")
+    file = world.write_file(tmp_path, ATTACHMENTS.name, "metadata-0", rows)
+    manifest = Manifest(cluster="c", taken_ms=1, cut={"metadata-0": 1}, files=[file], schema="")
     with Index() as index:
         tracemalloc.start()
         try:

@@ -10,6 +10,15 @@ import pytest
 from metaray.restoring import RestoreReport, Scope, restore
 from state_machines.errors import Fenced, Invalid, NotFound
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, PutKv
+from state_machines.metadata.tenant import (
+    CreateTenants,
+    GetTenant,
+    ListTenants,
+    NewTenant,
+    TenantChange,
+    TenantQuotas,
+    UpdateTenants,
+)
 from state_machines.metadata.topic import (
     TOPIC_CONFIGS,
     DeleteTopicConfigs,
@@ -314,6 +323,36 @@ def test_partitions_never_shrink(cluster: Cluster, tmp_path: Path) -> None:
     assert done.ok
     (topic,) = [e for e in cluster.rows(TOPICS) if (e.tenant, e.name) == ("acme", "t1")]
     assert topic.partitions == 7
+
+
+def _recorded(cluster: Cluster) -> list[str]:
+    return [each.name for each in cluster.call(ListTenants()).tenants]
+
+
+def test_a_tenant_comes_back_where_nobody_has_spoken_of_default(tmp_path: Path) -> None:
+    """Who goes through the tenants finds it, or its quotas would be lifted."""
+    was, now = Cluster(), Cluster()
+    for name in ("acme", "zeta"):
+        was.call(CreateTenants(items=(NewTenant(name=name, quotas=TenantQuotas(topics=1)),)))
+    world.write(was, tmp_path / "cut")
+    assert run(now, tmp_path / "cut", Scope(tenant="acme")).ok
+    assert _recorded(now) == ["acme", "default"]
+
+
+def test_default_goes_back_to_what_it_was_before_anybody_spoke_of_it(tmp_path: Path) -> None:
+    now = Cluster()
+    now.call(PutKv(key="k", value=b"v"))
+    world.write(now, tmp_path / "cut")
+    now.call(CreateTenants(items=(NewTenant(name="acme"), NewTenant(name="zeta"))))
+    change = TenantChange(name="default", quotas=TenantQuotas(topics=1))
+    (changed,) = now.call(UpdateTenants(items=(change,)))
+    done = run(now, tmp_path / "cut", Scope(tenant="default"))
+    assert done.ok
+    assert sum(each.remove for each in done.tables) == 1
+    assert _recorded(now) == ["acme", "default", "zeta"]
+    assert now.call(GetTenant()).quotas == TenantQuotas()
+    (again,) = now.call(UpdateTenants(items=(change,)))
+    assert again.revision > changed.revision, "no revision stands for two states"
 
 
 def test_into_another_tenant(cluster: Cluster, tmp_path: Path) -> None:

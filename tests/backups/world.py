@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,8 +18,9 @@ from actors import columns
 from jobs.cut import CutFile, Manifest
 from state_machines import op
 from state_machines.errors import QuotaExceeded
+from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.machine import Machine
-from state_machines.metadata.slot_map import SLOT_MAPS, AssignSlots, KindSlots
+from state_machines.metadata.slot_map import AssignSlots
 from state_machines.raft.messages import Entry
 from state_machines.slots import SLOT_MAP_GROUP, SLOTS, Own, SlotMap, SlotRange
 from state_machines.tables import TABLES, Table, Tables
@@ -86,7 +87,7 @@ class Cluster:
         for name, part in parts:
             member = self.members[name]
             replies.append(member.ask(part) if op.is_query(kind) else member.run(part))
-        if len(parts) == 1:
+        if len(parts) == 1 and parts[0][1] is operation:
             return replies[0]
         return op.join(operation, [part for _, part in parts], replies)
 
@@ -120,11 +121,10 @@ def write(cluster: Cluster, directory: Path) -> Manifest:
     directory.mkdir()
     files = []
     for name in cluster.groups():
-        for table in TABLES.values():
-            if table.kind in ("", name.rpartition("-")[0]):
-                found = list(Tables(cluster.members[name].store, LATEST).scan(table))
-                rows = [(row, revision) for _, row, revision in found]
-                files += list(write_file(directory, table.name, name, rows))
+        for table in columns.exportable(name.rpartition("-")[0]):
+            found = list(Tables(cluster.members[name].store, LATEST).scan(TABLES[table]))
+            rows = [(row, revision) for _, row, revision in found]
+            files.append(write_file(directory, table, name, rows))
     manifest = Manifest(
         cluster="c1",
         taken_ms=TAKEN_MS,
@@ -136,16 +136,12 @@ def write(cluster: Cluster, directory: Path) -> Manifest:
     return manifest
 
 
-def write_file(
-    directory: Path, table: str, group: str, rows: Sequence[tuple[Any, int]]
-) -> Iterator[CutFile]:
-    """One file of a cut, none for no rows; but a cut says that its cluster has no slot map."""
-    if not rows and table != SLOT_MAPS.name:
-        return
+def write_file(directory: Path, table: str, group: str, rows: Sequence[tuple[Any, int]]) -> CutFile:
+    """One file of a cut, also for no rows: so a table that has none is told from one not cut."""
     path = directory / table / f"{group}-00000.parquet"
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(arrow(rows) if rows else columns.schema_of(KindSlots).empty_table(), path)
-    yield CutFile(path=f"{table}/{path.name}", table=table, group=group, **told(path))
+    pq.write_table(arrow(TABLES[table].row, rows), path)
+    return CutFile(path=f"{table}/{path.name}", table=table, group=group, **told(path))
 
 
 def told(path: Path) -> dict[str, Any]:
@@ -158,11 +154,11 @@ def told(path: Path) -> dict[str, Any]:
     return {"rows": rows, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def arrow(rows: Sequence[tuple[Any, int]]) -> pa.Table:
-    """Rows and revisions as a cut has them."""
-    kind = type(rows[0][0])
-    page = columns.batch(kind, [row for row, _ in rows], [revision for _, revision in rows])
-    return pa.Table.from_batches([page])
+def arrow(kind: type, rows: Sequence[tuple[Any, int]]) -> pa.Table:
+    """Rows of a class and their revisions as a cut has them."""
+    some = [rows[place : place + PAGE_ROWS_MAX] for place in range(0, len(rows), PAGE_ROWS_MAX)]
+    pages = [columns.batch(kind, [row for row, _ in e], [at for _, at in e]) for e in some]
+    return pa.Table.from_batches(pages, columns.schema_of(kind))
 
 
 def spoil(directory: Path, table: str, change: dict[str, Any]) -> None:
@@ -175,7 +171,7 @@ def spoil(directory: Path, table: str, change: dict[str, Any]) -> None:
     rows = list(backups.rows(directory, manifest, RESTORERS[table]))
     rows[0] = (dataclasses.replace(rows[0][0], **change), 1)
     (file,) = [each for each in manifest.files if each.table == table]
-    (made,) = write_file(directory, table, file.group, rows)
+    made = write_file(directory, table, file.group, rows)
     files = [each for each in manifest.files if each.table != table]
     dataclasses.replace(manifest, files=[*files, made]).write(directory)
 

@@ -215,6 +215,31 @@ def test_the_list_is_by_name_in_pages(group: Group) -> None:
         group.ask(ListTenants(limit=0))
 
 
+@pytest.mark.parametrize("others", [(), ("a", "b"), ("x", "y"), ("a", "b", "defau", "x", "é")])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("starts", ["", "d", "defau", "default", "defaults", "x"])
+def test_default_has_its_place_whether_it_is_recorded_or_not(
+    group: Group, others: tuple[str, ...], recorded: bool, starts: str
+) -> None:
+    """Pages of any size have each tenant once."""
+    if others:
+        create(group, *others)
+    if recorded:
+        change = TenantChange(name="default", description="ours")
+        group.run(UpdateTenants(items=(change,)))
+    wanted = [each for each in sorted((*others, "default")) if each.startswith(starts)]
+    for limit in range(1, len(others) + 3):
+        found, after = list[str](), b""
+        while True:
+            page = group.ask(ListTenants(starts=starts, limit=limit, after=after))
+            assert len(page.tenants) <= limit
+            found += [each.name for each in page.tenants]
+            after = page.next
+            if not after:
+                break
+        assert found == wanted, limit
+
+
 def _new(**fields: Any) -> CreateTenants:
     return CreateTenants(items=(NewTenant(**{"name": "a", **fields}),))
 

@@ -213,6 +213,13 @@ CONTROLLER: Final = (
         "context.groups.groups()",
     ),
     Mutant(
+        "tenants-are-not-listed-while-nobody-has-spoken-of-default",
+        "A20",
+        "state_machines.metadata.tenant",
+        "            found = sorted([*found, _DEFAULT], key=lambda each: each.name.encode())\n",
+        "            found = [_DEFAULT]\n",
+    ),
+    Mutant(
         "a-vacant-seat-waits-for-a-loss",
         "law 1",
         "actors.planners.repair",
