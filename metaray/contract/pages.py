@@ -39,6 +39,7 @@ of it is by group, in the order that is told here within each.
 | outcome for each | an item that is refused changes nothing and keeps no other from happening |
 | urgent | does not wait behind others |
 | controller only | carries the controller's epoch: *Fenced* once there is a newer controller |
+| controller or by hand | the same, but for the epoch 0, which says that it is done by hand |
 | by `(tenant, key)` | the group that owns the slot of these values answers |
 
 What a call may raise, and what its caller does then. The client has retried by itself, within the

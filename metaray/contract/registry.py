@@ -99,10 +99,11 @@ class Operation:
     @property
     def traits(self) -> tuple[str, ...]:
         """How it travels."""
-        names = {each.name for each in self.fields}
+        epoch = [each for each in self.fields if each.name == "controller_epoch"]
         many = getattr(self.cls, "many", "")
         found = {
-            "controller only": "controller_epoch" in names,
+            "controller only": any(each.required for each in epoch),
+            "controller or by hand": any(not each.required for each in epoch),
             "urgent": op.urgent(self.cls),
             f"batch of `{many}`": bool(many),
             "outcome for each": typing.get_args(self.reply)[:1] == (Outcome,),

@@ -6,6 +6,7 @@ slot without an owner.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -27,12 +28,14 @@ class KindSlots:
     ranges: tuple[SlotRange, ...]
 
 
+KINDS: Final = ("metadata", "mqtt", "offset")  #: of groups: those that tables are of
 SLOT_MAPS: Final = Table("metadata.slots", KindSlots, key=("kind",))
+_NUMBER: Final = re.compile(r"0|[1-9]\d{0,3}", re.ASCII)  #: as in the names of a cluster's groups
 
 
 @command("metadata.slots.assign")
 class AssignSlots:
-    """Say who owns the slots of a kind. The reply is the new version.
+    """Say who owns the slots of a kind: groups by their numbers. The reply is the new version.
 
     The controller does, when a kind begins with several groups, after it has told each of them what
     it owns (`group.own`). By hand it is not for a kind that has rows: nothing moves them with their
@@ -50,8 +53,8 @@ class AssignSlots:
     controller_epoch: int = 0
 
     def validate(self) -> None:
-        """Every slot has exactly one owner."""
-        names.name(self.kind, "kind")
+        """A kind that has tables; every slot has exactly one owner, a group of that kind."""
+        names.one_of(self.kind, "kind", KINDS)
         if self.controller_epoch:
             check_epoch(self.controller_epoch)
         if not 0 <= self.version <= INT_MAX:
@@ -62,7 +65,8 @@ class AssignSlots:
             raise Invalid(f"ranges: {covered} slots have an owner, there are {SLOTS}")
         for each in self.ranges:
             names.name(each.group, "ranges.group")
-            if not each.group.startswith(f"{self.kind}-"):
+            kind, _, number = each.group.rpartition("-")
+            if kind != self.kind or not _NUMBER.fullmatch(number):
                 raise Invalid(f"ranges.group: {each.group!r} is not a group of kind {self.kind!r}")
 
     def apply(self, db: Tables, at: Stamp) -> int:
@@ -87,8 +91,8 @@ class AssignSlots:
 
 @query("metadata.slots.get")
 class GetSlots:
-    """The slot maps of all kinds that have one."""
+    """The slot maps of all kinds that have one. A row of what is no kind counts for nothing."""
 
     def read(self, db: Tables, at: Stamp) -> tuple[KindSlots, ...]:
         """By kind."""
-        return tuple([row for _, row, _ in db.scan(SLOT_MAPS)])
+        return tuple([row for _, row, _ in db.scan(SLOT_MAPS) if row.kind in KINDS])

@@ -36,7 +36,8 @@ KV_KEY: Final = msgpack.packb(["default", "a"])
 
 FITTING: Final[dict[str, dict[str, Any]]] = {
     "metadata.slots.assign": {
-        "ranges": [{"first": 0, "last": SLOTS - 1, "group": "a-0"}],
+        "kind": "mqtt",
+        "ranges": [{"first": 0, "last": SLOTS - 1, "group": "mqtt-0"}],
         "expected_version": 0,
     },
     **fitting_engine.FITTING,

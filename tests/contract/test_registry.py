@@ -155,6 +155,7 @@ def test_entities_are_named_by_tag_or_file_and_take_their_tables() -> None:
         ("metadata.kv.range", {"paged"}, "every group of the kind"),
         ("metadata.node.expire", {"controller only", "urgent"}, "`metadata-0`"),
         ("group.own", {"controller only", "urgent"}, "the group that is named"),
+        ("metadata.slots.assign", {"controller or by hand", "urgent"}, "`metadata-0`"),
         (
             "mqtt.session.delete",
             {"batch of `client_ids`"},

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from actors import config
 from state_machines.errors import Conflict, Fenced
 from state_machines.limits import INT_MAX
 from state_machines.metadata.node import RegisterNode
-from state_machines.metadata.slot_map import AssignSlots, GetSlots, KindSlots
+from state_machines.metadata.slot_map import KINDS, SLOT_MAPS, AssignSlots, GetSlots, KindSlots
 from state_machines.mqtt.session import OpenSession
 from state_machines.slots import ALL, RANGES_MAX, SLOTS, GetHolding, Holding, Own, SlotRange
+from state_machines.tables import TABLES, Tables
 from tests.entities.group import Group
 
 LAST = SLOTS - 1
@@ -54,6 +56,14 @@ def own(**changes: Any) -> Own:
         (assign(SlotRange(0, LAST, "")), "ranges.group"),
         (assign(SlotRange(0, LAST, "offset-0")), "ranges.group"),
         (assign(SlotRange(0, LAST, "mqtt")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "0")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqtt-")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqtt-a")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqtt-01")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqtt-\u0661")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqtt-10000")), "ranges.group"),
+        (assign(SlotRange(0, LAST, "mqqt-0"), kind="mqqt"), "kind"),
+        (assign(SlotRange(0, LAST, "group-0"), kind="group"), "kind"),
         (assign(*WHOLE, kind=""), "kind"),
         (assign(*WHOLE, version=-1), "version"),
         (assign(*WHOLE, epoch=-1), "controller_epoch"),
@@ -92,6 +102,21 @@ def test_a_map_has_the_version_that_the_groups_were_told() -> None:
     with group.refuses(Conflict, "^version: 5, there is a map of version 5"):
         group.run(assign(*offset, kind="offset", version=5))
     assert group.run(assign(*offset, kind="offset")) == 6
+
+
+def test_the_kinds_are_those_of_the_tables() -> None:
+    ours = [each for each in TABLES.values() if each.row.__module__.startswith("state_machines.")]
+    assert sorted({each.kind for each in ours} - {""}) == sorted(KINDS) == sorted(config.KINDS)
+
+
+def test_a_map_of_what_is_no_kind_counts_for_nothing_but_its_version() -> None:
+    """One that was taken when any kind was: who counts groups would wait for its owners."""
+    group = Group("metadata")
+    row = KindSlots("mqqt", 7, (SlotRange(0, LAST, "mqqt-0"),))
+    Tables(group.store, 1).put(SLOT_MAPS, row)
+    assert group.ask(GetSlots()) == ()
+    assert group.run(assign(*WHOLE)) == 8
+    assert group.ask(GetSlots()) == (KindSlots("mqtt", 8, WHOLE),)
 
 
 def test_an_older_controller_assigns_nothing() -> None:

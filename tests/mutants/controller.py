@@ -255,6 +255,13 @@ CONTROLLER: Final = (
         "    version = latest + 1\n",
     ),
     Mutant(
+        "a-mistyped-kind-has-owners-that-every-duty-waits-for",
+        "design 5.15",
+        "state_machines.metadata.slot_map",
+        '        names.one_of(self.kind, "kind", KINDS)\n',
+        '        names.name(self.kind, "kind")\n',
+    ),
+    Mutant(
         "slots-are-given-out-while-groups-are-not-there-yet",
         "law 11",
         "actors.duties.slots",
