@@ -102,7 +102,7 @@ class Tenants(Duty):
                 tenant = replace(tenant, purged=tenant.purged + gone)
             if tenant.name in self._going:
                 self._going[tenant.name] = tenant
-            if not actions or isinstance(actions[-1], Remove):
+            if not actions or tenant.name not in self._going:
                 break
         return done
 

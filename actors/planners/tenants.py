@@ -7,7 +7,8 @@ the row of a tenant that is gone, are put right by the same rule.
 
 `plan_tenant_deletion` is a saga of steps that may each be done again: mark (by whoever deletes) ->
 close in every group -> purge each group until nothing is left -> remove the row. After that the
-name is free, and `plan_quotas` takes the closed rows away. Every step leaves a trace in a row, the
+name is free and the closed rows go at once, so that who takes the name again is not refused; what
+is left of these `plan_quotas` takes away. Every step leaves a trace in a row, the
 tenant's or a group's, so that even controllers that live for one command each come to the end.
 """
 
@@ -155,7 +156,8 @@ def plan_tenant_deletion(
     dirty = [group for group, row in sorted(seen.items()) if row is not None and not row.clean]
     if dirty:
         return [Purge(group, tenant.name, PURGE_LIMIT) for group in dirty]
-    return [Remove(tenant.name, tenant.revision)]
+    closed = (QuotaVersion(tenant.name, tenant.revision),)  # newer ones are of the name's next life
+    return [Remove(tenant.name, tenant.revision), *(Drop(group, closed) for group in sorted(seen))]
 
 
 def progress(tenant: Tenant, gone: int) -> list[Action]:

@@ -104,12 +104,12 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     assert world.ask(GetTenant(name="t")) is not None, "its rows in that group have to go, too"
     (told,) = controller.status()["duties"]["tenants"]["under_way"]
     assert told.startswith("tenant 't' is being deleted: ")
+    with pytest.raises(NotFound):
+        world.run(OpenSession(tenant="t", client_id="late", broker="b1", expiry_s=1))
     world.away = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("actors.planners.tenants.PURGE_LIMIT", 7)
         await world.step(Tenants, Quotas)
-    with pytest.raises(NotFound):
-        world.run(OpenSession(tenant="t", client_id="late", broker="b1", expiry_s=1))
     await asyncio.sleep(10)
     await world.step(Tenants, Quotas)
     assert world.ask(GetTenant(name="t")) is None
@@ -122,6 +122,19 @@ async def test_a_deleted_tenant_goes_with_all_it_has_and_its_name_is_free() -> N
     assert quotas(world, "mqtt") == quotas(world, "metadata") == {}
     assert world.run(CreateTenants(items=(NewTenant(name="t"),)))[0].ok
     world.run(OpenSession(tenant="t", client_id="again", broker="b1", expiry_s=1))
+
+
+@in_virtual_time
+async def test_who_takes_a_name_that_is_free_again_is_refused_nowhere() -> None:
+    """Nobody has to wait for the quotas, which are told in their own time."""
+    world = World()
+    world.run(CreateTenants(items=(NewTenant(name="t"),)))
+    world.run(DeleteTenants(items=(TenantName(name="t"),)))
+    await world.step(Tenants)
+    assert world.ask(GetTenant(name="t")) is None
+    world.run(PutKv(tenant="t", key="k", value=b"v"))
+    world.run(OpenSession(tenant="t", client_id="c", broker="b1", expiry_s=1))
+    commit(world, "g", "t")
 
 
 @in_virtual_time

@@ -127,7 +127,11 @@ def test_many_quotas_go_in_commands_that_stay_small() -> None:
             [Purge(group, "acme", 1_000) for group in SEATS[::2]],
         ),
         (PURGING, {"mqtt-0": CLEAN["mqtt-0"]}, []),
-        (PURGING, CLEAN, [Remove("acme", 6)]),
+        (
+            PURGING,
+            CLEAN,
+            [Remove("acme", 6), *(Drop(group, (QuotaVersion("acme", 6),)) for group in SEATS)],
+        ),
     ],
     ids=(
         *("active", "closes", "closes an old row", "waits for a group that is away", "advances"),

@@ -213,6 +213,13 @@ CONTROLLER: Final = (
         "context.groups.groups()",
     ),
     Mutant(
+        "who-takes-a-free-name-is-refused-until-quotas-are-told-again",
+        "A20",
+        "actors.planners.tenants",
+        "    return [Remove(tenant.name, tenant.revision), *(",
+        "    return [Remove(tenant.name, tenant.revision)] or [*(",
+    ),
+    Mutant(
         "tenants-are-not-listed-while-nobody-has-spoken-of-default",
         "A20",
         "state_machines.metadata.tenant",
