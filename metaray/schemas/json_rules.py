@@ -4,7 +4,7 @@ That is not decidable in general, so the rules are few, and what they cannot pro
 incompatible. A reader's keyword is proven by the writer's:
 
     type                    the writer's types are among the reader's (an integer is a number)
-    enum, const             every value of the writer's is one of the reader's
+    enum, const             every value of the writer's is one of the reader's (no const in draft 4)
     required                the writer requires it too
     properties              each fits, by the writer's own schema for it or for additional ones
     additionalProperties    what else the writer may write fits; without it everything does
@@ -89,17 +89,22 @@ class Document:
 
 
 def parse(text: str) -> Document:
-    """Raises NotASchema, also for a reference to what is no schema."""
-    document = parse_stored(text)
+    """Raises NotASchema, also for a reference to what is no schema, and for NaN."""
+    document = parse_stored(text, _no_constant)
     for reference, why in document.broken.items():
         raise NotASchema(shortened(f"$ref {reference!r}: {why}"))
     return document
 
 
-def parse_stored(text: str) -> Document:
-    """A schema whose references were not looked at when it was put. Raises NotASchema."""
+def _no_constant(name: str) -> float:
+    raise NotASchema(f"{name} is not JSON")
+
+
+def parse_stored(text: str, constant: Callable[[str], float] = float) -> Document:
+    """A schema whose references were not looked at when it was put, nor its numbers: NaN and
+    Infinity, which JSON does not have, go through `constant`. Raises NotASchema."""
     try:
-        root = json.loads(text)
+        root = json.loads(text, parse_constant=constant)
         if type(root) not in (dict, bool):
             raise NotASchema("an object, true or false is wanted")
         if type(_dialect(root) or "") is not str:
@@ -269,6 +274,8 @@ class _Comparison:
             yield f"{where}: nothing is accepted any more"
             return
         written: dict[str, Any] = {} if writer is True else writer
+        if "const" not in _validator(self.reader.root).VALIDATORS:  # draft 4: it says nothing
+            reader, written = _without_const(reader), _without_const(written)
         if "$ref" in reader:
             yield from self._referred(reader, written, where)
             return
@@ -381,6 +388,10 @@ _RULES: Final[dict[str, Rule]] = {
     "maximum": _Comparison.most,
     "exclusiveMaximum": _Comparison.most,
 }
+
+
+def _without_const(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != "const"}
 
 
 def _target(document: Document, reference: Any) -> Schema | None:

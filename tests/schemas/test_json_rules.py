@@ -15,6 +15,7 @@ from metaray.schemas import check_compatible, check_schema
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OBJECT, "additionalProperties": False}
 DRAFT7: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#"}
+DRAFT4: dict[str, Any] = {"$schema": "http://json-schema.org/draft-04/schema#"}
 DRAFT3: dict[str, Any] = {"$schema": "http://json-schema.org/draft-03/schema#"}
 TREE: dict[str, Any] = {
     "$defs": {
@@ -117,6 +118,13 @@ def test_what_fits(new: Any, old: Any) -> None:
         ),
         ({"properties": {"a": {"$id": "https://x/y"}}}, {}, "embedded cannot be compared"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, {}, "two dialects"),
+        ({**DRAFT4, "enum": ["a"]}, {**DRAFT4, "const": "a"}, "may write any value"),
+        ({**DRAFT4, "type": "string"}, {**DRAFT4, "const": "a"}, "only string"),
+        (
+            {**DRAFT4, "properties": {"a": {"enum": [1]}}},
+            {**DRAFT4, "properties": {"a": {"const": 1}}},
+            "may write any value",
+        ),
         ({**DRAFT3, "type": [{"type": "null"}]}, {**DRAFT3, "required": True}, "of draft 3"),
     ],
 )
@@ -124,6 +132,18 @@ def test_what_does_not_fit_and_what_cannot_be_proven(new: Any, old: Any, says: s
     found = backward(new, old)
     assert any(says in each for each in found), found
     assert all(each.startswith("backward: $") for each in found)
+
+
+def test_const_refuses_nothing_in_a_dialect_that_has_none() -> None:
+    assert backward({**DRAFT4, "const": "b"}, {**DRAFT4, "const": "a"}) == []
+    assert backward({**DRAFT7, "enum": ["a"]}, {**DRAFT7, "const": "a"}) == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_json_has_no_word_for_is_no_schema_but_in_one_that_is_stored(number: str) -> None:
+    text = f'{{"enum": [{number}]}}'
+    assert check_schema("json", text) == [f"not a schema: {number} is not JSON"]
+    assert check_compatible("json", "backward", "{}", text) == []
 
 
 def test_the_mode_says_which_way() -> None:
