@@ -112,7 +112,8 @@ async def register_schema(
 
     A schema that is not there begins with it, and with `compatibility`; later versions are checked
     by the mode in force. The text of the newest version is that version. Raises Incompatible if the
-    text does not fit, Conflict if others were faster for `ATTEMPTS_MAX` times.
+    text does not fit, Conflict if others were faster for `ATTEMPTS_MAX` times, and for a schema of
+    which a restore has left no version.
     """
     for _ in range(ATTEMPTS_MAX):
         schema = await client.call(GetSchema(tenant=tenant, name=name))
@@ -120,6 +121,10 @@ async def register_schema(
         if schema is not None:
             number, mode = schema.version, schema.compatibility
             newest = await client.call(GetSchemaVersion(tenant=tenant, name=name))
+            if newest is None and not schema.versions:
+                raise Conflict(
+                    f"name: {name!r} has no versions to check a text against, as amid a restore"
+                )
             if newest is None:
                 continue  # deleted between the two reads
             if newest.text == text and newest.type == type:

@@ -11,10 +11,10 @@ import pytest
 import metaray.schemas
 from metaray.client import Client
 from metaray.schemas import ATTEMPTS_MAX, Incompatible, register_schema
-from state_machines import op, row_key
+from state_machines import op, packing, row_key
 from state_machines.errors import Conflict, Invalid, QuotaExceeded
 from state_machines.metadata import schema as schema_module
-from state_machines.metadata.restore import RemoveMetadata
+from state_machines.metadata.restore import RemoveMetadata, RestoreMetadata
 from state_machines.metadata.schema import (
     ConfigureSchemas,
     DeleteSchemas,
@@ -23,7 +23,13 @@ from state_machines.metadata.schema import (
     SchemaPut,
 )
 from state_machines.metadata.schema_queries import GetSchema, GetSchemaVersion
-from state_machines.metadata.schemas import VERSIONS
+from state_machines.metadata.schemas import (
+    SCHEMAS,
+    VERSIONS,
+    Schema,
+    SchemaVersion,
+    fingerprint,
+)
 from tests.entities.engine import one
 from tests.entities.group import Group
 
@@ -104,6 +110,17 @@ def test_it_is_checked_against_the_newest_that_a_restore_has_left(door: Door) ->
     with pytest.raises(Incompatible):
         run(door.register(OTHER))
     assert run(door.register(WIDEST)) == 3
+
+
+def test_a_schema_without_versions_says_so_at_once(door: Door) -> None:
+    """Its versions may be on their way: a text that fits none of them must not come first."""
+    row = Schema("default", "order", "json", "backward", 3, 3, 0, 1, 1)
+    one(door.group.run(RestoreMetadata(table=SCHEMAS.name, rows=(packing.pack(row),))))
+    with pytest.raises(Conflict, match=r"^name: 'order' has no versions to check a text against"):
+        run(door.register(FIRST))
+    version = SchemaVersion("default", "order", 3, "json", FIRST, fingerprint(FIRST), 1)
+    one(door.group.run(RestoreMetadata(table=VERSIONS.name, rows=(packing.pack(version),))))
+    assert run(door.register(WIDER)) == 4
 
 
 def test_the_first_version_is_a_schema(door: Door) -> None:
