@@ -39,6 +39,7 @@ class Fakes:
     called: list[tuple[str, Any]] = field(default_factory=list)
     acted: list[tuple[str, str, tuple[Any, ...]]] = field(default_factory=list)
     fail: dict[type, BaseException] = field(default_factory=dict)
+    once: set[type] = field(default_factory=set)  # of these, which fail the first time only
     hang: set[type] = field(default_factory=set)
     pauses: list[Pause] = field(default_factory=list)
     configs: list[Config] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Fakes:
             await asyncio.get_running_loop().create_future()
         if type(first) in self.fail:
             self.called.append((group, first))
-            raise self.fail[type(first)]
+            raise self.fail.pop(type(first)) if type(first) in self.once else self.fail[type(first)]
         if isinstance(first, ListPauses):
             return tuple(self.pauses)
         if isinstance(first, ListConfigs):

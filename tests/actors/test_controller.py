@@ -104,6 +104,7 @@ async def test_fenced_stops_it_for_good() -> None:
     fakes = Fakes(due={"mqtt-0": [1, 1, 1]})
     fakes.statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT}
     fakes.fail[Pulse] = Fenced("controller_epoch: 4, in force is 5")
+    fakes.once.add(Pulse)  # whoever went on would try again at once, for ever
     fakes.answer_seconds = 1.0
     controller = made(fakes)
     controller.start()
