@@ -4,8 +4,9 @@
 
 Whether a new version fits the newest one is found out here, where the libraries of the formats are
 (Avro's own, `jsonschema`, and Google's `protoc` out of `grpcio-tools`). What is put says which
-version it was checked against; if another came in between it is a Conflict there, and checked anew
-here. `check_compatible` is the check alone, for a build that wants to know before it deploys.
+version and text it was checked against; if another came in between, be it the same number of a
+schema that was made again, it is a Conflict there, and checked anew here. `check_compatible` is the
+check alone, for a build that wants to know before it deploys.
 
 The modes are those of `state_machines/metadata/schemas.py`: with `backward` who has the new schema
 reads what was written with the old one, with `forward` the other way round, with `full` both.
@@ -117,7 +118,7 @@ async def register_schema(
     """
     for _ in range(ATTEMPTS_MAX):
         schema = await client.call(GetSchema(tenant=tenant, name=name))
-        number, mode, old = 0, compatibility, ""
+        number, mode, old, fingerprint = 0, compatibility, "", ""
         if schema is not None:
             number, mode = schema.version, schema.compatibility
             newest = await client.call(GetSchemaVersion(tenant=tenant, name=name))
@@ -129,7 +130,7 @@ async def register_schema(
                 continue  # deleted between the two reads
             if newest.text == text and newest.type == type:
                 return newest.version
-            old = newest.text
+            old, fingerprint = newest.text, newest.fingerprint
             if type != schema.type:
                 raise Incompatible(f"type: {type}, the schema is {schema.type}")
         checked = mode if schema is not None else NONE
@@ -140,7 +141,12 @@ async def register_schema(
             detail = f"text: {said}" + (f"; and {more} more" if more > 0 else "")
             raise Incompatible(detail, tuple(problems))
         item = SchemaPut(
-            name=name, type=type, compatibility=mode, text=text, expected_version=number
+            name=name,
+            type=type,
+            compatibility=mode,
+            text=text,
+            expected_version=number,
+            expected_fingerprint=fingerprint,
         )
         (outcome,) = await client.call(PutSchemas(tenant=tenant, items=(item,)))
         if outcome.ok:

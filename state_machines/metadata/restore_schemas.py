@@ -2,7 +2,7 @@
 
 A schema counts its versions and bindings: the counts follow from the rows that are put, not from
 what the backup says. The number of its last version only rises, so what is put next has a number
-that neither the backup nor what was there before has given.
+that neither the backup nor the schema that is there has given.
 """
 
 from __future__ import annotations

@@ -3,13 +3,16 @@
     PutSchemas(items=(SchemaPut(name="order", type="avro", text="...", expected_version=3),))
 
 Whether a new version fits the old ones is found out at the door (`metaray/schemas`), where the
-libraries of the formats are; what is put says which version it was checked against and by which
-mode, and is a Conflict if either has changed since. So two who register at the same moment cannot
-pass each other, and a text that was checked against the last version is the next one.
+libraries of the formats are; what is put says which version it was checked against, of which text
+(`expected_fingerprint`) and by which mode, and is a Conflict if any has changed since. So two who
+register at the same moment cannot pass each other, and a text that was checked against the last
+version is the next one.
 
-Version numbers rise by one and are never used again. The newest version goes only with its schema,
-because it is what the next one is checked against. A schema and its versions do not go while the
-schema is bound to a resource, a topic for instance.
+Version numbers rise by one, and none is used again while the schema is there. One that is made
+again after it was deleted begins anew with 1: a number alone does not say which text is meant, its
+fingerprint does. The newest version goes only with its schema, because it is what the next one is
+checked against. A schema and its versions do not go while the schema is bound to a resource, a
+topic for instance.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from state_machines.metadata.schemas import (
     BINDINGS,
     BOUND,
     COMPATIBILITIES,
+    FINGERPRINT_BYTES,
     SCHEMA_BYTES_MAX,
     SCHEMAS,
     TYPES,
@@ -46,13 +50,17 @@ ROWS_DELETED_MAX: Final = 2_000  #: versions that one command deletes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaPut:
-    """A version to be. `expected_version` is the newest that it was checked against, 0: none."""
+    """A version to be. `expected_version` is the newest that it was checked against, 0: none.
+
+    `expected_fingerprint` is that one's (`SchemaVersion.fingerprint`); empty: not asked.
+    """
 
     name: str
     type: str
     compatibility: str = BACKWARD  #: that it was checked by; a new schema's own
     text: str
     expected_version: int
+    expected_fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,17 @@ def _check_compatibility(value: str) -> None:
         raise Invalid(f"items.compatibility: {value[:80]!r}, one of {known} is wanted")
 
 
+def _check_fingerprint(expected: str, last: SchemaVersion | None) -> None:
+    """Conflict unless the newest text is the expected one: the same number may be of another, in a
+    schema that was made again or restored since."""
+    if not expected:
+        return
+    if last is None:
+        raise Conflict(f"expected_fingerprint: {expected}, there is no version to have it")
+    if expected != last.fingerprint:
+        raise Conflict(f"expected_fingerprint: {expected}, the newest has {last.fingerprint}")
+
+
 class _OfSchemas(Batch):
     """Commands whose items name schemas. A schema, its versions and bindings stay together."""
 
@@ -130,9 +149,15 @@ class PutSchemas(_OfSchemas):
             _check_compatibility(item.compatibility)
             names.name(item.text, "items.text", SCHEMA_BYTES_MAX)
             names.positive(item.expected_version, "items.expected_version")
+            names.name(
+                item.expected_fingerprint,
+                "items.expected_fingerprint",
+                FINGERPRINT_BYTES,
+                empty=True,
+            )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Conflict unless type, mode and newest version are as expected.
+        """Conflict unless type, mode, newest version and its fingerprint are as expected.
 
         AlreadyExists for the text of the newest version; QuotaExceeded beyond `VERSIONS_MAX`.
         """
@@ -155,6 +180,7 @@ class PutSchemas(_OfSchemas):
                 raise QuotaExceeded(f"name: {item.name!r} has {VERSIONS_MAX} versions, the limit")
             digest = fingerprint(item.text)
             last = newest(db, old)
+            _check_fingerprint(item.expected_fingerprint, last)
             if last is not None and last.fingerprint == digest:
                 raise AlreadyExists(f"text: it is version {last.version}")
             number = old.version + 1

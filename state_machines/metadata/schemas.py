@@ -18,6 +18,7 @@ FULL: Final = "full"  #: both
 COMPATIBILITIES: Final = (NONE, BACKWARD, FORWARD, FULL)
 
 SCHEMA_BYTES_MAX: Final = 100_000
+FINGERPRINT_BYTES: Final = 64  #: of a SHA-256 in hex
 VERSIONS_MAX: Final = 1_000  #: of one schema, deleted ones not counted
 
 

@@ -39,6 +39,7 @@ from state_machines.metadata.schemas import (
     VERSIONS_MAX,
     Schema,
     SchemaVersion,
+    fingerprint,
 )
 from state_machines.slots import SlotMap, SlotRange
 from tests.entities.engine import one, outcome
@@ -202,6 +203,30 @@ def test_a_schema_made_again_begins_anew(group: Group) -> None:
     assert put(group, "first", 0, type="json").ok
 
 
+def test_a_check_against_another_text_of_that_number_is_void(group: Group) -> None:
+    """A schema made again has version 1 again, and nobody has checked anything against that one."""
+    versions(group, 1)
+    checked = fingerprint("text 1")
+    one(group.run(DeleteSchemas(names=("order",))))
+    assert put(group, "of another", 0).ok
+    refused = put(group, "next", 1, expected_fingerprint=checked)
+    assert (refused.code, refused.detail) == (
+        "CONFLICT",
+        f"expected_fingerprint: {checked}, the newest has {fingerprint('of another')}",
+    )
+    assert schema(group).version == 1
+    assert put(group, "next", 1, expected_fingerprint=fingerprint("of another")).ok
+    assert put(group, "unchecked", 2).ok, "who names no text asks for the number alone"
+
+
+def test_there_is_no_text_to_have_checked_before_the_first(group: Group) -> None:
+    refused = put(group, "first", 0, expected_fingerprint=fingerprint("text"))
+    assert refused.detail == (
+        f"expected_fingerprint: {fingerprint('text')}, there is no version to have it"
+    )
+    assert group.ask(GetSchema(name="order")) is None
+
+
 def test_a_command_deletes_so_many_versions(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "ROWS_DELETED_MAX", 3)
     for name, count in (("a", 2), ("b", 2), ("c", 1)):
@@ -272,6 +297,7 @@ def made(**changes: Any) -> PutSchemas:
         (made(text=""), "items.text"),
         (made(text="x" * (SCHEMA_BYTES_MAX + 1)), "items.text"),
         (made(expected_version=-1), "items.expected_version"),
+        (made(expected_fingerprint="a" * 65), "items.expected_fingerprint"),
         (ConfigureSchemas(items=()), "items"),
         (ConfigureSchemas(items=(SchemaMode("", FULL),)), "items.name"),
         (ConfigureSchemas(items=(SchemaMode("s", "x"),)), "items.compatibility"),

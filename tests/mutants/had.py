@@ -98,4 +98,11 @@ HAD: Final = (
         "            if length ^ check != _BITS:",
         "            if length < 0:",
     ),
+    Mutant(
+        "a-check-against-another-schema-of-that-number-holds",
+        "what was checked is what is put",
+        "state_machines.metadata.schema",
+        "    if not expected:\n        return\n    if last is None:\n",
+        "    if not expected or last:\n        return\n    if last is None:\n",
+    ),
 )

@@ -167,6 +167,29 @@ def test_a_schema_that_goes_in_between_begins_anew(door: Door) -> None:
     assert run(door.register(WIDEST)) == 1
 
 
+def test_a_schema_made_again_in_between_is_another(door: Door) -> None:
+    """It has the number, the type and the mode of the one that was checked, and not its text."""
+    run(door.register(FIRST))
+
+    def made_again() -> None:
+        one(door.group.run(DeleteSchemas(names=("order",))))
+        door.put(WIDEST, 0)
+
+    door.meanwhile = made_again
+    with pytest.raises(Incompatible, match="string is not accepted"):
+        run(door.register(WIDER))
+    assert door.newest() == WIDEST
+
+
+def test_a_text_that_a_restore_put_in_between_is_another(door: Door) -> None:
+    run(door.register(FIRST))
+    row = SchemaVersion("default", "order", 1, "json", WIDEST, fingerprint(WIDEST), 1)
+    restored = RestoreMetadata(table=VERSIONS.name, rows=(packing.pack(row),), replace=True)
+    door.meanwhile = lambda: one(door.group.run(restored))
+    with pytest.raises(Incompatible, match="string is not accepted"):
+        run(door.register(WIDER))
+
+
 def test_another_refusal_is_passed_on(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "VERSIONS_MAX", 1)
     run(door.register(FIRST))
