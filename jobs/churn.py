@@ -57,7 +57,7 @@ CHURN = pa.schema(
 CLIENTS = pa.schema(
     [
         not_null("tenant", pa.string()),
-        not_null("client_id", pa.string()),
+        not_null("client_id", pa.string()),  # a long one: `operations.subject_name`
         not_null("opens", pa.int64()),
         not_null("opens_most", pa.int64()),  # within `flap_within_ms`
         not_null("closes", pa.int64()),

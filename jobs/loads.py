@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from jobs.churn import OPENING
+from jobs.operations import SUBJECT_DIGITS, SUBJECT_KEPT, SUBJECT_MAX
 from jobs.schemas import require
 
 
@@ -145,7 +146,7 @@ def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> D
 
 def series(loads: DataFrame, sessions: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
     """LOADS to SERIES. A broker's load is what was done about the clients that `sessions` (tenant,
-    client_id, broker) has at it now."""
+    client_id, broker) has at it now. The history has them by `operations.subject_name`."""
     result = sql(
         loads,
         """
@@ -154,7 +155,12 @@ def series(loads: DataFrame, sessions: DataFrame, now_ms: int, window_ms: int) -
             from {loads} where `of` = 'group'
             union all
             select 'broker', s.broker, l.start_ms, l.commands, l.operations, l.bytes
-            from {loads} l join {sessions} s on s.tenant = l.tenant and s.client_id = l.name
+            from {loads} l join {sessions} s on s.tenant = l.tenant and l.name = if(
+                char_length(s.client_id) < {subject_max} or char_length(s.client_id) = {subject_max}
+                    and substring(s.client_id, {kept} + 1, 1) != '~',
+                s.client_id,
+                concat(substring(s.client_id, 1, {kept}), '~',
+                    substring(sha2(s.client_id, 256), 1, {digits})))
             where l.`of` = 'client' and s.broker != ''
         ), found as (
             select `of`, name, start_ms, sum(commands) as commands,
@@ -177,6 +183,9 @@ def series(loads: DataFrame, sessions: DataFrame, now_ms: int, window_ms: int) -
         """,
         loads=loads,
         sessions=sessions,
+        subject_max=SUBJECT_MAX,
+        kept=SUBJECT_KEPT,
+        digits=SUBJECT_DIGITS,
         last_ms=end_of(now_ms, window_ms) - window_ms,
         window_ms=window_ms,
     )

@@ -7,7 +7,8 @@ audit and the difference between two moments are told from it.
 A command that is about one thing is one row. A batch, or a run of commands of one class, that is
 about several (a thousand commits for a dozen consumer groups) is a row for each (tenant, subject):
 `items` and `bytes` of these rows add up to those of the command, and the first of them has its
-body. So sums by tenant and by subject need nothing but a group-by.
+body. So sums by tenant and by subject need nothing but a group-by. A subject is at most
+`SUBJECT_MAX` characters: `subject_name` says what stands there for a longer one.
 
 What was committed is not always what was done: a command may have been refused where it was
 applied, and a client that had no answer in time may have proposed the same (client, sequence)
@@ -17,6 +18,7 @@ nothing but the replica knew.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +58,25 @@ OPERATIONS = pa.schema(
 """One row for each committed command and subject."""
 
 DATASET: Final = "operations"
+
+SUBJECT_MAX: Final = 512  #: characters of a subject: an MQTT client id may have 65 535 bytes
+SUBJECT_DIGITS: Final = 16  #: hex digits of the SHA-256 at the end of a longer one's name
+SUBJECT_KEPT: Final = SUBJECT_MAX - 1 - SUBJECT_DIGITS  #: characters before the ~ of such a name
+
+
+def subject_name(whole: str) -> str:
+    """What the history calls a subject: as it is, or of a longer one its first characters, ~ and
+    the SHA-256 of the whole, so that different subjects stay different.
+
+    One that is just as long as such a name and has the ~ there is named in the same way, so that no
+    client can choose an id that is the name of another's. `jobs.loads` has the same in SQL.
+    """
+    if len(whole) < SUBJECT_MAX:
+        return whole
+    if len(whole) == SUBJECT_MAX and whole[SUBJECT_KEPT] != "~":
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return f"{whole[:SUBJECT_KEPT]}~{digest[:SUBJECT_DIGITS]}"
 
 
 def read(

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from jobs import operation_files as files
 from jobs.errors import BadHistory
 from jobs.operation_files import Gap, Range
-from jobs.operations import OPERATIONS
+from jobs.operations import OPERATIONS, subject_name
 from metaray.history.rows import operations_of
 from state_machines import columnar, op, packing
 from state_machines.errors import Invalid, Rejected
@@ -35,8 +35,10 @@ _ORDER: Final = ("at_ms", "group", "index", "number")
 class Wanted:
     """Which commands: those for which all of these hold. None: it does not matter.
 
-    `op` and `subject` may end with `*`. `since_ms` belongs to the time, `until_ms` does not;
-    `after` and `upto` are revisions, the first not included, the second included.
+    `op` and `subject` may end with `*`; a subject that is too long for the history is looked for by
+    its name there (`jobs.operations.subject_name`), which may be given as well. `since_ms`
+    belongs to the time, `until_ms` does not; `after` and `upto` are revisions, the first not
+    included, the second included.
     """
 
     tenant: str | None = None
@@ -68,7 +70,10 @@ class Wanted:
             if value is not None and value.endswith(ANY):
                 parts.append(pc.starts_with(ds.field(name), pattern=value[: -len(ANY)]))
             elif value is not None:
-                parts.append(ds.field(name) == value)
+                same = ds.field(name) == value
+                if name == "subject" and (called := subject_name(value)) != value:
+                    same |= ds.field(name) == called
+                parts.append(same)
         if self.since_ms is not None:
             parts.append(ds.field("at_ms") >= self.since_ms)
         if self.until_ms is not None:

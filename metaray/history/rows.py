@@ -20,7 +20,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 import state_machines.machine  # noqa: F401 - registers every entity
-from jobs.operations import OPERATIONS
+from jobs.operations import OPERATIONS, subject_name
 from state_machines import clients, op, runs, slots
 from state_machines.errors import Rejected
 from state_machines.op import REGISTER_TAG
@@ -29,7 +29,6 @@ from state_machines.wire import api_pb2 as api
 from storage import records
 
 APPLIED: Final = ""  #: the outcome of what is never refused
-SUBJECT_MAX: Final = 512  #: characters of a subject: an MQTT client id may have 65 535 bytes
 
 _SUBJECT, _BODY = map(OPERATIONS.get_field_index, ("subject", "body"))
 
@@ -95,7 +94,7 @@ class Rows:
             yield (
                 *(self._group, entry.index, number, entry.term, at_ms),
                 *(f"{client:x}", proposal.sequence, command.tag),
-                *(tenant, subject[:SUBJECT_MAX], count, share, outcome, body),
+                *(tenant, subject_name(subject), count, share, outcome, body),
             )
             body = None  # the first has it
             number += 1

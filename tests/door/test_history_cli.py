@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +15,16 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs import operation_files, operations
+from jobs.operations import SUBJECT_MAX, subject_name
 from metaray.cli.app import app
 from metaray.cli.spans import moment
 from metaray.history.audit import Wanted
 from metaray.history.changes import changes
-from metaray.history.rows import SUBJECT_MAX, Rows
+from metaray.history.rows import Rows
 from state_machines import op, runs
 from state_machines.errors import Invalid
 from state_machines.metadata.kv import GetKv, PutKv
+from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.topic import CreateTopics
 from state_machines.offset.offset import CommitOffsets
 from state_machines.raft.messages import Configuration, Entry, EntryKind
@@ -334,3 +337,32 @@ def test_entries_without_commands_and_strange_ones_do_not_end_the_history() -> N
     assert (two["number"], two["subject"], two["items"]) == (1, "", 1)
     (long,) = rows_of(entry(6, PutKv(key="k" * 300, value=b"")))
     assert len(long["subject"]) <= SUBJECT_MAX
+
+
+def test_subjects_that_begin_alike_are_told_apart_however_long_they_are() -> None:
+    """An MQTT client id may have 65 535 bytes."""
+    begin = "c" * SUBJECT_MAX
+    exact, one, other = begin, begin + "1", begin + "\U0001f600" * 10_000
+    (named,) = rows_of(entry(1, OpenSession(client_id=one, broker="b")))
+    longest = "é" * SUBJECT_MAX
+    ids = [exact, one, other, named["subject"], longest, "~" * SUBJECT_MAX]
+    opened = [OpenSession(client_id=each, broker="b") for each in ids]
+    found = [rows_of(entry(1, each))[0]["subject"] for each in opened]
+    assert len(set(found)) == len(ids)
+    assert max(map(len, found)) == SUBJECT_MAX
+    assert (found[0], found[4]) == (exact, longest), "what is no longer is as it was said"
+    digest = hashlib.sha256(one.encode()).hexdigest()[:16]
+    assert found[1] == "c" * (SUBJECT_MAX - 17) + "~" + digest
+    of_a_run = rows_of(entry(1, run_of(opened)), group="mqtt-0")
+    assert {row["subject"] for row in of_a_run} == set(found)
+    assert sum(row["items"] for row in of_a_run) == len(ids)
+
+
+def test_a_long_subject_is_looked_for_as_it_was_said_and_by_its_name(tmp_path: Path) -> None:
+    whole = "c" * 1_000
+    mqtt = Rows("mqtt-0")
+    for index, each in enumerate((whole, "c" * 999), 1):
+        mqtt.add(entry(index, OpenSession(client_id=each, broker="b")))
+    operation_files.add_rows(tmp_path, "mqtt-0", 1, 2, [mqtt.take()])
+    for wanted in (whole, subject_name(whole)):
+        assert subjects(tmp_path, "--subject", wanted) == [f"1.0 {subject_name(whole)}"]

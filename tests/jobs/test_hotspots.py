@@ -19,7 +19,7 @@ from jobs.advice import ADVICE, LEADERS, NODES, SESSIONS, SLOTS, TENANTS, Cut, a
 from jobs.hotspots import BESIDE, HOT, JOB, STORMS, hot, hot_windows, known_ms, storms
 from jobs.job import Context
 from jobs.loads import FORECAST, LOADS, SERIES, forecast, loads, series
-from jobs.operations import OPERATIONS
+from jobs.operations import OPERATIONS, SUBJECT_MAX, subject_name
 from jobs.results import Results
 from jobs.schemas import spark_type
 from jobs.session import Session
@@ -31,6 +31,10 @@ from tests.jobs.conftest import Rows
 MINUTE = 60_000
 END = 1_800_000_000_000 - 1_800_000_000_000 % MINUTE
 NOW = END + 1_234  #: the window that it lies in is not whole, and not looked at
+
+#: Ids of clients: as long as a subject may be, longer, and one like the name of a longer one.
+LONG, LONGER = "\U0001f600" * (SUBJECT_MAX - 1) + "é", "\U0001f600" * (SUBJECT_MAX + 1)
+ALIKE = "a" * (SUBJECT_MAX - 17) + "~" + "0" * 16
 
 Row = dict[str, Any]
 EMPTY: dict[str, list[Row]] = {name: [] for name in JOB.outputs}
@@ -231,6 +235,9 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
         did(-1, 120, op="mqtt.session.save", subject="c1", **mqtt),
         did(-1, 60, op="mqtt.subscription.put", subject="c2", **mqtt),
         did(-1, 30, op="mqtt.will.set", subject="c3", **mqtt),
+        did(-1, 240, op="mqtt.will.set", subject=subject_name(LONG), **mqtt),
+        did(-1, 360, op="mqtt.will.set", subject=subject_name(LONGER), **mqtt),
+        did(-1, 480, op="mqtt.will.set", subject=subject_name(ALIKE), **mqtt),
         did(-1, 600, op="mqtt.retained.set", subject="c1", **mqtt),  # a topic of that name
         did(-1, 7, op="mqtt.pulse", subject="", tenant="", **mqtt),
         did(-1, 2**62, group="offset-1", subject="x"),
@@ -244,11 +251,11 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
         if each["start_ms"] == END - MINUTE
     }
     assert told == {
-        ("group", "mqtt", "mqtt-0"): 817,
+        ("group", "mqtt", "mqtt-0"): 817 + 1_080,
         ("group", "offset", "offset-1"): None,  # more than 64 bits hold
-        ("tenant", "mqtt-0", "default"): 810,
+        ("tenant", "mqtt-0", "default"): 810 + 1_080,
         ("tenant", "offset-1", "default"): None,
-        ("writer", "mqtt-0", "2a"): 817,
+        ("writer", "mqtt-0", "2a"): 817 + 1_080,
         ("writer", "offset-1", "1f"): None,
         ("client", "mqtt-0", "c1"): 120,
         # Sessions that are saved are opened, and the tenant's limit counts them.
@@ -256,12 +263,16 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
         ("session_opens_per_s", "mqtt-0", "default"): 120,
         ("client", "mqtt-0", "c2"): 60,
         ("client", "mqtt-0", "c3"): 30,
+        ("client", "mqtt-0", subject_name(LONG)): 240,
+        ("client", "mqtt-0", subject_name(LONGER)): 360,
+        ("client", "mqtt-0", subject_name(ALIKE)): 480,
         ("topic", "mqtt-0", "c1"): 600,
         ("consumer", "offset-1", "x"): None,
         ("commits", "offset-1", "x"): None,
         ("offset_commits_per_s", "offset-1", "default"): None,
     }
     at = {"c1": "b1", "c2": "b1", "c3": "b2", "c9": "b3"}
+    at |= {LONG: "b4", LONGER: "b5", ALIKE: "b6"}
     sessions = [
         {"tenant": "default", "client_id": client, "broker": broker, "connected": True}
         for client, broker in at.items()
@@ -275,8 +286,9 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
     assert [of_window["offset-0", n] for n in range(-6, 0)] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     assert [of_window["b1", n] for n in (-6, -1)] == [0.0, 3.0]
     assert of_window["b2", -1] == 0.5
+    assert [of_window[name, -1] for name in ("b4", "b5", "b6")] == [4.0, 6.0, 8.0]
     assert of_window["offset-1", -1] is None
-    assert len(every) == 6 * 5, "each of three groups and two brokers in each window"
+    assert len(every) == 6 * 8, "each of three groups and five brokers in each window"
     of_windows.unpersist()
 
 

@@ -105,4 +105,18 @@ HAD: Final = (
         "    if not expected:\n        return\n    if last is None:\n",
         "    if not expected or last:\n        return\n    if last is None:\n",
     ),
+    Mutant(
+        "long-subjects-that-begin-alike-are-one",
+        "each command once",
+        "metaray.history.rows",
+        "subject_name(subject)",
+        "subject[:512]",
+    ),
+    Mutant(
+        "a-subject-may-be-the-name-of-a-longer-one",
+        "each command once",
+        "jobs.operations",
+        '    if len(whole) == SUBJECT_MAX and whole[SUBJECT_KEPT] != "~":\n',
+        "    if len(whole) == SUBJECT_MAX:\n",
+    ),
 )
