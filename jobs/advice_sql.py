@@ -62,10 +62,12 @@ where place = 1 and (coalesce(if(`limit` = 'offset_commits_per_s', t.quotas.offs
 
 LEADER: Final = """
 with seats as (
-    select l.`group`, seat, node, leads, coalesce(f.per_s, 0D) as per_s
+    select l.`group`, seat, node, leads, if(f.name is null, 0D, f.per_s) as per_s
     from {leaders} l left join {forecast} f
         on f.`of` = 'group' and f.ahead = 1 and f.name = l.`group`
-), nodes as (select node, round(sum(if(leads, per_s, 0D)), 6) as load
+), nodes as (  -- a load that is not known is not nothing
+    select node, round(coalesce(sum(if(leads, per_s, 0D)), 0D), 6) as load,
+        bool_or(leads and per_s is null) as unclear
     from seats group by node
 ), whole as (  -- two nodes change, so the highest of the others is among the three highest
     select max(load) as highest, round(avg(load), 6) as mean,
@@ -79,7 +81,7 @@ with seats as (
     from seats a join seats b on a.`group` = b.`group` and a.leads and not b.leads
             and a.node != b.node
         join nodes x on x.node = a.node join nodes y on y.node = b.node cross join whole
-    where a.per_s > 0
+    where a.per_s > 0 and not y.unclear
 )
 select 'leader' as kind, `group` as target, '' as `limit`, 0L as number, source, destination,
     format_string(concat('the leaders on node %s will do %.1f operations a second, %.1f times the ',
@@ -99,12 +101,12 @@ with ranges as (select kind, explode(ranges) as each from {slots}
     select kind, each.`group` as `group`, sum(each.last - each.first + 1) as slots
     from ranges where each.`group` != '' group by kind, each.`group`
 ), known as (
-    select o.*, coalesce(f.per_s, 0D) as per_s from owned o left join {forecast} f
+    select o.*, if(f.name is null, 0D, f.per_s) as per_s from owned o left join {forecast} f
         on f.`of` = 'group' and f.ahead = 1 and f.name = o.`group`
 ), whole as (
     select kind, round(avg(per_s), 6) as mean,
         min(struct(per_s as load, `group` as name)) as emptiest
-    from known group by kind
+    from known where per_s is not null group by kind
 ), moved as (
     select *, floor(slots * (per_s - emptiest.load) / (per_s * 2)) as number
     from known join whole using (kind)

@@ -35,7 +35,20 @@ from jobs.advice import (
 )
 from jobs.advice_sql import CHURN, COMMIT_STORM, FLAPPING
 from jobs.job import Context, Input, Job, Option, Output
-from jobs.loads import FORECAST, LOADS, SERIES, end_of, forecast, loads, series, sql
+from jobs.loads import (
+    CLOCKS,
+    FORECAST,
+    LOADS,
+    SERIES,
+    UNKNOWN,
+    end_of,
+    forecast,
+    loads,
+    series,
+    sql,
+    unknown,
+)
+from jobs.operation_files import GAPS
 from jobs.operations import OPERATIONS
 from jobs.schemas import require
 
@@ -214,7 +227,15 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFram
         share=options["hot_share"],
         times=options["hot_times"],
     )
-    of_series = series(of_windows, cut.sessions, now_ms, window_ms)
+    end_ms = end_of(now_ms, window_ms)
+    lacking = unknown(
+        inputs["operations"],
+        inputs["clocks"],
+        inputs["gaps"],
+        end_ms,
+        end_ms - options["windows"] * window_ms,
+    ).persist()
+    of_series = series(of_windows, cut.sessions, lacking, now_ms, window_ms)
     to_come = forecast(
         of_series,
         now_ms,
@@ -234,6 +255,7 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFram
         "storms": of_storms,
         "windows": of_series,
         "forecast": to_come,
+        "unknown": lacking,
         "advice": advice(found, of_storms, to_come, cut, context),
     }
     # Last: a query over a frame makes a view of it and drops that, with what is kept of the frame.
@@ -258,6 +280,15 @@ JOB: Final = Job(
         ),
         "nodes": Input(schema=NODES, table="metadata.node", required=False),
         "slots": Input(schema=SLOTS, table="metadata.slots", required=False),
+        "clocks": Input(
+            schema=CLOCKS,
+            table="group.clock",
+            required=False,
+            about="How far each Raft group is: what the history has not yet.",
+        ),
+        "gaps": Input(
+            schema=GAPS, of="gaps", required=False, about="What the history lacks for good."
+        ),
         "leaders": Input(
             schema=LEADERS,
             of="file",
@@ -284,6 +315,11 @@ JOB: Final = Job(
             schema=FORECAST,
             order=("of", "name", "ahead"),
             about="Their load in the windows to come, and how far the last guess was off.",
+        ),
+        "unknown": Output(
+            schema=UNKNOWN,
+            order=("group", "from_ms", "to_ms"),
+            about="Of which time the history lacks entries of a Raft group, and why.",
         ),
         "advice": Output(
             schema=ADVICE,

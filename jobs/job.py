@@ -27,9 +27,9 @@ from jobs.results import Results
 from jobs.view import View
 from state_machines.errors import Invalid
 
-Of = Literal["cut", "before", "file", "history"]
+Of = Literal["cut", "before", "file", "history", "gaps"]
 """Where an input comes from: the cut that is looked at, an earlier cut that it is compared with, a
-Parquet file that the caller names, or the operation history."""
+Parquet file that the caller names, the operation history, or what that lacks for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

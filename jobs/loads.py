@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from jobs.churn import OPENING
+from jobs.datasets import RAFT_GROUP
 from jobs.operations import SUBJECT_DIGITS, SUBJECT_KEPT, SUBJECT_MAX
 from jobs.schemas import require
 
@@ -50,12 +51,34 @@ SERIES = pa.schema(
         _not_null("name", pa.string()),
         _not_null("start_ms", pa.int64()),
         _not_null("commands", pa.int64()),
-        pa.field("operations", pa.int64()),
+        pa.field("operations", pa.int64()),  # null too: the history lacks entries of the window
         pa.field("bytes", pa.int64()),
         pa.field("per_s", pa.float64()),  # operations a second
     ]
 )
 """One row for each window of each Raft group and broker, from the first window to the last."""
+
+CLOCKS = pa.schema(
+    [
+        _not_null(RAFT_GROUP, pa.string()),
+        _not_null("index", pa.int64()),  # of its last entry with commands
+        _not_null("now_ms", pa.int64()),  # and that one's stamp
+    ]
+)
+"""How far each Raft group is: what is needed of `group.clock`."""
+
+UNKNOWN = pa.schema(
+    [
+        _not_null("group", pa.string()),
+        pa.field("from_ms", pa.int64()),  # the last operation before; null: there is none
+        _not_null("to_ms", pa.int64()),  # they were committed then at the latest
+        _not_null("entries", pa.int64()),  # at most so many
+        _not_null("reason", pa.string()),
+    ]
+)
+"""One row for each time of which the history lacks entries of a Raft group."""
+
+NOT_EXPORTED: Final = "not exported yet"
 
 FORECAST = pa.schema(
     [
@@ -144,9 +167,54 @@ def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> D
     return require(result, LOADS, "loads")
 
 
-def series(loads: DataFrame, sessions: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
+def unknown(
+    operations: DataFrame, clocks: DataFrame, gaps: DataFrame, now_ms: int, begin_ms: int
+) -> DataFrame:
+    """OPERATIONS, CLOCKS and `operation_files.GAPS` to UNKNOWN, from `begin_ms` to `now_ms`.
+
+    A group whose clock is beyond its last operation has entries that are not exported; without
+    CLOCKS (a history alone) nobody can tell such a group from one in which nothing happened.
+    """
+    result = sql(
+        operations,
+        """
+        with last as (
+            select `group`, max(`index`) as `index`, max(at_ms) as at_ms
+            from {operations} group by `group`
+        ), gone as (select `group`, max(`last`) as `last` from {gaps} group by `group`
+        ), late as (
+            select c.raft_group as `group`, l.at_ms as from_ms, c.now_ms as to_ms,
+                c.`index` - greatest(l.`index`, g.`last`, 0L) as entries, {not_exported} as reason
+            from {clocks} c left join last l on l.`group` = c.raft_group
+                left join gone g on g.`group` = c.raft_group
+        ), lost as (
+            select g.`group`, max(if(o.`index` < g.`first`, o.at_ms, null)) as from_ms,
+                coalesce(min(if(o.`index` > g.`last`, o.at_ms, null)), {now_ms}) as to_ms,
+                g.`last` - g.`first` + 1 as entries, g.reason
+            from {gaps} g left join {operations} o on o.`group` = g.`group`
+            group by g.`group`, g.`first`, g.`last`, g.reason
+        )
+        select * from (select * from late where entries > 0 union all select * from lost)
+        where to_ms >= {begin_ms} and coalesce(from_ms, 0L) < {now_ms}
+        """,
+        operations=operations,
+        clocks=clocks,
+        gaps=gaps,
+        not_exported=NOT_EXPORTED,
+        now_ms=now_ms,
+        begin_ms=begin_ms,
+    )
+    return require(result, UNKNOWN, "unknown")
+
+
+def series(
+    loads: DataFrame, sessions: DataFrame, unknown: DataFrame, now_ms: int, window_ms: int
+) -> DataFrame:
     """LOADS to SERIES. A broker's load is what was done about the clients that `sessions` (tenant,
-    client_id, broker) has at it now. The history has them by `operations.subject_name`."""
+    client_id, broker) has at it now. The history has them by `operations.subject_name`.
+
+    A window of a Raft group that lies in UNKNOWN has no numbers, for nothing is not what was done.
+    """
     result = sql(
         loads,
         """
@@ -166,23 +234,34 @@ def series(loads: DataFrame, sessions: DataFrame, now_ms: int, window_ms: int) -
             select `of`, name, start_ms, sum(commands) as commands,
                 try_sum(operations) as operations, try_sum(bytes) as bytes
             from parts group by `of`, name, start_ms
+        ), named as (
+            select `of`, name, start_ms from found
+            union all select 'group', `group`, null from {unknown}
         ), spans as (
-            select `of`, name, min(min(start_ms)) over () as first_ms from found group by `of`, name
+            select `of`, name, min(min(start_ms)) over () as first_ms from named group by `of`, name
         ), every as (
             select `of`, name, explode(sequence(
                 first_ms, cast({last_ms} as bigint), cast({window_ms} as bigint))) as start_ms
             from spans
+        ), lost as (
+            select distinct 'group' as `of`, e.name, e.start_ms
+            from every e join {unknown} u on e.`of` = 'group' and u.`group` = e.name
+                and coalesce(u.from_ms, 0L) < e.start_ms + {window_ms} and u.to_ms >= e.start_ms
         ), whole as (
             select e.`of`, e.name, e.start_ms, coalesce(f.commands, 0) as commands,
-                if(f.commands is null, 0, f.operations) as operations,
-                if(f.commands is null, 0, f.bytes) as bytes
+                case when x.name is not null then null when f.commands is null then 0
+                    else f.operations end as operations,
+                case when x.name is not null then null when f.commands is null then 0
+                    else f.bytes end as bytes
             from every e left join found f
                 on f.`of` = e.`of` and f.name = e.name and f.start_ms = e.start_ms
+            left join lost x on x.`of` = e.`of` and x.name = e.name and x.start_ms = e.start_ms
         )
         select *, operations * 1000D / {window_ms} as per_s from whole
         """,
         loads=loads,
         sessions=sessions,
+        unknown=unknown,
         subject_max=SUBJECT_MAX,
         kept=SUBJECT_KEPT,
         digits=SUBJECT_DIGITS,

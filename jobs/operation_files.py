@@ -71,6 +71,18 @@ class Gap:
     reason: str
 
 
+GAPS = pa.schema(
+    [
+        pa.field("group", pa.string(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("last", pa.int64(), nullable=False),
+        pa.field("found_ms", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+"""One row for each Gap."""
+
+
 def path_of(directory: Path, group: str, first: int, last: int, *, gap: bool = False) -> Path:
     """Where the file of a range is."""
     return directory / group / f"{first:0{DIGITS}}-{last:0{DIGITS}}{GAP if gap else ROWS}"

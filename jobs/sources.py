@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,6 +71,7 @@ def check(job: Job, given: Sources, *, live: bool) -> None:
             "cut": live or given.cut is not None,
             "before": given.before is not None,
             "history": given.history is not None,
+            "gaps": given.history is not None,
             "file": name in given.files,
         }[wanted.of]
         if wanted.required and not there:
@@ -126,6 +127,12 @@ def _read(session: Session, job: Job, given: Sources, checked: set[Path]) -> Inp
                 files = operation_files.listed(given.history)
                 pages = operation_files.batches(files, wanted.schema.names)
                 frames[name] = frame(session, wanted.schema, _counted(pages, rows), name)
+            continue
+        if wanted.of == "gaps":
+            if given.history is not None:
+                told = operation_files.gaps(operation_files.listed(given.history))
+                page = pa.RecordBatch.from_pylist([asdict(each) for each in told], wanted.schema)
+                frames[name] = frame(session, wanted.schema, [page], name)
             continue
         paths = _paths(name, wanted, given, manifests)
         if paths is not None and RAFT_GROUP in wanted.schema.names:
@@ -249,7 +256,7 @@ def _remedy(name: str, wanted: Input) -> str:
             return f"a cut with the table {wanted.table}, by --cut DIR or of a running cluster"
         case "before":
             return f"an earlier cut with the table {wanted.table}, by --before DIR"
-        case "history":
+        case "history" | "gaps":
             return "the operation history, by --history DIR (`metaray history` writes it)"
         case "file":
             about = f" ({wanted.about})" if wanted.about else ""

@@ -171,6 +171,7 @@ def _origin(name: str, job: Job) -> str:
         "cut": f"table {each.table}",
         "before": f"table {each.table} of --before",
         "history": "--history",
+        "gaps": "--history",
         "file": f"--input {name}=FILE",
     }[each.of]
 

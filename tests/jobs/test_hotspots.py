@@ -18,7 +18,8 @@ import pytest
 from jobs.advice import ADVICE, LEADERS, NODES, SESSIONS, SLOTS, TENANTS, Cut, advice
 from jobs.hotspots import BESIDE, HOT, JOB, STORMS, hot, hot_windows, known_ms, storms
 from jobs.job import Context
-from jobs.loads import FORECAST, LOADS, SERIES, forecast, loads, series
+from jobs.loads import CLOCKS, FORECAST, LOADS, SERIES, UNKNOWN, forecast, loads, series
+from jobs.operation_files import GAPS
 from jobs.operations import OPERATIONS, SUBJECT_MAX, subject_name
 from jobs.results import Results
 from jobs.schemas import spark_type
@@ -45,6 +46,7 @@ INPUTS = {
     "slots": SLOTS,
     "leaders": LEADERS,
 }
+LACKING = {"clocks": CLOCKS, "gaps": GAPS}
 
 
 QUICK = {
@@ -109,7 +111,7 @@ def collect(frame: Any, schema: pa.Schema, *order: str) -> list[Row]:
 
 def run(rows: Rows, operations: Iterable[Row], **options: Any) -> dict[str, list[Row]]:
     """All outputs of the job over a history alone."""
-    inputs = {name: rows(schema, []) for name, schema in INPUTS.items()}
+    inputs = {name: rows(schema, []) for name, schema in (INPUTS | LACKING).items()}
     inputs["operations"] = rows(OPERATIONS, list(operations))
     made = JOB.run(inputs, context(**options))
     found = {
@@ -216,6 +218,18 @@ def test_the_view_of_nothing(tmp_path: Path) -> None:
     assert len(view.plots) == 1
 
 
+def test_the_view_names_the_groups_of_which_entries_are_missing(tmp_path: Path) -> None:
+    lacking = [
+        {"group": f"offset-{n}", "from_ms": None, "to_ms": END, "entries": 7, "reason": "compacted"}
+        for n in (*range(9), 0)
+    ]
+    view = JOB.view(results({**EMPTY, "unknown": lacking}, tmp_path), context())
+    named = ", ".join(f"offset-{n}" for n in range(8))
+    assert view.headline.endswith(f" The history lacks entries of {named} and 1 more.")
+    (number,) = [each for each in view.numbers if each.name == "times not known"]
+    assert (number.value, number.alarming) == (10, True)
+
+
 def results(found: dict[str, list[Row]], directory: Path) -> Results:
     for name, output in JOB.outputs.items():
         table = pa.Table.from_pylist(found[name], schema=output.schema)
@@ -277,9 +291,8 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
         {"tenant": "default", "client_id": client, "broker": broker, "connected": True}
         for client, broker in at.items()
     ]
-    every = collect(
-        series(of_windows, rows(SESSIONS, sessions), NOW, MINUTE), SERIES, "of", "name", "start_ms"
-    )
+    made = series(of_windows, rows(SESSIONS, sessions), rows(UNKNOWN, []), NOW, MINUTE)
+    every = collect(made, SERIES, "of", "name", "start_ms")
     of_window = {
         (each["name"], (each["start_ms"] - END) // MINUTE): each["per_s"] for each in every
     }
@@ -294,12 +307,66 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
 
 @pytest.mark.spark
 def test_what_is_not_exported_yet_is_no_load_of_nothing(rows: Rows) -> None:
-    inputs = {name: rows(schema, []) for name, schema in INPUTS.items()}
+    inputs = {name: rows(schema, []) for name, schema in (INPUTS | LACKING).items()}
     inputs["operations"] = rows(OPERATIONS, [did(window, 60) for window in (-4, -3, -2)])
     made = JOB.run(inputs, context())["forecast"].where("`of` = 'group' and ahead = 1")
     (next_,) = made.collect()
     inputs["operations"].sparkSession.catalog.clearCache()
     assert (next_["last_per_s"], next_["start_ms"]) == (1.0, END - MINUTE), "-1 is not known"
+
+
+@pytest.mark.spark
+def test_a_group_that_lags_or_has_a_gap_did_not_do_nothing(rows: Rows, tmp_path: Path) -> None:
+    history = [
+        *(did(window, 60, index=50 + window) for window in range(-6, 0)),
+        *(did(window, 60, group="offset-1", index=50 + window) for window in (-6, -5)),
+        did(-6, 60, group="offset-2", index=1),
+        did(-3, 60, group="offset-2", index=9),
+        did(-6, 60, group="idle-0", index=1),
+    ]
+    at = {"offset-0": (49, -1), "offset-1": (80, -1), "offset-2": (9, -3), "idle-0": (1, -6)}
+    at |= {"offset-3": (7, -3), "old-0": (7, -99)}
+    clocks = [
+        {"raft_group": group, "index": index, "now_ms": END + window * MINUTE + 7}
+        for group, (index, window) in at.items()
+    ]
+    gap = {"group": "offset-2", "first": 2, "last": 8, "found_ms": END, "reason": "compacted"}
+    inputs = {name: rows(schema, []) for name, schema in (INPUTS | LACKING).items()}
+    inputs["operations"] = rows(OPERATIONS, history)
+    inputs |= {"clocks": rows(CLOCKS, clocks), "gaps": rows(GAPS, [gap])}
+    made = JOB.run(inputs, context(windows=6))
+    found = {
+        name: collect(made[name], JOB.outputs[name].schema, *JOB.outputs[name].order)
+        for name in ("unknown", "windows", "forecast")
+    }
+    inputs["operations"].sparkSession.catalog.clearCache()
+    assert [tuple(each.values()) for each in found["unknown"]] == [
+        ("offset-1", END - 5 * MINUTE + 7, END - MINUTE + 7, 35, "not exported yet"),
+        ("offset-2", END - 6 * MINUTE + 7, END - 3 * MINUTE + 7, 7, "compacted"),
+        ("offset-3", None, END - 3 * MINUTE + 7, 7, "not exported yet"),
+    ]
+    per_s = {
+        name: [each["per_s"] for each in found["windows"] if each["name"] == name] for name in at
+    }
+    assert per_s == {
+        "offset-0": [1.0] * 5,  # the last that is whole may not be exported to its end
+        "offset-1": [1.0, *[None] * 4],
+        "offset-2": [*[None] * 4, 0.0],
+        "offset-3": [*[None] * 4, 0.0],
+        "idle-0": [1.0, *[0.0] * 4],
+        "old-0": [],
+    }
+    next_ = {each["name"]: each["per_s"] for each in found["forecast"] if each["ahead"] == 1}
+    assert next_["offset-1"] == 1.0, "what it did when it was last heard of"
+    view = JOB.view(results({**EMPTY, **found}, tmp_path), context(windows=6))
+    assert view.headline == (
+        "Nothing is hot: the load is even. "
+        "The history lacks entries of offset-1, offset-2, offset-3."
+    )
+    (listing,) = [each for each in view.listings if each.title == "What is not known"]
+    assert [each["group"] for each in listing.rows] == ["offset-1", "offset-2", "offset-3"]
+    (number,) = [each for each in view.numbers if each.name == "times not known"]
+    assert (number.value, number.alarming) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -235,6 +236,13 @@ def test_a_history_is_read_once_and_says_when(session: Session, tmp_path: Path) 
     found = sources.read(session, job(ops=HISTORY), Sources(history=tmp_path))
     assert found.frames["ops"].count() == 3
     assert (found.now_ms, found.cut) == (NOW + 9, {})
+    gap = operation_files.Gap("g", 4, 7, NOW, "compacted")
+    operation_files.add_gap(tmp_path, gap)
+    gaps = Input(schema=operation_files.GAPS, of="gaps")
+    (told,) = (
+        sources.read(session, job(gaps=gaps), Sources(history=tmp_path)).frames["gaps"].collect()
+    )
+    assert told.asDict() == dataclasses.asdict(gap)
     with pytest.raises(BadHistory):
         sources.read(session, job(ops=HISTORY), Sources(history=tmp_path / "none"))
 

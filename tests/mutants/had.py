@@ -119,4 +119,11 @@ HAD: Final = (
         '    if len(whole) == SUBJECT_MAX and whole[SUBJECT_KEPT] != "~":\n',
         "    if len(whole) == SUBJECT_MAX:\n",
     ),
+    Mutant(
+        "a-report-does-not-say-what-the-history-lacks",
+        "each command once",
+        "jobs.hotspots_view",
+        "    if not groups:\n",
+        "    if groups:\n",
+    ),
 )
