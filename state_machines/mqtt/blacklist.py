@@ -96,27 +96,26 @@ def blocking(
     rows: Iterable[Barred], client_id: str, user: str, ip: str, now_ms: int
 ) -> Barred | None:
     """The first entry that bars the client. An empty user is none."""
-    return next(
-        (row for row in rows if _in_force(row, now_ms) and _bars(row, client_id, user, ip)), None
-    )
+    client, person = matching.Subject(client_id), matching.Subject(user)
+
+    def bars(row: Barred) -> bool:
+        match row.type:
+            case "client_id":
+                return row.resource == client_id
+            case "user":
+                return row.resource == user
+            case "client_id_pattern":
+                return client.like(row.resource)
+            case "user_pattern":
+                return bool(user) and person.like(row.resource)
+            case _:
+                return matching.within(row.resource, ip)
+
+    return next((row for row in rows if _in_force(row, now_ms) and bars(row)), None)
 
 
 def _in_force(row: Barred, now_ms: int) -> bool:
     return row.end_ms == 0 or row.end_ms > now_ms
-
-
-def _bars(row: Barred, client_id: str, user: str, ip: str) -> bool:
-    match row.type:
-        case "client_id":
-            return row.resource == client_id
-        case "user":
-            return row.resource == user
-        case "client_id_pattern":
-            return matching.like(row.resource, client_id)
-        case "user_pattern":
-            return bool(user) and matching.like(row.resource, user)
-        case _:
-            return matching.within(row.resource, ip)
 
 
 def plain_address(ip: str) -> str:

@@ -110,49 +110,74 @@ def check_pattern(pattern: str, field: str) -> None:
 
 
 def like(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern, as a whole.
+    """Whether a name matches a pattern, as a whole."""
+    return Subject(name).like(pattern)
 
-    Every piece between stars is looked for once, where the one before ended: no way back.
+
+class Subject:
+    """A name that many patterns are asked of: where it has which character is found once for all.
+
+    Every piece between stars is looked for once, where the one before ended: no way back. One with
+    a `?` is looked for at all places at once, a character of the piece after the other: a number
+    stands for places of the name, bit `n` for place `n`.
     """
-    first, *rest = pattern.split("*")
-    if not rest:
-        return len(name) == len(first) and _at(first, name, 0)
-    last = rest.pop()
-    end = len(name) - len(last)
-    if end < len(first) or not _at(first, name, 0) or not _at(last, name, end):
-        return False
-    place = len(first)
-    for piece in rest:
-        found = _find(piece, name, place, end)
-        if found < 0:
+
+    __slots__ = ("_at", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._at: dict[str, int] = {}  # the places of a character
+
+    def like(self, pattern: str) -> bool:
+        """Whether the name matches a pattern, as a whole."""
+        name = self._name
+        first, *rest = pattern.split("*")
+        if not rest:
+            return len(name) == len(first) and _at(first, name, 0)
+        last = rest.pop()
+        end = len(name) - len(last)
+        if end < len(first) or not _at(first, name, 0) or not _at(last, name, end):
             return False
-        place = found + len(piece)
-    return True
+        place = len(first)
+        for piece in rest:
+            found = self._find(piece, place, end)
+            if found < 0:
+                return False
+            place = found + len(piece)
+        return True
+
+    def _find(self, piece: str, place: int, end: int) -> int:
+        """Where the piece is first, -1 if nowhere."""
+        if "?" not in piece:
+            return self._name.find(piece, place, end)
+        room = end - len(piece) - place + 1
+        if room <= 0:
+            return -1
+        found = (1 << room) - 1 << place
+        for at, each in enumerate(piece):
+            if each != "?":
+                found &= self._places(each) >> at
+                if not found:
+                    return -1
+        return (found & -found).bit_length() - 1
+
+    def _places(self, char: str) -> int:
+        """The places of a character."""
+        known = self._at.get(char)
+        if known is None:
+            bits = bytearray(len(self._name) // 8 + 1)
+            place = self._name.find(char)
+            while place >= 0:
+                bits[place >> 3] |= 1 << (place & 7)
+                place = self._name.find(char, place + 1)
+            known = self._at[char] = int.from_bytes(bits, "little")
+        return known
 
 
 def _at(piece: str, name: str, place: int) -> bool:
     if "?" not in piece:
         return name.startswith(piece, place)
     return all(each in ("?", name[place + at]) for at, each in enumerate(piece))
-
-
-def _find(piece: str, name: str, place: int, end: int) -> int:
-    """Where the piece is first, -1 if nowhere. With a `?` all its beginnings go on side by side.
-
-    Bit `n` of `going` says that the last `n + 1` characters are the first ones of the piece.
-    """
-    if "?" not in piece:
-        return name.find(piece, place, end)
-    free = sum(1 << at for at, each in enumerate(piece) if each == "?")
-    fits = dict.fromkeys(piece, free)
-    for at, each in enumerate(piece):
-        fits[each] |= 1 << at
-    going, whole = 0, 1 << (len(piece) - 1)
-    for at in range(place, end):
-        going = ((going << 1) | 1) & fits.get(name[at], free)
-        if going & whole:
-            return at - len(piece) + 1
-    return -1
 
 
 # -- addresses ------------------------------------------------------------------------------------

@@ -5,14 +5,22 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import re
+from typing import Any, SupportsIndex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.errors import Invalid
+from state_machines.mqtt.blacklist import (
+    CLIENT_ID_PATTERN,
+    PATTERNS_MAX,
+    Barred,
+    is_blocked,
+)
 from state_machines.mqtt.matching import (
     PATTERN_BYTES_MAX,
+    Subject,
     check_net,
     check_pattern,
     covers,
@@ -143,6 +151,53 @@ def test_patterns(pattern: str, name: str, match: bool) -> None:
 )
 def test_patterns_are_what_everybody_knows_them_as(pattern: str, name: str) -> None:
     assert like(pattern, name) is bool(re.match(fnmatch.translate(pattern), name))
+
+
+@given(
+    st.lists(st.text("aé\0?*", max_size=9), max_size=6),
+    st.text("aé\0", max_size=40),
+)
+def test_a_name_answers_many_patterns_as_it_answers_each(patterns: list[str], name: str) -> None:
+    subject = Subject(name)
+    for pattern in (*patterns, *patterns):
+        assert subject.like(pattern) is by_table(pattern, name)
+
+
+def by_table(pattern: str, name: str) -> bool:
+    """The plain way: which beginnings of the name each beginning of the pattern matches."""
+    row = [True] + [False] * len(name)
+    for each in pattern:
+        if each == "*":
+            row = list(itertools.accumulate(row, lambda one, other: one or other))
+        else:
+            row = [False] + [
+                before and each in ("?", char) for before, char in zip(row, name, strict=False)
+            ]
+    return row[-1]
+
+
+class Looked(str):
+    """A name that counts how often somebody looks at a place of it, or for one."""
+
+    looks = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        self.looks += 1
+        return super().__getitem__(key)
+
+    def find(self, *args: Any) -> int:
+        self.looks += 1
+        return super().find(*args)
+
+
+def test_a_name_is_looked_through_once_for_all_patterns() -> None:
+    name = Looked("ab" * 10_000)
+    rows = [
+        Barred("t", CLIENT_ID_PATTERN, f"*b?b*{'ab' * (number % 9)}?bb*", "n", 0, "", 0)
+        for number in range(PATTERNS_MAX)
+    ]
+    assert not is_blocked(rows, name, "", "", 1)
+    assert name.looks < 2 * len(name)
 
 
 def test_no_pattern_takes_long() -> None:

@@ -63,4 +63,11 @@ STALLS: Final = (
         "if progress.active and peer in log.configuration.voters",
         "if peer in log.configuration.voters",
     ),
+    Mutant(
+        "a-name-is-looked-through-for-each-pattern",
+        "law 15",
+        "state_machines.mqtt.matching",
+        "            known = self._at[char] = int",
+        "            known = int",
+    ),
 )
