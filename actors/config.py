@@ -30,6 +30,7 @@ REPLICAS_MAX: Final = 7  #: more make every write slower and no failure likelier
 LEARNERS_MAX: Final = 3  #: each is sent every entry once more by its leader
 FILE_BYTES_MAX: Final = 64 << 10  #: a launcher file is a few pages
 DEPTH_MAX: Final = 32  #: of lists and mappings in it
+KEYS_MAX: Final = 16_384  #: once what mappings merge (`<<`) is in each of them
 BITS_MAX: Final = 1_000  #: of a number: more digits than anybody counts in
 SLICE_US_MIN: Final = 100  #: the shortest that Linux gives
 SHOWN_MAX: Final = 80  #: characters of a wrong value in what is said of it
@@ -41,6 +42,7 @@ _UNITS: Final = {
     "bytes": {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30},
     "": {"": 1},
 }
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _QUANTITY = re.compile(r"(-?\d{1,300})\s*([A-Za-z]*)", re.ASCII)
 _GROUP = re.compile(rf"({'|'.join(KINDS)})-(0|[1-9]\d{{0,3}})", re.ASCII)
 
@@ -401,25 +403,46 @@ def _content(path: Path) -> object:
 
 
 def _check_keys(path: Path, text: str) -> None:
-    """Raise Invalid for a key that a mapping has twice: YAML would silently take the last."""
+    """Raise Invalid for a key that a mapping has twice, YAML would silently take the last; and for
+    more than `KEYS_MAX` keys: each merge copies all that it names, with what that has merged."""
     nodes, seen = [yaml.compose(text, Loader=yaml.SafeLoader)], set()
+    sizes: dict[int, int] = {}
+    count = 0
     while nodes:
         node = nodes.pop()
         if id(node) in seen or not isinstance(node, yaml.CollectionNode):
             continue
         seen.add(id(node))  # an alias is the same node again, perhaps within itself
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
+        if not isinstance(node, yaml.MappingNode):
+            nodes += reversed(node.value)
             continue
+        nodes += [each for pair in reversed(node.value) for each in pair]
+        count += _merged_size(node, sizes)
+        if count > KEYS_MAX:
+            raise Invalid(f"{path} has more than {KEYS_MAX} keys, the limit, once it is merged")
         keys = set()
-        for key, value in node.value:
-            nodes += (key, value)
+        for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if (key.tag, key.value) in keys:
                 line = key.start_mark.line + 1
                 raise Invalid(f"{path}, line {line}: the key {_shown(key.value)} is there twice")
             keys.add((key.tag, key.value))
+
+
+def _merged_size(node: yaml.MappingNode, sizes: dict[int, int]) -> int:
+    """Keys of a mapping once it has merged what it names. `sizes`: those that are known, of all
+    that stand before it, so that this goes no deeper than the file does."""
+    size = sizes.get(id(node))
+    if size is None:
+        size = sizes[id(node)] = len(node.value)  # for who merges itself
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                named = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                maps = [each for each in named if isinstance(each, yaml.MappingNode)]
+                size += sum([_merged_size(each, sizes) for each in maps]) - 1
+        size = sizes[id(node)] = min(size, KEYS_MAX + 1)
+    return size
 
 
 def _shown(value: object, characters: int = SHOWN_MAX) -> str:

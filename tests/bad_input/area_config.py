@@ -48,6 +48,13 @@ BOMB: Final = b"\n".join(
     + [b"metadata: {groups: *a9, replicas: *a9, raft: {tick: *a9}}"]
 )
 
+MERGES: Final = b"\n".join(
+    [b"a0: &a0 {%s}" % b", ".join([b"k%d: 1" % n for n in range(10)])]
+    + [b"a%d: &a%d {<<: [%s]}" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 6)]
+    + [b"metadata: {}"]
+)
+"""Each level takes the keys of the one before ten times."""
+
 TEXTS: Final[tuple[bytes, ...]] = (
     *(
         b"",
@@ -92,7 +99,7 @@ TEXTS: Final[tuple[bytes, ...]] = (
     *(b"[" * depth for depth in (10, 1_000, 10_000)),
     *(b"metadata: " + b"{a: " * depth for depth in (10, 1_000, 10_000)),
     *(b"metadata: " + b"[" * depth + b"]" * depth for depth in (10, 400, 10_000)),
-    BOMB,
+    *(BOMB, MERGES),
     b"metadata: {x: " + b"y" * 60_000 + b"}",
     b"metadata:\n" + b"".join(b"  k%d: 1\n" % n for n in range(2_000)),
     b"a" * FILE_BYTES_MAX,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from actors.caller import Caller
-from actors.config import FILE_BYTES_MAX, ClusterConfig, RaftSettings
+from actors.config import FILE_BYTES_MAX, KEYS_MAX, ClusterConfig, RaftSettings
 from actors.requests import REQUEST_FIELDS_MAX
 from actors.transport import ActorTransport, Calls
 from metaray.join import ask_head
@@ -107,6 +107,7 @@ def test_the_largest_honest_batch_is_let_through() -> None:
         (f"metadata: {{raft: {{tick: '{'9' * 5_000}'}}}}", "tick must be a whole number"),
         ("[" * 10_000, "nested deeper than 32"),  # took minutes
         (area_config.BOMB.decode(), "must"),  # nine kilobytes were gigabytes of text
+        (area_config.MERGES.decode(), f"more than {KEYS_MAX} keys"),  # a level more: all memory
         ("a" * (FILE_BYTES_MAX + 1), f"larger than {FILE_BYTES_MAX} bytes"),
         ("metadata: {groups: [metadata-0, metadata-1\u0660]}", "is none of"),  # looks like 10
     ],

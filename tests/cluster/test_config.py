@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.config import ClusterConfig, RaftSettings
+from actors.config import KEYS_MAX, ClusterConfig, RaftSettings
 from state_machines.errors import Invalid
 
 
@@ -155,6 +155,36 @@ def test_a_key_that_a_mapping_takes_from_another_is_not_there_twice(tmp_path: Pa
     path = tmp_path / "cluster.yaml"
     path.write_text("a: &a {learners: 1, replicas: 3}\nmetadata: {<<: *a, replicas: 5}\nb: *a\n")
     assert ClusterConfig.load(path) == ClusterConfig(learners=1, replicas=5)
+
+
+@pytest.mark.parametrize("depth", [5, 6, 100])
+def test_keys_that_merging_multiplies_are_refused(tmp_path: Path, depth: int) -> None:
+    """Each level takes the one before ten times: made first, these would fill the memory."""
+    keys = ", ".join(f"k{number}: 1" for number in range(10))
+    lines = [f"a0: &a0 {{{keys}}}"]
+    for level in range(1, depth):
+        before = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} {{<<: [{before}]}}")
+    lines.append("metadata: {replicas: 5}")
+    path = tmp_path / "cluster.yaml"
+    path.write_text("\n".join(lines[:4] + lines[-1:]))
+    assert ClusterConfig.load(path).replicas == 5, "so many are read"
+    path.write_text("\n".join(lines))
+    with pytest.raises(Invalid, match=f"cluster.yaml has more than {KEYS_MAX} keys, the limit"):
+        ClusterConfig.load(path)
+
+
+def test_mappings_may_merge_one_another_in_a_long_row(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    row = [f"a{level}: &a{level} {{<<: *a{level - 1}}}" for level in range(1, 400)]
+    path.write_text("\n".join(["a0: &a0 {replicas: 5}", *row, "metadata: *a399"]))
+    assert ClusterConfig.load(path).replicas == 5
+
+
+def test_a_mapping_that_merges_itself_has_its_keys_once(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("metadata: &it\n  replicas: 5\n  <<: *it\n")
+    assert ClusterConfig.load(path).replicas == 5
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -103,4 +103,11 @@ WALLS: Final = (
         "if table.name not in tables or not table.kind:",
         "if not table.kind:",
     ),
+    Mutant(
+        "a-launcher-file-multiplies-its-keys",
+        "law 18",
+        "actors.config",
+        "        if count > KEYS_MAX:",
+        "        if count < 0:",
+    ),
 )
