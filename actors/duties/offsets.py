@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from actors.duties.duty import ROUNDS_MAX, Context, Duty
@@ -24,10 +25,11 @@ class Offsets(Duty):
     async def step(self, context: Context) -> int:
         """Every `offset` group: its history first, then what is silent there."""
         groups = context.of_kind("offset")
-        return await context.in_each(self, groups, lambda each: self._of(context, each))
+        longest = _Longest(context)
+        return await context.in_each(self, groups, lambda each: self._of(context, each, longest))
 
-    async def _of(self, context: Context, group: str) -> int:
-        return await self._history(context, group) + await self._expire(context, group)
+    async def _of(self, context: Context, group: str, longest: _Longest) -> int:
+        return await self._history(context, group) + await self._expire(context, group, longest)
 
     async def _history(self, context: Context, group: str) -> int:
         known = await context.caller.call(GetHistorySettings(), group=group)
@@ -46,14 +48,14 @@ class Offsets(Duty):
             )
         return len(actions)
 
-    async def _expire(self, context: Context, group: str) -> int:
+    async def _expire(self, context: Context, group: str, longest: _Longest) -> int:
         retention_ms = context.number("offset_retention_ms")
         done = 0
         for _ in range(ROUNDS_MAX):
             silent = await context.caller.call(SilentGroups(retention_ms=retention_ms), group=group)
             if silent:
                 # A command looks at all tenants: none of them may want to be kept for longer.
-                longest_ms = await self._longest(context, retention_ms)
+                longest_ms = max(retention_ms, await longest.ms())
                 if longest_ms != retention_ms:
                     retention_ms = longest_ms
                     continue
@@ -72,7 +74,22 @@ class Offsets(Duty):
                 done += gone.groups
         return done
 
-    async def _longest(self, context: Context, retention_ms: int) -> int:
-        """The longest retention that the cluster or a tenant has been given."""
-        wanted: int | None = await context.caller.call(LargestConfig(key="offset_retention_ms"))
-        return max(retention_ms, wanted or 0)
+
+class _Longest:
+    """The longest retention that the cluster or a tenant has been given, for one step.
+
+    To find it all settings of all tenants are read: once, and only if there is something silent.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._asking = asyncio.Lock()
+        self._ms: int | None = None
+
+    async def ms(self) -> int:
+        """It, 0 if none has been given. Groups that ask at once wait for one answer."""
+        async with self._asking:
+            if self._ms is None:
+                query = LargestConfig(key="offset_retention_ms")
+                self._ms = await self._context.caller.call(query) or 0
+            return self._ms

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from state_machines import names, settings
+from state_machines import names, packing, settings
 from state_machines.batch import Batch, Outcome, Revision, each
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.limits import NAME_BYTES_MAX
@@ -50,6 +50,7 @@ class ConfigPage:
 
 CONFIGS: Final = Table("metadata.config", Config, key=("scope", "key"), revision_field="revision")
 removed_so(CONFIGS)
+_KEY, _NUMBER = (packing.field_names(Config).index(each) for each in ("key", "number"))
 belongs(CONFIGS, lambda tenant: (f"{TENANT}{tenant}",))
 
 
@@ -218,9 +219,12 @@ class LargestConfig:
     def read(self, db: Tables, at: Stamp) -> int | None:
         """None when nobody has set it. What is out of its range holds nowhere."""
         known = SETTINGS[self.key]
-        rows = [row for _, row, _ in db.scan(CONFIGS) if row.key == self.key]
-        numbers = [each.number for each in rows if each.number is not None]
-        return max([each for each in numbers if fits(known, each)], default=None)
+        # Of all settings of all tenants: their plain values, no row is made of them.
+        rows = (CONFIGS.values_of(value)[1] for _, value in db.store.scan(CONFIGS.name, ()))
+        numbers = [row[_NUMBER] for row in rows if row[_KEY] == self.key]
+        return max(
+            [each for each in numbers if each is not None and fits(known, each)], default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from actors.duties.duty import PAGE
 from actors.duties.offsets import Offsets
+from state_machines.metadata.config import LargestConfig
 from state_machines.metadata.tenant import (
     CreateTenants,
     NewTenant,
 )
 from state_machines.offset.group import GetGroup
 from state_machines.offset.history import GetHistorySettings
+from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from tests.actors.duty_world import World, commit, configure
 from tests.actors.virtual_time import in_virtual_time
 
@@ -61,6 +64,33 @@ async def test_a_retention_is_seen_however_many_settings_there_are() -> None:
         patch.setattr("actors.duties.duty.ROWS_MAX", PAGE - 1)
         await world.step(Offsets)
     assert world.ask(GetGroup(tenant="of-many", group="g")) is not None
+
+
+class Counting(World):
+    """One that counts how often all settings were read for the largest."""
+
+    read = 0
+
+    async def call(self, operation: Any, *, group: str = "", **more: Any) -> Any:
+        self.read += isinstance(operation, LargestConfig)
+        return await super().call(operation, group=group, **more)
+
+
+@in_virtual_time
+async def test_the_longest_retention_is_asked_for_once_a_step_if_something_is_silent() -> None:
+    world = Counting(offset=3)
+    configure(world, offset_retention_ms=DAY_S * 1_000)
+    configure(world, "tenant/acme", offset_retention_ms=5 * DAY_S * 1_000)
+    for name in ("offset-0", "offset-1", "offset-2"):
+        old = OffsetCommit(group="old", topic="t", partition=0, offset=1)
+        world.named(name).run(CommitOffsets.of([old], tenant="acme"))
+    await world.step(Offsets)
+    assert world.read == 0, "nothing is silent"
+    for _ in range(2):
+        await asyncio.sleep(2 * DAY_S)
+        await world.step(Offsets)
+    assert world.read == 2, "once for three groups, and anew in the next step"
+    assert world.named("offset-2").ask(GetGroup(tenant="acme", group="old")) is not None
 
 
 @in_virtual_time

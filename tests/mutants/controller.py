@@ -331,4 +331,11 @@ CONTROLLER: Final = (
         "attachment.revision not in revisions",
         "attachment.revision != revision",
     ),
+    Mutant(
+        "all-settings-are-read-for-each-group",
+        "law 15",
+        "actors.duties.offsets",
+        "            if self._ms is None:\n",
+        "            if True:\n",
+    ),
 )
