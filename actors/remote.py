@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -48,7 +48,7 @@ from actors.seat import Seat
 from actors.seat_names import LEARNERS_FOLDER
 from actors.seat_spec import SeatSpec
 from actors.wanted import of_kind
-from state_machines.errors import Stopped
+from state_machines.errors import Conflict, Stopped
 from storage.home import DiskHome
 
 KEEPER_SECONDS = 5.0  #: how often the metadata leader looks whether its controller is there
@@ -60,6 +60,9 @@ SEAT_CONCURRENCY = 10_000  #: calls that one seat works on at once
 EXPORTER_NICE = 10  #: of it and its autogroup
 CONTROLLER_PREFIX = "controller-"
 CACHE_PREFIX = "cache-"
+START = "start"  #: the actor that stands for a start that is under way
+START_SECONDS = 10.0  #: until its name is free again
+POLL_SECONDS = 0.05  #: between two looks whether it is
 HISTORY = "history-exporter"  #: the actor that exports the operation history
 ANALYTICS = "analytics"  #: the resource of nodes that are there for readers of many rows
 ANALYTICS_SHARE = 0.001  #: of it for an actor: it is there to be near, not to be alone
@@ -383,6 +386,31 @@ def create_history(kind: type[Any], *given: Any) -> Any:
         )
         .remote(*given)
     )
+
+
+class StartActor:
+    """Stands for a start that is under way, by its name alone."""
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """One start at a time on a Ray cluster: two take each other's places for left over.
+
+    Raises Conflict while another one is under way. It is this process's actor, so it ends with it.
+    """
+    try:
+        guard = ray.remote(StartActor).options(name=START, namespace=NAMESPACE, num_cpus=0).remote()
+    except ValueError:
+        raise Conflict(
+            "another start is under way on this Ray cluster; wait for it to end, then start again"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.kill(guard, no_restart=True)
+        deadline = time.monotonic() + START_SECONDS
+        while START in named_actors() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
 
 def kill(name: str) -> None:

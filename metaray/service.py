@@ -17,8 +17,14 @@ def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     slots if a kind has several groups, the learners' seats that are wanted or had to go, and the
     exporter of the operation history if there is to be one. Starting a service that runs changes
     nothing but the number of its learners.
-    Raises NotEnoughNodes before anything has been started.
+    Raises NotEnoughNodes before anything has been started, and Conflict while another start is
+    under way on the Ray cluster, which it leaves alone.
     """
+    with remote.starting():
+        yield from _start(config)
+
+
+def _start(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:
     placement.check_learners(config, placement.observe())
     cluster = ""
     metadata: list[str] = []  # the seats of the first group, beside whose leader the controller is

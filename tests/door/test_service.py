@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import bootstrap, calls, cpu_latency, placement
+from actors import bootstrap, calls, cpu_latency, placement, remote
 from actors.config import KINDS, ClusterConfig
 from actors.placement import NotEnoughNodes
 from metaray import connect_sync
@@ -124,6 +124,39 @@ def test_a_second_start_changes_nothing(tenant: str) -> None:
         kept = client.get("kept", tenant=tenant)
         assert kept is not None
         assert kept.value == b"before"
+
+
+STARTING = """
+import ray
+from actors import remote
+from actors.ray_env import NAMESPACE
+ray.init(address={address!r}, namespace=NAMESPACE, log_to_driver=False)
+guard = remote.starting()
+guard.__enter__()
+print("started", flush=True)
+input()
+"""
+
+
+def test_a_start_leaves_another_one_alone_and_one_that_died_is_in_nobodys_way(
+    service: LocalCluster,
+) -> None:
+    """The second took the places of the first for left over, and neither came about."""
+    actors, places = calls.named_actors(), placement.states()
+    program = STARTING.format(address=service.address)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"started\n"
+        with pytest.raises(Conflict, match="another start is under way"):
+            next(start_service(ClusterConfig(groups=(*GROUPS, COLOCATED))))
+        assert calls.named_actors() == actors | {remote.START}
+        assert placement.states() == places
+        other.kill()
+    wait_for(lambda: remote.START not in calls.named_actors(), "its guard is gone")
+    assert next(start_service(ClusterConfig()))[0] == "metadata-0"
+    assert calls.named_actors() == actors
 
 
 def test_more_replicas_than_nodes_is_refused_with_both_numbers_and_leaves_nothing() -> None:
