@@ -3,20 +3,21 @@
     findings    one row for each row that breaks a rule               `rule.FINDINGS`
     rules       one row a rule, also those that nothing breaks
 
-The rules are in `jobs.integrity`. The cut has to be of all groups: a group that is left out looks
-like rows that are missing. `metaray repair` executes the findings that have a command.
+The rules are in `jobs.integrity`. A rule that misses rows of a group that the cut does not have, or
+a table, is left out, and says so. `metaray repair` executes the findings that have a command.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
+from jobs.datasets import RAFT_GROUP
 from jobs.errors import MissingInput
 from jobs.head import WATERMARKS
 from jobs.integrity import common, connectors, engine, offsets, sessions, shares, slots
@@ -37,6 +38,8 @@ from jobs.results import Results
 from jobs.schemas import require
 from jobs.view import Bars, Column, Listing, Number, View
 from state_machines.errors import Invalid
+from state_machines.slots import SLOT_MAP_GROUP
+from state_machines.tables import TABLES as ALL_TABLES
 
 AREAS: Final = (sessions, connectors, shares, offsets, engine, common, slots)
 
@@ -63,6 +66,7 @@ BY_RULE = pa.schema(
         _not_null("repairable", pa.int64()),  # of them, by a command
         _not_null("about", pa.string()),
         _not_null("repair", pa.string()),
+        _not_null("left_out", pa.string()),  # what it needs, and the cut has not; empty: it is told
     ]
 )
 """One row a rule."""
@@ -111,7 +115,9 @@ def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     }
     checked["watermarks"] = require(frames["watermarks"], WATERMARKS, "watermarks")
     cut = Cut(checked, context)
-    rules = chosen(context.options["rules"], checked)
+    lacking = lacks(checked, context.cut, _owners(cut))
+    rules = chosen(context.options["rules"], lacking)
+    left_out = [RULES[name] for name in lacking] if context.options["rules"] == ALL else []
     ways: dict[Way, Callable[[DataFrame], DataFrame]] = {
         "rows": lambda all_of: all_of.select("rule", *KEPT),
         "follows": followed,
@@ -129,27 +135,52 @@ def run(frames: Mapping[str, DataFrame], context: Context) -> Mapping[str, DataF
     severity = fn.when(fn.col("rule").isin(warns), "warning").otherwise("error")
     # Kept: the second output is counted from the first, whose plan is the long one.
     found = require(found.withColumn("severity", severity), FINDINGS, "findings").persist()
-    return {"findings": found, "rules": require(_by_rule(found, rules), BY_RULE, "rules")}
+    by_rule = _by_rule(found, (*rules, *left_out), lacking)
+    return {"findings": found, "rules": require(by_rule, BY_RULE, "rules")}
 
 
-def chosen(said: str, there: Container[str]) -> list[Rule]:
-    """The rules of these names, or ALL that can be told of the tables that are `there`.
+def chosen(said: str, lacking: Mapping[str, str]) -> list[Rule]:
+    """The rules of these names, or ALL but those that are `lacking` something.
 
-    Raises Invalid for a name that is none, and MissingInput for a rule whose table is not there.
+    Raises Invalid for a name that is none, and MissingInput for a rule that lacks something.
     """
     if said == ALL:
-        return [rule for rule in RULES.values() if not _unread(rule, there)]
+        return [rule for rule in RULES.values() if rule.name not in lacking]
     names = [each.strip() for each in said.split(",")]
     for name in names:
         if name not in RULES:
             raise Invalid(f"rules: {name[:80]!r} is none of the {len(RULES)}: {', '.join(RULES)}")
-        for table in _unread(RULES[name], there):
-            raise MissingInput(f"rules: {name} needs {table}, which the cut does not have", table)
+        if what := lacking.get(name):
+            raise MissingInput(f"rules: {name} needs {what}, which the cut does not have", what)
     return [rule for rule in RULES.values() if rule.name in names]
 
 
-def _unread(rule: Rule, there: Container[str]) -> list[str]:
-    return [table for table in rule.tables if table not in there]
+def lacks(
+    there: Container[str], groups: Container[str], owners: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """The rules that cannot be told of the tables that are `there` and the `groups` of the cut, and
+    what each of them needs. `owners`: by kind, the groups that own slots; none: its group 0.
+    """
+    found = {}
+    for rule in RULES.values():
+        needed = [table for table in rule.tables if table not in there]
+        for table in (ALL_TABLES[name] for name in rule.absent):
+            first = f"{table.kind}-0"
+            of_it = owners.get(table.kind) or (first,) if table.has_slots else (first,)
+            # Without the slot map it is not known which groups there are.
+            needed += [each for each in (SLOT_MAP_GROUP, *sorted(of_it)) if each not in groups]
+        if needed:
+            found[rule.name] = ", ".join(dict.fromkeys(needed))
+    return found
+
+
+def _owners(cut: Cut) -> dict[str, set[str]]:
+    """By kind, the groups that own slots, by the slot map of the cut."""
+    of_map = cut["metadata.slots"].where(fn.col(RAFT_GROUP) == SLOT_MAP_GROUP)
+    owners: dict[str, set[str]] = {}
+    for row in of_map.select("kind", "ranges.group").collect():
+        owners.setdefault(row["kind"], set()).update(row["group"])
+    return owners
 
 
 def _all(cut: Cut, rules: Sequence[Rule]) -> DataFrame:
@@ -160,7 +191,7 @@ def _all(cut: Cut, rules: Sequence[Rule]) -> DataFrame:
     )
 
 
-def _by_rule(found: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+def _by_rule(found: DataFrame, rules: Sequence[Rule], lacking: Mapping[str, str]) -> DataFrame:
     counted = found.groupBy("rule").agg(
         fn.count(fn.lit(1)).alias("findings"), fn.count("repair").alias("repairable")
     )
@@ -170,6 +201,7 @@ def _by_rule(found: DataFrame, rules: Sequence[Rule]) -> DataFrame:
             fn.lit(rule.severity).alias("severity"),
             fn.lit(rule.about).alias("about"),
             fn.lit(rule.repair).alias("repair"),
+            fn.lit(lacking.get(rule.name, "")).alias("left_out"),
         )
         for rule in rules
     ]
@@ -186,7 +218,9 @@ def _by_rule(found: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
 def view(results: Results, context: Context) -> View:
     """What was found, the worst first."""
-    rules = results.table("rules").to_pylist()
+    every = results.table("rules").to_pylist()
+    rules = [each for each in every if not each["left_out"]]
+    left_out = [each for each in every if each["left_out"]]
     broken = sorted(
         [each for each in rules if each["findings"]],
         key=lambda each: (SEVERITIES.index(each["severity"]), -each["findings"], each["rule"]),
@@ -202,6 +236,8 @@ def view(results: Results, context: Context) -> View:
         if total
         else f"No row breaks any of {len(rules)} rules"
     )
+    if left_out:
+        headline += f"; {len(left_out)} left out"
     listings = [
         Listing(
             title="Rules that are broken",
@@ -219,6 +255,16 @@ def view(results: Results, context: Context) -> View:
             nothing="every rule holds",
         )
     ]
+    if left_out:
+        columns = (Column("rule", "rule"), Column("left_out", "the cut has not"))
+        listings.append(
+            Listing(
+                title="Rules that are left out",
+                columns=columns,
+                rows=left_out,
+                of=len(left_out),
+            )
+        )
     listings += [_some(results, each) for each in broken[:BROKEN_SHOWN]]
     largest = sorted(broken, key=lambda each: (-each["findings"], each["rule"]))[:BARS]
     bars = Bars(

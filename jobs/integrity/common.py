@@ -179,5 +179,6 @@ RULES: Final = (
         severity="warning",
         repair="none: record the tenant and delete it, then the controller purges it",
         find=_tenants,
+        absent=("metadata.tenant",),
     ),
 )

@@ -203,6 +203,7 @@ RULES: Final = (
         repair="none: a broker of that name may register, or the shard be deleted",
         find=_replicas,
         way="owned",
+        absent=("metadata.node_epoch",),
     ),
     Rule(
         name="shard_without_topic",
@@ -212,5 +213,6 @@ RULES: Final = (
         repair="none: the records in it are the operator's to delete",
         find=_shard_without_topic,
         across=True,
+        absent=("metadata.topic",),
     ),
 )

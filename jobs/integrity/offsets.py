@@ -177,6 +177,7 @@ RULES: Final = (
         repair="the offset is deleted, if it has not changed and the topic is still gone",
         find=_of_deleted_topic,
         across=True,
+        absent=("metadata.topic",),
     ),
     Rule(
         name="offset_above_watermark",

@@ -112,6 +112,8 @@ class Rule:
     way: Way = "rows"
     across: bool = False
     """Whether it compares rows of several groups."""
+    absent: tuple[str, ...] = ()
+    """Tables of which it misses a row that no group has: it needs all groups that may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,7 @@ RULES: Final = (
         find=_member_without_session,
         way="owned",
         across=True,
+        absent=("mqtt.session",),
     ),
     Rule(
         name="share_group_without_members",

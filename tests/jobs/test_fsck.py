@@ -38,11 +38,13 @@ from state_machines.metadata.segments import (
     Segment,
 )
 from state_machines.metadata.shard import CreateShards, ShardItem
+from state_machines.metadata.slot_map import AssignSlots
 from state_machines.metadata.topic import CreateTopicConfigs, NewTopic
 from state_machines.mqtt.blacklist import BLACKLIST, TYPES
+from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
-from state_machines.slots import slot_of
+from state_machines.slots import SLOTS, SlotRange, slot_of
 from state_machines.tables import TABLES, Tables
 from tests.entities.group import Group, rows_but_books
 from tests.jobs.breaking import (
@@ -158,6 +160,38 @@ def test_what_another_group_may_not_know_yet_is_left_out(plain_spark: Session) -
 
 
 @pytest.mark.spark
+def test_what_a_group_may_have_that_the_cut_lacks_is_not_missed(plain_spark: Session) -> None:
+    """A member in mqtt-0 whose session is in mqtt-1 was taken for one without a session."""
+    world = World({kind: Group(kind) for kind in KINDS})
+    halves = (SlotRange(0, 8_191, "mqtt-0"), SlotRange(8_192, SLOTS - 1, "mqtt-1"))
+    world["metadata"].run(AssignSlots(kind="mqtt", expected_version=0, ranges=halves))
+    world.add("mqtt-1").run(OpenSession(tenant=T, client_id="c", broker="b9"))
+    share(world, "s", "c", "b9")
+    world.later(61)
+    rule = "share_member_without_session"
+    assert world.findings(plain_spark, rules=rule) == []
+    del world.groups["mqtt-1"]
+    with pytest.raises(MissingInput, match=f"rules: {rule} needs mqtt-1, which the cut does not"):
+        world.findings(plain_spark, rules=rule)
+
+
+def test_rules_that_need_groups_which_the_cut_lacks_are_left_out() -> None:
+    there = {*fsck.TABLES, "watermarks"}
+    groups = {f"{kind}-0" for kind in KINDS}
+    two = {"mqtt": ("mqtt-0", "mqtt-1"), "metadata": ("metadata-0", "metadata-1")}
+    assert fsck.lacks(there, groups, {}) == {}
+    assert fsck.lacks(there, {*groups, "mqtt-1", "metadata-1"}, two) == {}
+    assert fsck.lacks(there, groups, two) == {
+        "share_member_without_session": "mqtt-1",
+        "shard_without_topic": "metadata-1",
+        "offset_of_deleted_topic": "metadata-1",
+    }
+    assert fsck.lacks(there, groups - {"metadata-0"}, {}) == dict.fromkeys(
+        [rule.name for rule in fsck.RULES.values() if rule.absent], "metadata-0"
+    ), "which groups there are is not known"
+
+
+@pytest.mark.spark
 @pytest.mark.long
 def test_options_that_are_words(plain_spark: Session) -> None:
     world = World({kind: Group(kind) for kind in KINDS})
@@ -196,7 +230,10 @@ def test_a_cut_of_an_earlier_release_is_looked_at_by_the_rules_whose_tables_it_h
     required = {name for name, each in fsck.JOB.inputs.items() if each.required}
     assert required == {*fsck.TABLES} - {index}
     left_out = {*fsck.RULES} - {
-        rule.name for rule in fsck.chosen(fsck.ALL, required | {"watermarks"})
+        rule.name
+        for rule in fsck.chosen(
+            fsck.ALL, fsck.lacks(required | {"watermarks"}, [f"{kind}-0" for kind in KINDS], {})
+        )
     }
     assert left_out == {"outbox_of_tenant"}
     world = World({kind: Group(kind) for kind in KINDS})
