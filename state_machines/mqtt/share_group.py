@@ -142,6 +142,7 @@ def check_share(name: str, topic_filter: str) -> None:
 class JoinShareGroups(Batch):
     """A broker's clients join groups; a member that is there gets the broker and the options."""
 
+    heavy: ClassVar[bool] = True  # a few rows for each item of a few bytes
     tenant: str = names.DEFAULT_TENANT
     broker: str
     items: tuple[ShareJoin, ...]
@@ -188,6 +189,7 @@ class JoinShareGroups(Batch):
 class LeaveShareGroups(Batch):
     """A broker's clients leave groups."""
 
+    heavy: ClassVar[bool] = True  # a few rows for each item of a few bytes
     tenant: str = names.DEFAULT_TENANT
     broker: str
     items: tuple[ShareLeave, ...]
@@ -276,6 +278,7 @@ class RemoveShareBroker:
 class RemoveShareOrphans(Batch):
     """The controller has found members whose session is gone."""
 
+    heavy: ClassVar[bool] = True  # a few rows for each item of a few bytes
     controller_epoch: int
     items: tuple[ShareOrphan, ...]
 

@@ -15,12 +15,23 @@ from actors.storage_jobs import SMALL_APPLY_BYTES, SMALL_SAVE_BYTES, haste_of_ap
 from actors.storage_thread import Haste, StorageThread
 from state_machines import op, runs
 from state_machines.lease import RevokeLeases
+from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.machine import batch_of
 from state_machines.metadata.kv import PutKv
+from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
+from state_machines.mqtt.share_group import (
+    JoinShareGroups,
+    LeaveShareGroups,
+    RemoveShareOrphans,
+    ShareJoin,
+    ShareLeave,
+    ShareOrphan,
+)
 from state_machines.offset.group import DeleteGroup, FenceGroup
+from state_machines.offset.reset import OffsetReset, ResetOffsets
 from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
 from state_machines.transaction import Transaction
 from state_machines.wire import api_pb2 as api
@@ -184,6 +195,28 @@ def test_what_is_little_is_applied_here() -> None:
     assert haste_of(Transaction.of(then=[put, put])) is Haste.HERE
     assert haste_of(PutKv(key="k", value=b"x" * SMALL_APPLY_BYTES)) is Haste.NONE
     assert haste_of(put, crowded=True) is Haste.NONE
+
+
+def test_batches_at_their_limit_are_applied_aside() -> None:
+    """Each takes tenths of a second."""
+    partitions = range(BATCH_ITEMS_MAX)
+    resets = [OffsetReset(topic="t", partition=each, offset=1) for each in partitions]
+    joins = [ShareJoin(name=str(each), client_id="c", filter="a") for each in partitions]
+    assert haste_of(ResetOffsets(group="g", resets=tuple(resets))) is Haste.NONE
+    assert haste_of(JoinShareGroups(broker="b", items=tuple(joins))) is Haste.NONE
+    assert haste_of(ExpireNodes(controller_epoch=1, timeout_ms=1)) is Haste.NONE
+
+
+def test_memberships_are_set_and_taken_back_aside() -> None:
+    """Each is five rows: what fits into a little entry held the loop for 70 ms."""
+    place = {"name": "g", "client_id": "c", "filter": "a"}
+    orphan = ShareOrphan(tenant="t", member_id=1, **place)
+    for batch in (
+        JoinShareGroups(broker="b", items=(ShareJoin(**place),)),
+        LeaveShareGroups(broker="b", items=(ShareLeave(**place),)),
+        RemoveShareOrphans(controller_epoch=1, items=(orphan,)),
+    ):
+        assert haste_of(batch) is Haste.NONE
 
 
 def test_a_small_command_that_touches_many_rows_is_applied_aside() -> None:

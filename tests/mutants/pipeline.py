@@ -9,6 +9,13 @@ from tests.mutants.mutant import Mutant
 
 EXPORTS: Final = (
     Mutant(
+        "a-row-of-a-group-that-the-cut-lacks-is-missed",
+        "one cut",
+        "jobs.fsck",
+        "            needed += [each for each in (SLOT_MAP_GROUP, *sorted(of_it)) if each not in groups]\n",
+        "",
+    ),
+    Mutant(
         "a-page-that-its-bytes-end-is-taken-for-the-last",
         "one cut",
         "actors.export",

@@ -70,4 +70,11 @@ STALLS: Final = (
         "            known = self._at[char] = int",
         "            known = int",
     ),
+    Mutant(
+        "members-leave-on-the-loop",
+        "law 15",
+        "state_machines.mqtt.share_group",
+        'class LeaveShareGroups(Batch):\n    """A broker\'s clients leave groups."""\n\n    heavy: ClassVar[bool] = True',
+        'class LeaveShareGroups(Batch):\n    """A broker\'s clients leave groups."""\n\n    heavy: ClassVar[bool] = False',
+    ),
 )
