@@ -209,11 +209,12 @@ def test_batches_at_their_limit_are_applied_aside() -> None:
 
 def test_memberships_are_set_and_taken_back_aside() -> None:
     """Each is five rows: what fits into a little entry held the loop for 70 ms."""
-    place = {"name": "g", "client_id": "c", "filter": "a"}
-    orphan = ShareOrphan(tenant="t", member_id=1, **place)
+    join = ShareJoin(name="g", client_id="c", filter="a")
+    leave = ShareLeave(name="g", client_id="c", filter="a")
+    orphan = ShareOrphan(tenant="t", name="g", client_id="c", filter="a", member_id=1)
     for batch in (
-        JoinShareGroups(broker="b", items=(ShareJoin(**place),)),
-        LeaveShareGroups(broker="b", items=(ShareLeave(**place),)),
+        JoinShareGroups(broker="b", items=(join,)),
+        LeaveShareGroups(broker="b", items=(leave,)),
         RemoveShareOrphans(controller_epoch=1, items=(orphan,)),
     ):
         assert haste_of(batch) is Haste.NONE

@@ -132,8 +132,8 @@ CONTROLLER: Final = (
         "a-tenant-is-forgotten-by-the-retention-of-the-others",
         "design 5.8",
         "actors.duties.offsets",
-        "return max(retention_ms, wanted or 0)",
-        "return retention_ms",
+        "longest_ms = max(retention_ms, await longest.ms())",
+        "longest_ms = retention_ms",
     ),
     Mutant(
         "a-purged-segment-leaves-its-places",

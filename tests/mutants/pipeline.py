@@ -12,8 +12,8 @@ EXPORTS: Final = (
         "a-row-of-a-group-that-the-cut-lacks-is-missed",
         "one cut",
         "jobs.fsck",
-        "            needed += [each for each in (SLOT_MAP_GROUP, *sorted(of_it)) if each not in groups]\n",
-        "",
+        "for table in (ALL_TABLES[name] for name in rule.absent):",
+        "for table in ():",
     ),
     Mutant(
         "a-page-that-its-bytes-end-is-taken-for-the-last",

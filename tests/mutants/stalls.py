@@ -74,7 +74,7 @@ STALLS: Final = (
         "members-leave-on-the-loop",
         "law 15",
         "state_machines.mqtt.share_group",
-        'class LeaveShareGroups(Batch):\n    """A broker\'s clients leave groups."""\n\n    heavy: ClassVar[bool] = True',
-        'class LeaveShareGroups(Batch):\n    """A broker\'s clients leave groups."""\n\n    heavy: ClassVar[bool] = False',
+        'clients leave groups."""\n\n    heavy: ClassVar[bool] = True',
+        'clients leave groups."""\n\n    heavy: ClassVar[bool] = False',
     ),
 )
