@@ -10,6 +10,7 @@ The two classes are a part of `Client` and of `BlockingClient`.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from state_machines import names
@@ -99,15 +100,28 @@ class Offsets:
         at_ms: int,
         *,
         expected_generation: int | None = None,
+        remove: bool = False,
         tenant: str = "default",
     ) -> RewindReply:
-        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
-        reply: RewindReply = await self.call(
-            RewindGroup(
-                tenant=tenant, group=group, at_ms=at_ms, expected_generation=expected_generation
+        """Put a consumer group where it stood at a moment, and fence who commits for it now.
+
+        Conflict if partitions were committed for the first time since then, unless `remove` says
+        that they go: with their history, which no later rewind brings back. Many of them go in
+        several commands, before anything else is moved.
+        """
+        removed, expected = 0, expected_generation
+        while True:
+            rewind = RewindGroup(
+                tenant=tenant,
+                group=group,
+                at_ms=at_ms,
+                expected_generation=expected,
+                remove=remove,
             )
-        )
-        return reply
+            reply: RewindReply = await self.call(rewind)
+            removed, expected = removed + reply.removed, reply.generation
+            if not reply.left:
+                return replace(reply, removed=removed)
 
 
 class Waits(Protocol):
@@ -171,12 +185,21 @@ class BlockingOffsets:
         at_ms: int,
         *,
         expected_generation: int | None = None,
+        remove: bool = False,
         tenant: str = "default",
     ) -> RewindReply:
-        """Put a consumer group where it stood at a moment, and fence who commits for it now."""
+        """Put a consumer group where it stood at a moment, and fence who commits for it now.
+
+        Conflict if partitions were committed for the first time since then, unless `remove` says
+        that they go: with their history, which no later rewind brings back.
+        """
         reply: RewindReply = self._wait(
             self._client.rewind(
-                group, at_ms, expected_generation=expected_generation, tenant=tenant
+                group,
+                at_ms,
+                expected_generation=expected_generation,
+                remove=remove,
+                tenant=tenant,
             )
         )
         return reply

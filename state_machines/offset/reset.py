@@ -2,7 +2,9 @@
 
 A reset and a rewind raise the group's generation in the same command, so that a consumer that is
 still at work where the group was before is refused when it commits. Both keep what was there before
-them in the history, whenever that kept something last: either can be taken back by a rewind.
+them in the history, whenever that kept something last: either can be taken back by a rewind. Not so
+the partitions that were committed for the first time since the moment of a rewind. They have no
+offset then, so they go, and their history with them: only if the caller says so (`remove`).
 """
 
 from __future__ import annotations
@@ -71,13 +73,15 @@ class RewindReply:
 
     `inexact` of the `rewound` ones were overwritten too soon after for the history to have what
     was in force at the moment: they went back to what was kept before it. `removed` had no offset
-    then, and have none now.
+    then, and have none now. So many like them are `left` for another command, and until the last of
+    them is gone nothing is rewound.
     """
 
     generation: int
     rewound: int
     inexact: int
     removed: int
+    left: int = 0
 
 
 def _check_partition(topic: str, partition: int) -> None:
@@ -114,10 +118,17 @@ class _Setter:
         values[rows.LEADER_EPOCH] = epoch
         self._db.put(OFFSETS, StoredOffset(*values))
 
-    def remove(self, offset: StoredOffset) -> None:
-        """No offset any more, and no history."""
-        activity.drop(self._db, offset)
-        self._new -= 1
+    def remove(self, offsets: Sequence[StoredOffset]) -> int:
+        """Delete the first of these, with their history: how many one command may."""
+        removed, budget = 0, Budget()
+        for offset in offsets:
+            if budget.spent:
+                break
+            budget.spend(activity.rows_of(offset))
+            activity.drop(self._db, offset)
+            removed += 1
+        self._new -= removed
+        return removed
 
     def finish(self) -> int:
         """Raise the group's generation, which nobody holds yet; the new one."""
@@ -215,13 +226,16 @@ class ResetOffsets:
 class RewindGroup:
     """Put a whole consumer group where it stood at a moment, and fence who committed for it since.
 
-    A partition that it had no offset of at the moment has none afterwards.
+    A partition that it had no offset of at the moment has none afterwards, if `remove` allows it.
+    That and its history are gone for good. With much to remove (`ROWS_TAKEN_MAX` rows, softly) the
+    reply says what is `left`: ask again, with the generation it gives as the expected one.
     """
 
     tenant: str = names.DEFAULT_TENANT
     group: str
     at_ms: int  #: Unix milliseconds of the group
     expected_generation: int | None = None
+    remove: bool = False  #: whether partitions go that were first committed since then
 
     def validate(self) -> None:
         """Names and numbers within their limits."""
@@ -238,11 +252,12 @@ class RewindGroup:
         return (self.tenant, self.group)
 
     def apply(self, db: Tables, at: Stamp) -> RewindReply:
-        """All of it or nothing.
+        """All of it or nothing, but for what it has to remove: that goes first.
 
         NotFound without the group, Fenced unless its generation is the expected one, Compacted if
-        the history of a partition does not go back so far, Invalid for a moment that is to come or
-        a group with more than `REWIND_MAX` partitions.
+        the history of a partition does not go back so far, Conflict if a partition had no offset
+        then and `remove` does not say that it may go, Invalid for a moment that is to come or a
+        group with more than `REWIND_MAX` partitions.
         """
         group = live_group(db, self.tenant, self.group)
         check_held(group, self.expected_generation)
@@ -253,21 +268,24 @@ class RewindGroup:
                 f"group: {group.partitions} partitions, the limit of a rewind is {REWIND_MAX}; "
                 f"use offset.at and offset.reset"
             )
-        found = [row for _, row, _ in db.scan(OFFSETS, self.tenant, self.group)]
-        moves = [(row, history.at_moment(db, row, self.at_ms)) for row in found]
-        setter = _Setter(db, at, group)
-        return self._move(setter, moves)
-
-    def _move(
-        self, setter: _Setter, moves: Sequence[tuple[StoredOffset, history.OffsetAt | None]]
-    ) -> RewindReply:
-        rewound = inexact = removed = 0
-        for row, to in moves:
+        moves, newer = [], []
+        for _, row, _ in db.scan(OFFSETS, self.tenant, self.group):
+            to = history.at_moment(db, row, self.at_ms)
             if to is None:
-                setter.remove(row)
-                removed += 1
+                newer.append(row)
             elif to.commit_ms != row.commit_ms:
-                setter.set(to.topic, to.partition, to.offset, to.metadata, to.leader_epoch)
-                rewound += 1
-                inexact += not to.exact
-        return RewindReply(setter.finish(), rewound, inexact, removed)
+                moves.append(to)
+        if newer and not self.remove:
+            first = newer[0]
+            raise Conflict(
+                f"at_ms: {len(newer)} partitions were committed for the first time after it, of "
+                f"them {first.topic!r} {first.partition}; with remove they go, and their history"
+            )
+        setter = _Setter(db, at, group)
+        removed = setter.remove(newer)
+        if removed < len(newer):
+            return RewindReply(setter.finish(), 0, 0, removed, len(newer) - removed)
+        for x in moves:
+            setter.set(x.topic, x.partition, x.offset, x.metadata, x.leader_epoch)
+        inexact = sum(not x.exact for x in moves)
+        return RewindReply(setter.finish(), len(moves), inexact, removed)

@@ -13,7 +13,7 @@ import pytest
 
 from metaray.client import Client
 from state_machines import op
-from state_machines.errors import Compacted, Fenced, Invalid
+from state_machines.errors import Compacted, Conflict, Fenced, Invalid
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.offset.offset import OffsetCommit
 from tests.entities.group import Group
@@ -100,6 +100,27 @@ def test_a_moment_is_read_to_its_end_and_gone_back_to() -> None:
             late.or_raise()
         mine = await client.commit_offsets(commits(2, 9, generation=reply.generation))
         assert mine.or_raise().committed == 2
+
+    asyncio.run(run())
+
+
+def test_what_a_rewind_has_to_remove_goes_in_as_many_commands_as_it_takes() -> None:
+    async def run() -> None:
+        client = Near()
+        await client.commit_offsets(commits(1, 1))
+        client.group.later(20)
+        await client.commit_offsets(commits(4_500, 2))
+        client.group.later(20)
+        with pytest.raises(Conflict, match=r"^at_ms: 4499 partitions"):
+            await client.rewind("g", NOW_MS)
+        client.calls = 0
+        reply = await client.rewind("g", NOW_MS, expected_generation=-1, remove=True)
+        assert client.calls == 3
+        assert (reply.rewound, reply.removed, reply.left) == (1, 4_499, 0)
+        [left] = await client.fetch_offsets("g")
+        assert left.offset == 1
+        mine = await client.commit_offsets(commits(1, 9, generation=reply.generation))
+        assert mine.or_raise().committed == 1
 
     asyncio.run(run())
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from state_machines.errors import Compacted, Fenced, Invalid
+from state_machines.budgets import ROWS_TAKEN_MAX
+from state_machines.errors import Compacted, Conflict, Fenced, Invalid
 from state_machines.offset.group import DeleteGroup, FenceGroup, GetGroup
 from state_machines.offset.history import (
     AGE_MS_MAX,
@@ -254,9 +255,11 @@ def test_history_against_a_record_of_everything(seed: int) -> None:
 # -- going back -----------------------------------------------------------------------------------
 
 
-def rewind(group: Group, at_ms: int, expected: int | None = None) -> RewindReply:
+def rewind(
+    group: Group, at_ms: int, expected: int | None = None, *, remove: bool = False
+) -> RewindReply:
     reply: RewindReply = group.run(
-        RewindGroup(group="g", at_ms=at_ms, expected_generation=expected)
+        RewindGroup(group="g", at_ms=at_ms, expected_generation=expected, remove=remove)
     )
     return reply
 
@@ -321,10 +324,48 @@ def test_a_partition_without_an_offset_then_has_none_after(group: Group) -> None
     send(group, 2, 0)
     send(group, 7, 1)
     group.later(STEP_S)
-    reply = rewind(group, NOW_MS)
-    assert (reply.rewound, reply.removed) == (1, 1)
+    reply = rewind(group, NOW_MS, remove=True)
+    assert (reply.rewound, reply.removed, reply.left) == (1, 1, 0)
     assert offsets(group) == {0: 1}
     assert group.ask(GetGroup(group="g")).partitions == 1
+
+
+def test_a_rewind_removes_nothing_unless_it_is_told_to(group: Group) -> None:
+    """What it removes no rewind brings back: its history goes, too."""
+    send(group, 1, 0)
+    group.later(STEP_S)
+    for partition in (0, 3, 5):
+        send(group, 2, partition)
+    group.later(STEP_S)
+    said = "^at_ms: 2 partitions were committed for the first time after it, of them 't' 3; with"
+    with group.refuses(Conflict, said):
+        rewind(group, NOW_MS)
+    assert offsets(group) == {0: 2, 3: 2, 5: 2}
+
+
+def test_a_rewind_removes_what_one_command_may_and_moves_the_rest_with_the_last(
+    group: Group,
+) -> None:
+    group.run(ConfigureHistory(controller_epoch=1, step_ms=1, rows=ROWS_MAX))
+    send(group, 1, 0)
+    group.later(1)
+    send(group, 2, 0)
+    newer = [OffsetCommit(group="g", topic="t", partition=n, offset=7) for n in (1, 2, 3)]
+    for _ in range(ROWS_TAKEN_MAX // 2):
+        group.run(CommitOffsets.of(newer))
+        group.later(1)
+    before = group.rows("offset.history")
+    first = rewind(group, NOW_MS, NO_GENERATION, remove=True)
+    assert (first.rewound, first.removed, first.left) == (0, 2, 1)
+    assert before - group.rows("offset.history") == ROWS_TAKEN_MAX - 2
+    assert offsets(group) == {0: 2, 3: 7}, "nothing moves before all that has to go is gone"
+    assert group.ask(GetGroup(group="g")).partitions == 2
+    with group.refuses(Fenced, "^expected_generation: -1"):
+        rewind(group, NOW_MS, NO_GENERATION, remove=True)
+    last = rewind(group, NOW_MS, first.generation, remove=True)
+    assert (last.rewound, last.removed, last.left) == (1, 1, 0)
+    assert last.generation > first.generation
+    assert offsets(group) == {0: 1}
 
 
 def test_a_rewind_says_how_many_went_further_back(group: Group) -> None:

@@ -57,7 +57,9 @@ def offsets(luck: Random, index: int, now_ms: int) -> list[Callable[[], Any]]:
             group=luck.choice((group, "f")),
             resets=(OffsetReset(topic=topic, partition=partition, offset=5),),
         ),
-        lambda: RewindGroup(group=group, at_ms=now_ms - luck.randrange(60_000)),
+        lambda: RewindGroup(
+            group=group, at_ms=now_ms - luck.randrange(60_000), remove=bool(index % 2)
+        ),
         lambda: ConfigureHistory(controller_epoch=1 + index // 50, step_ms=1_000, rows=3),
         lambda: ExpireOffsets(
             controller_epoch=1 + index // 50, retention_ms=7 * 24 * HOUR_MS, limit=2

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 RECURRING: Final = "state_machines.offset.recurring"
 HISTORY: Final = "state_machines.offset.history"
+RESET: Final = "state_machines.offset.reset"
 
 OFFSETS: Final = (
     Mutant(
@@ -177,5 +178,26 @@ OFFSETS: Final = (
         HISTORY,
         "            return self._trim(keys, firsts, newest), newest\n",
         "            return firsts, newest\n",
+    ),
+    Mutant(
+        "a-rewind-removes-partitions-without-being-told",
+        "A11",
+        RESET,
+        "if newer and not self.remove:",
+        "if newer and self.remove is None:",
+    ),
+    Mutant(
+        "a-rewind-removes-all-there-is-in-one-command",
+        "A11",
+        RESET,
+        "            if budget.spent:\n                break\n            budget.spend(activity",
+        "            if not offsets:\n                break\n            budget.spend(activity",
+    ),
+    Mutant(
+        "a-rewind-moves-the-others-before-all-that-has-to-go-is-gone",
+        "A11",
+        RESET,
+        "        if removed < len(newer):",
+        "        if removed < 0:",
     ),
 )
