@@ -69,8 +69,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """What the partitions of this Raft group keep; with `rows` 0 nothing, and what they have kept
-    before goes with their next commits."""
+    """What the partitions of this Raft group keep; with `rows` 0 nothing. What they have kept
+    beyond goes with their next commits, and is not told before."""
 
     name: str
     step_ms: int
@@ -217,7 +217,9 @@ def at_moment(db: Tables, offset: StoredOffset, at_ms: int) -> OffsetAt | None:
     if at_ms < offset.first_commit_ms:
         return None
     key, before = OFFSETS.key_of(offset), None
-    first, end = offset.kept_first, offset.kept_next
+    # What settings do not keep any more is still there until its partition keeps something.
+    end = offset.kept_next
+    first = max(offset.kept_first, end - settings(db).rows)
     while first < end:  # the last that was committed by then
         middle = (first + end) // 2
         found = db.get(HISTORY, *key, middle)
@@ -286,7 +288,8 @@ class OffsetsAt:
 
 @command("offset.history.configure")
 class ConfigureHistory:
-    """Change what a Raft group keeps. A partition follows when it next keeps something."""
+    """Change what a Raft group keeps. A partition follows when it next keeps something; of more
+    rows than are to be kept nothing is told from now on."""
 
     urgent: ClassVar[bool] = True
     every_group: ClassVar[bool] = True

@@ -197,6 +197,25 @@ def test_without_history_nothing_is_told_of_what_was_kept(group: Group) -> None:
         ask(group, NOW_MS + 1)
 
 
+def test_what_is_not_to_be_kept_is_not_told_though_nobody_commits_any_more(group: Group) -> None:
+    """What a partition has kept goes when it keeps something next, which may be never."""
+    for number in range(6):
+        send(group, number)
+        group.later(STEP_S)
+    asked = [NOW_MS + number * HISTORY_STEP_MS for number in range(6)]
+    assert [one(group, each) for each in asked] == [(number, True) for number in range(6)]
+    group.run(ConfigureHistory(controller_epoch=1, rows=2))
+    assert [one(group, each) for each in asked[3:]] == [(3, True), (4, True), (5, True)]
+    with pytest.raises(Compacted):
+        ask(group, asked[2])
+    group.run(ConfigureHistory(controller_epoch=1, rows=0))
+    assert one(group, asked[5]) == (5, True), "it stands there still"
+    with pytest.raises(Compacted):
+        ask(group, asked[4])
+    with group.refuses(Compacted, "is not kept back to then"):
+        rewind(group, asked[4])
+
+
 def test_the_history_goes_with_its_offset(group: Group) -> None:
     for number in range(5):
         send(group, number)

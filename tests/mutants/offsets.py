@@ -200,4 +200,11 @@ OFFSETS: Final = (
         "        if removed < len(newer):",
         "        if removed < 0:",
     ),
+    Mutant(
+        "what-settings-do-not-keep-is-told-until-its-partition-commits",
+        "A11",
+        HISTORY,
+        "max(offset.kept_first, end - settings(db).rows)",
+        "offset.kept_first",
+    ),
 )
