@@ -128,6 +128,8 @@ class Caller:
         parts = self._map.route(operation)
         if len(parts) == 1 and parts[0][1] is operation:
             return await self._part(*parts[0], moves, terms)
+        if terms[2] and len(parts) > 1 and op.is_query(type(operation)):
+            raise Invalid("min_revision: each group has its own; name the group")
         replies = await asyncio.gather(
             *(self._part(each, part, moves, terms) for each, part in parts),
             return_exceptions=True,

@@ -174,8 +174,8 @@ class Client(Offsets, Watches, Timestamps):
 
         `group` names the Raft group to ask, whatever the slot map says: for operations that belong
         to the groups of every kind, or to look at one of several. A `stale` read is answered by
-        any replica, once it has applied `min_revision`. Each group has revisions of its own: with
-        an operation that goes to several every one waits for that number, so name `group`.
+        any replica, once it has applied `min_revision`. Each group has revisions of its own: for
+        a read that goes to several it is Invalid, so name `group`.
         """
         if self._caller is None:
             raise RuntimeError(f"the client {self._word}")

@@ -79,6 +79,23 @@ async def test_a_moved_slot_is_followed_and_the_operation_split(version: int) ->
 
 
 @in_virtual_time
+async def test_a_read_of_several_groups_can_wait_for_no_one_revision() -> None:
+    """Each group counts its own: what one has reached is to come in another, or long past."""
+    script = two_groups()
+    said = "^min_revision: each group has its own; name the group$"
+    async with calling(script) as caller:
+        await caller.call(commits())
+        before = len(script.calls)
+        with pytest.raises(Invalid, match=said):
+            await caller.call(ListOffsets(), stale=True, min_revision=5)
+        assert all(call.tags == ("metadata.slots.get",) for call in script.calls[before:])
+        one = GetOffset(group=name_in(1), topic="t", partition=0)
+        for group in ("", "offset-1"):
+            await caller.call(one, stale=True, min_revision=5, group=group)
+        assert [call.min_revision for call in script.calls[-2:]] == [5, 5]
+
+
+@in_virtual_time
 async def test_a_refusal_of_the_whole_call_is_followed_too() -> None:
     script = two_groups(faults=[once(api.Reply(code=api.WRONG_SHARD, slot_version=7))])
     async with calling(script) as caller:

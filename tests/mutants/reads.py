@@ -363,4 +363,11 @@ READS: Final = (
         "            self._finding.cancel()\n            await asyncio.wait((self._finding,))\n",
         "            pass\n",
     ),
+    Mutant(
+        "a-read-of-several-groups-waits-in-each-for-one-revision",
+        "law 10",
+        "actors.caller",
+        "if terms[2] and len(parts) > 1 and op.is_query",
+        "if terms[2] and not parts and op.is_query",
+    ),
 )
