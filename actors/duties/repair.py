@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from actors.planners.repair import (
 )
 from actors.seat_names import is_learner
 from actors.status import leader_of
+from state_machines.errors import Conflict
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +36,31 @@ class Repair(Duty):
     interval: ClassVar[str] = "repair_check_ms"
     deadline_seconds: ClassVar[float] = 300.0  # seats may be silent, and their disks slow
 
+    def __init__(self) -> None:
+        self._waits: dict[str, str] = {}  # groups whose membership cannot change yet, and why
+
+    def under_way(self) -> Sequence[str]:
+        """The changes of membership that wait for another one, or for a learner: no error, the next
+        run tries again."""
+        return [f"{group}: {why}" for group, why in sorted(self._waits.items())]
+
     async def step(self, context: Context) -> int:
         """One step of the replacement in every group that needs one."""
         await context.groups.refresh()
-        return await context.in_each(self, context.groups.groups(), partial(_repair, context))
+        groups = context.groups.groups()
+        self._waits = {each: why for each, why in self._waits.items() if each in groups}
+        return await context.in_each(self, groups, partial(self._of, context))
+
+    async def _of(self, context: Context, group: str) -> int:
+        done, why = await _repair(context, group)
+        self._waits.pop(group, None)
+        if why:
+            self._waits[group] = why
+        return done
 
 
-async def _repair(context: Context, group: str) -> int:
-    """One step of the replacement in one group."""
+async def _repair(context: Context, group: str) -> tuple[int, str]:
+    """One step of the replacement in one group: how much was done, and what waits for what."""
     seats = [*context.groups.seats(group), *context.groups.learners(group)]
     answers = await asyncio.gather(
         *(context.call_seat(seat, "status") for seat in seats),
@@ -53,16 +72,24 @@ async def _repair(context: Context, group: str) -> int:
     }
     leader = leader_of(known.values())
     if leader is None:
-        return 0
+        return 0, ""
     # A voter's seat that Ray does not name just now has not answered.
     voters = [seat for seat in leader["group_seats"] if not is_learner(seat)]
     actions = plan_members(leader, {**dict.fromkeys(voters), **known})
+    done, waits = 0, ""
     for action in actions:
         log.warning("%r: %s: %s", context, group, action)
         # failpoint: controller.before_repair
-        await _act(context, action, leader)
+        try:
+            await _act(context, action, leader)
+        except Conflict as error:
+            if not isinstance(action, ChangeMembership):
+                raise
+            waits = f"a change of its members waits: {error.detail}"
+            continue
+        done += 1
         # failpoint: controller.after_repair
-    return len(actions)
+    return done, waits
 
 
 async def _act(context: Context, action: Action, leader: dict[str, Any]) -> None:

@@ -114,17 +114,46 @@ async def test_silent_seats_and_groups_without_a_leader_wait() -> None:
 
 
 @in_virtual_time
-async def test_a_change_that_has_to_wait_is_tried_again() -> None:
+async def test_a_change_that_failed_is_tried_again() -> None:
     statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": status(9)}
-    for error in (Conflict("another change"), RuntimeError("its process has ended")):
-        fakes = Fakes(statuses=dict(statuses), fail={cast(Any, "change"): error})
-        controller = made(fakes)
-        await controller.step()
-        assert type(error).__name__ in controller.status()["duties"]["repair"]["last_error"]
-        fakes.fail.clear()
-        await asyncio.sleep(5.1)
-        await controller.step()
-        assert [each[1] for each in fakes.acted] == ["change", "change"]
+    fakes = Fakes(
+        statuses=statuses, fail={cast(Any, "change"): RuntimeError("its process has ended")}
+    )
+    controller = made(fakes)
+    await controller.step()
+    assert shown(controller, "repair")["last_error"] == "RuntimeError: its process has ended"
+    fakes.fail.clear()
+    await asyncio.sleep(5.1)
+    await controller.step()
+    assert [each[1] for each in fakes.acted] == ["change", "change"]
+
+
+@in_virtual_time
+async def test_a_change_that_has_to_wait_is_no_error_and_is_tried_again() -> None:
+    """The leader is about another one, or the learner is behind: so it is said."""
+    statuses = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": status(9)}
+    fakes = Fakes(statuses=statuses, fail={cast(Any, "change"): Conflict("another change")})
+    controller = made(fakes)
+    await controller.step()
+    said = shown(controller, "repair")
+    assert (said["last_error"], said["last_actions"]) == ("", 0)
+    assert said["under_way"] == ["g-0: a change of its members waits: another change"]
+    fakes.fail.clear()
+    await asyncio.sleep(5.1)
+    await controller.step()
+    said = shown(controller, "repair")
+    assert (said["last_error"], said["last_actions"], said["under_way"]) == ("", 1, [])
+    assert [each[1] for each in fakes.acted] == ["change", "change"]
+
+
+@in_virtual_time
+async def test_a_seat_that_refuses_is_an_error() -> None:
+    vacant = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT}
+    fakes = Fakes(statuses=vacant, fail={cast(Any, "reserve"): Conflict("it has another")})
+    controller = made(fakes)
+    await controller.step()
+    said = shown(controller, "repair")
+    assert (said["last_error"], said["under_way"]) == ("Conflict: it has another", [])
 
 
 def test_the_leader_is_the_one_of_the_highest_term() -> None:

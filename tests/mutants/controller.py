@@ -338,4 +338,18 @@ CONTROLLER: Final = (
         "            if self._ms is None:\n",
         "            if True:\n",
     ),
+    Mutant(
+        "a-change-of-members-that-has-to-wait-is-an-error",
+        "design 5.7",
+        "actors.duties.repair",
+        "if not isinstance(action, ChangeMembership):",
+        "if action is not None:",
+    ),
+    Mutant(
+        "what-a-seat-refuses-is-no-error-of-the-repair",
+        "design 5.7",
+        "actors.duties.repair",
+        "if not isinstance(action, ChangeMembership):",
+        "if action is None:",
+    ),
 )
