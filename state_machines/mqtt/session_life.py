@@ -249,7 +249,8 @@ def close_all(
     budget: Budget | None = None,
 ) -> list[Rejected | None]:
     """Close sessions, said in columns: why each was refused, None where it was not. Those that end
-    are left to the pulses (`expire`) when what ends with them is more than the budget.
+    are left to the pulses (`expire`) when what ends with them is more than the budget, and so are
+    the wills of those that last.
 
     In the usual case, one without a will that lasts or has nothing that ends with it, a session is
     a few plain values and so is its timer, and the tally is settled once a tenant.
@@ -345,9 +346,10 @@ def close(
         due.arm(db, expires_ms, due.SESSION, tenant, client_id)
     if pending is None:
         return
-    if pending.delay_s == 0:
+    if pending.delay_s == 0 and not budget.spent:
         will.fire(db, at, pending, session.broker)
-    else:
+        budget.spend(rows=0, size=len(pending.payload))
+    else:  # without a delay a pulse fires it, or whoever opens the session before
         will.arm(db, pending, at.now_ms + min(pending.delay_s, lasts_s) * MS)
 
 

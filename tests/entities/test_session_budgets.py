@@ -14,6 +14,7 @@ from state_machines.mqtt.session_batch import CloseSessions, LostSession
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
+from state_machines.mqtt.will import SetWill
 from tests.entities.group import Group
 from tests.machine.derived import check
 
@@ -63,6 +64,30 @@ def test_what_ends_with_sessions_is_bounded_and_they_are_over_all_the_same(
     while group.run(Pulse(controller_epoch=1)).next_due_ms:
         pass
     assert group.rows("mqtt.subscription") == group.rows("mqtt.due") == 0
+    check("mqtt", group.store)
+
+
+@pytest.mark.parametrize("way", ["lost", "held"])
+def test_wills_of_sessions_that_last_count_by_their_bytes(group: Group, way: str) -> None:
+    """What is too much is due at once: a pulse sends it, or whoever opens the session."""
+    clients = [f"c{number}" for number in range(7)]
+    epochs = [group.run(OpenSession(client_id=x, broker="b", expiry_s=60)).epoch for x in clients]
+    for client_id, epoch in zip(clients, epochs, strict=True):
+        payload = bytes(VALUE_BYTES_MAX)
+        group.run(SetWill(client_id=client_id, epoch=epoch, topic=client_id, payload=payload))
+    those = zip(clients, epochs, strict=True)
+    if way == "lost":
+        group.run(CloseSessions(items=tuple([LostSession(client_id=x, epoch=n) for x, n in those])))
+    else:
+        held = tuple([HeldSession(client_id=x, epoch=n) for x, n in those])
+        group.run(CloseHeldSessions(controller_epoch=1, items=held))
+    assert (group.rows("mqtt.outbox"), group.rows("mqtt.will")) == (4, 3)
+    assert not any(group.ask(GetSession(client_id=each)).connected for each in clients)
+    check("mqtt", group.store)
+    assert group.run(OpenSession(client_id="c6", broker="b2", expiry_s=60)).present
+    assert (group.rows("mqtt.outbox"), group.rows("mqtt.will")) == (5, 2)
+    assert group.run(Pulse(controller_epoch=1)).wills == 2
+    assert (group.rows("mqtt.outbox"), group.rows("mqtt.will")) == (7, 0)
     check("mqtt", group.store)
 
 

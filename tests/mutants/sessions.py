@@ -130,4 +130,11 @@ SESSIONS: Final = (
         "        pass_fence(db, self.controller_epoch)\n        count",
         "        count",
     ),
+    Mutant(
+        "wills-of-sessions-that-last-are-no-burden-to-a-batch",
+        "A10",
+        LIFE,
+        "        budget.spend(rows=0, size=len(pending.payload))\n",
+        "",
+    ),
 )
