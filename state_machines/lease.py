@@ -10,8 +10,10 @@ replica leads. It ends in `group.lease.expire` alone, which the controller propo
 lease that was kept alive is moved to its new time when its old one has come.
 
 While nobody could be heard, leases run out. Those that had when a controller speaks for the first
-time get `grace_ms` from then on, once: their owners can keep them alive. So none is lost early, and
-none outlives its time by more than the grace and one look of the controller.
+time get `grace_ms` from then on, once: their owners can keep them alive. The controller ends only
+what had run out when it looked before (`upto_ms`), for a group may have been away between two looks
+and its owners have to be heard first. So none is lost early, and none outlives its time by more
+than the grace and two looks of the controller.
 
 An attachment is to this row, not to whatever stands at its key later. A row of a table that names
 an `identity_field` (an epoch) is the same row however it changes. Any other is the same as long as
@@ -351,6 +353,7 @@ class ExpireLeases:
     controller_epoch: int
     limit: int = 1_000
     grace_ms: int = 10_000
+    upto_ms: int = 0  #: what has run out later by the group's time is left for now; 0: nothing is
 
     def validate(self) -> None:
         """Numbers within their limits."""
@@ -359,6 +362,7 @@ class ExpireLeases:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {EXPIRE_MAX}")
         if not 0 <= self.grace_ms <= GRACE_MS_MAX:
             raise Invalid(f"grace_ms: {self.grace_ms}, the range is 0 to {GRACE_MS_MAX}")
+        names.positive(self.upto_ms, "upto_ms")
 
     def weight(self) -> int:
         """Leases and rows."""
@@ -374,7 +378,8 @@ class ExpireLeases:
             db.put(LEASE_EPOCHS, epoch)
         left, looked, ended, rows, graced = self.limit, 0, 0, 0, 0
         budget = Budget()  # of bytes
-        for due in [row for _, row, _ in itertools.islice(db.scan(DUES, upto=at.now_ms), left)]:
+        upto = min(at.now_ms, self.upto_ms or at.now_ms)
+        for due in [row for _, row, _ in itertools.islice(db.scan(DUES, upto=upto), left)]:
             if left <= 0 or budget.spent:
                 break
             left -= 1
@@ -385,7 +390,7 @@ class ExpireLeases:
                 deadline = max(lease.deadline_ms, epoch.until_ms)
                 lease = replace(lease, deadline_ms=deadline, graced=True)
                 graced += deadline > at.now_ms
-            if lease.deadline_ms > at.now_ms and not lease.ending:
+            if lease.deadline_ms > upto and not lease.ending:
                 _look_at(db, lease, lease.deadline_ms)
                 continue
             gone = _end(db, at, lease, max(left, 1), budget)

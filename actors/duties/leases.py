@@ -26,6 +26,7 @@ class Leases(Duty):
 
     def __init__(self) -> None:
         self._hearing = Hearing()
+        self._looked_ms: dict[str, int] = {}  # by group: when it was looked at last, by its time
 
     async def step(self, context: Context) -> int:
         """Every group, whatever its kind, until none of its leases is due."""
@@ -36,11 +37,13 @@ class Leases(Duty):
     async def _of(self, context: Context, group: str) -> int:
         done = 0
         grace_ms = context.number("lease_grace_ms")
+        looked_ms = self._looked_ms.pop(group, 0)
         for _ in range(ROUNDS_MAX):
             with self._hearing.of(group, LATE_MS):
                 due_ms = await context.caller.call(NextLeaseDue(), group=group)
                 now_ms = await context.now_ms(group)
-            seen = GroupLeases(group, due_ms, self._hearing.back_ms(group, now_ms))
+            self._looked_ms.setdefault(group, now_ms)
+            seen = GroupLeases(group, due_ms, self._hearing.back_ms(group, now_ms), looked_ms)
             actions = plan_leases([seen], now_ms, grace_ms)
             if not actions:
                 break
@@ -49,6 +52,7 @@ class Leases(Duty):
                 controller_epoch=context.epoch,
                 limit=action.limit,
                 grace_ms=action.grace_ms,
+                upto_ms=action.upto_ms,
             )
             with self._hearing.of(group, EXPIRE_MS):
                 ended = await context.caller.call(expire, group=group, timeout_ms=EXPIRE_MS)

@@ -51,9 +51,9 @@ class Waited(World):
         (granted,) = self.at("mqtt").run(GrantLeases(items=(item,)))
         return int(granted.lease_id)
 
-    async def keep(self, lease: int) -> None:
+    async def keep(self, lease: int, every_s: float = 1.0) -> None:
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(every_s)
             await self.answers("mqtt-0")
             await asyncio.sleep(OWNER_S)
             self.at("mqtt").run(KeepLeases(items=(lease,)))
@@ -80,6 +80,30 @@ async def test_a_lease_that_is_kept_alive_outlives_any_absence(away_s: float) ->
     owner.cancel()
     await asyncio.sleep(6)
     assert not world.has(lease), "nobody keeps it any more, and there is no grace without end"
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+@pytest.mark.parametrize("begins_s", [0.05, 0.25, 0.5, 0.75, 0.95])
+@pytest.mark.parametrize("away_s", [0.4, 0.7, 0.9, 1.2, 1.4, 1.6, 2.5])
+@pytest.mark.parametrize("ttl_ms", [1_000, 2_000])
+@in_virtual_time
+async def test_a_short_lease_outlives_an_absence_that_nobody_has_seen(
+    ttl_ms: int, away_s: float, begins_s: float
+) -> None:
+    """It began and ended between two looks, or was too short to be told from a slow answer."""
+    world = Waited()
+    lease = world.grant(ttl_ms)
+    controller = world.controller(Leases)
+    controller.start()
+    owner = asyncio.create_task(world.keep(lease, ttl_ms / 3_000))
+    await asyncio.sleep(20 + begins_s)
+    await world.lead_again("mqtt-0", away_s)
+    await asyncio.sleep(5)
+    assert world.has(lease)
+    owner.cancel()
+    await asyncio.sleep(15)
+    assert not world.has(lease), "and there is no grace without end"
     controller.fenced = "enough"
     await asyncio.sleep(2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,24 @@ def test_it_runs_out_when_its_time_is_over_and_not_before(group: Leased) -> None
     assert group.there("a") == [False]
     assert group.gone(lease)
     group.check()
+
+
+def test_what_ran_out_after_the_last_look_is_left_to_the_next_one(group: Leased) -> None:
+    """Also one that was to be looked at before: it was kept alive since."""
+    lease = group.grant()
+    group.later(TTL_S - 1)
+    group.run(KeepLeases(items=(lease,)))
+    group.later(2)
+    looked_ms = group.now_ms
+    group.later(TTL_S)
+    look = ExpireLeases(controller_epoch=group.epoch, upto_ms=looked_ms)
+    assert group.run(look).leases == 0
+    group.check()
+    group.run(KeepLeases(items=(lease,)))
+    group.later(TTL_S)
+    assert group.run(replace(look, upto_ms=group.now_ms - 1)).leases == 0
+    assert group.run(replace(look, upto_ms=group.now_ms + 1_000)).leases == 1
+    assert group.gone(lease)
 
 
 def test_one_that_is_kept_alive_has_its_whole_time_again(group: Leased) -> None:
@@ -379,5 +398,6 @@ def test_limits() -> None:
         group.beyond(ExpireLeases(controller_epoch=1, limit=limit), "limit")
     for grace in (-1, GRACE_MS_MAX + 1):
         group.beyond(ExpireLeases(controller_epoch=1, grace_ms=grace), "grace_ms")
+    group.beyond(ExpireLeases(controller_epoch=1, upto_ms=-1), "upto_ms")
     group.beyond(ExpireLeases(controller_epoch=0), "controller_epoch")
     assert group.ask(GetLease(lease_id=-1)) is None

@@ -352,4 +352,18 @@ CONTROLLER: Final = (
         "if not isinstance(action, ChangeMembership):",
         "if action is None:",
     ),
+    Mutant(
+        "a-lease-ends-at-the-first-look-after-its-time",
+        "design 5.8",
+        "actors.duties.leases",
+        "looked_ms = self._looked_ms.pop(group, 0)",
+        "looked_ms = 0",
+    ),
+    Mutant(
+        "a-lease-that-ran-out-after-the-last-look-ends-by-an-old-time-to-look",
+        "design 5.8",
+        "state_machines.lease",
+        "if lease.deadline_ms > upto and not lease.ending:",
+        "if lease.deadline_ms > at.now_ms and not lease.ending:",
+    ),
 )
