@@ -11,6 +11,9 @@
     await lease.put("brokers/b1", b"10.0.0.1:1883")     # gone when the lease is
     await keep_alive([lease, *others])                  # a third of the time is a good interval
 
+Keep leases alive in a task of its own: any other call may take the client's whole deadline, and
+what is kept alive in between such calls may run out. Keeping waits behind none of them.
+
 A lease lives in one group, with the rows that are attached to it. Whoever writes a leased row anew
 attaches it again, as `Lease.put` and `Lease.transact` do (`state_machines/lease.py`).
 """
