@@ -9,12 +9,13 @@ were while applies go on. Taking one costs no more than the order of keys that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from state_machines.keyvalue import Part
 from storage import keys
 from storage.engine import View, unseal
-from storage.layer import ABSENT, Layer, merge
-from storage.state_view import unsealed
+from storage.layer import ABSENT, Below, Layer, merge
+from storage.state_view import stored_rows
 
 
 class Reading:
@@ -48,12 +49,12 @@ class Reading:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `KeyValue`. Raises as `get` does."""
         first, end = keys.bounds(prefix, starts, after, upto)
-        stored = unsealed(self._path, table, self._view.scan(table, first, end))
+        below: Below = partial(stored_rows, self._view, self._path, table)
         for layers in reversed(self._layers):
             layer = layers.get(table)
             if layer is not None:
-                stored = merge(layer, layer.span(first, end), stored)
-        return stored
+                below = partial(merge, layer, below)
+        return below(first, end)
 
     def put(self, table: str, key: tuple[Part, ...], value: bytes) -> None:
         """A query writes nothing."""

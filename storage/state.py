@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -40,11 +41,11 @@ from storage.errors import BadKey, BadSnapshot, CorruptRecord, MapFull, Snapshot
 from storage.flush import Flush
 from storage.hot_rows import HotRows
 from storage.keys import encoded as encode_kept
-from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Layer, merge, put_over
+from storage.layer import ABSENT, ROW_OVERHEAD_BYTES, Below, Layer, merge, put_over
 from storage.reading import Reading
 from storage.shelf import Shelf
 from storage.snapshot import APPLIED, INSTALLED, STATE, Staging
-from storage.state_view import StateView, unsealed
+from storage.state_view import StateView, stored_rows
 from storage.walk import walk
 
 FLUSH_BYTES = 16 << 20
@@ -120,21 +121,18 @@ class State:
         if asked is not key:
             encoded = keys.encode(key)
             self._asked = key, encoded
-        layer = self._layers.get(table)
-        if layer is not None:
+        if (layer := self._layers.get(table)) is not None:
             found: bytes | None = layer.rows.get(encoded, ABSENT)
             if found is not ABSENT:
                 return found
-        layer = self._under.get(table)
-        if layer is not None:
+        if (layer := self._under.get(table)) is not None:
             found = layer.rows.get(encoded, ABSENT)
             if found is not ABSENT:
                 return found
         missing = self._missing.get(table)
         if missing is not None and encoded in missing:
             return None
-        known = self.hot.get(table, encoded)
-        if known is not None:
+        if (known := self.hot.get(table, encoded)) is not None:
             return known
         stored = self._engine.get(table, encoded)
         if stored is None:
@@ -201,6 +199,8 @@ class State:
             self._bytes += ROW_OVERHEAD_BYTES + len(encoded) + len(value)
         else:
             self._bytes += len(value) - len(old or b"")
+        if layer.gaps and (old is None or old is ABSENT):
+            layer.fill((encoded,))
         layer.rows[encoded] = value
         self._loose = True
 
@@ -220,6 +220,8 @@ class State:
             layer = self._begin(table)
         before = layer.rows
         self._loose = True
+        if layer.gaps:
+            layer.fill(encoded)
         if grown is not None and self._held[0] is keys and self._held[1] is before:
             self._bytes += grown
             before.update(zip(encoded, values, strict=True))
@@ -277,11 +279,11 @@ class State:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `KeyValue`. Raises `CorruptRecord`."""
         first, end = keys.bounds(prefix, starts, after, upto)
-        stored = unsealed(self._engine.path, table, self._engine.scan(table, first, end))
+        below: Below = partial(stored_rows, self._engine, self._engine.path, table)
         if self._flush is not None and (frozen := self._under.get(table)) is not None:
-            stored = merge(frozen, frozen.span(first, end), stored)
+            below = partial(merge, frozen, below)
         layer = self._layers.get(table)
-        return stored if layer is None else merge(layer, layer.span(first, end), stored)
+        return below(first, end) if layer is None else merge(layer, below, first, end)
 
     # Points and flushes.
 
@@ -356,8 +358,7 @@ class State:
         assert not self._loose, "flush in the middle of an entry: its rows have no applied point"
         if self._flush is not None:
             self._thaw()
-        flush = self.freeze()
-        if flush is not None:
+        if (flush := self.freeze()) is not None:
             self.finish(flush)
 
     def view(self) -> StateView:
@@ -495,6 +496,5 @@ class State:
             self.finish(flush)
             return
         put_over(self._under, self._layers)
-        self._layers, self._under = self._under, {}
-        self._under_bytes = 0
+        self._layers, self._under, self._under_bytes = self._under, {}, 0
         self._bytes += flush.size

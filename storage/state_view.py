@@ -11,7 +11,7 @@ from typing import Final, Self
 from state_machines.keyvalue import Part
 from state_machines.raft.messages import SnapshotMeta
 from storage import keys
-from storage.engine import View, sound, unseal
+from storage.engine import Reader, View, sound, unseal
 from storage.snapshot import STATE
 
 ALONE_ROWS: Final = 16
@@ -91,6 +91,13 @@ class StateView:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def stored_rows(
+    source: Reader, path: str, table: str, first: bytes, end: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of a table in [first, end), as `unsealed` gives them."""
+    return unsealed(path, table, source.scan(table, first, end))
 
 
 def unsealed(

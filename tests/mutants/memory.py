@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 HOT: Final = "storage.hot_rows"
 VIEW: Final = "storage.disk_view"
+LAYER: Final = "storage.layer"
 
 MEMORY: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -192,5 +193,47 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "storage.disk",
         "        if wanted <= self._map_bytes:\n            return\n",
         "",
+    ),
+    Mutant(
+        "a-row-that-comes-again-into-a-gap-is-passed",
+        "law 7",
+        "storage.state",
+        "        if layer.gaps and (old is None or old is ABSENT):\n",
+        "        if layer.gaps and old is ABSENT:\n",
+    ),
+    Mutant(
+        "rows-that-come-again-at-once-into-a-gap-are-passed",
+        "law 7",
+        LAYER,
+        "each < last and rows.get(each) is None]",
+        "each < last and each not in rows]",
+    ),
+    Mutant(
+        "a-layer-that-comes-back-has-the-gaps-of-before",
+        "law 5",
+        LAYER,
+        "        self.gaps = newer.gaps  # those hold for both\n",
+        "",
+    ),
+    Mutant(
+        "a-gap-has-more-keys-than-were-passed",
+        "law 7",
+        LAYER,
+        'first = add(layer.gaps, begun, key + b"\\0")',
+        'first = add(layer.gaps, begun, span[-1] + b"\\0")',
+    ),
+    Mutant(
+        "a-scan-behind-a-gap-gives-what-was-deleted",
+        "law 5",
+        LAYER,
+        "                if under is not None and under[0] < first:\n",
+        "                if under is not None and under[0] > first:\n",
+    ),
+    Mutant(
+        "a-scan-passes-what-was-deleted-each-time",
+        "law 15",
+        LAYER,
+        "            elif passed % GAP_KEYS == 0:\n",
+        "            elif passed < 0:\n",
     ),
 )
