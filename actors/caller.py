@@ -252,7 +252,6 @@ class Caller:
     def _lane(self, group: str, kind: Any, stale: bool = False, min_revision: int = 0) -> QueueLane:
         if self._closed:
             raise NoQuorum(f"{group}: the client is closed")
-        reached = self._reached.get(group) or self._reached.setdefault(group, Reached())
         make: type[QueueLane]
         if not op.is_query(kind):
             make = CommandLane
@@ -261,13 +260,23 @@ class Caller:
         elif not min_revision:
             make = StaleLane
         else:
-            make = ReachedLane if min_revision <= reached.revision else AwaitingLane
+            reached = self._reached.get(group)
+            known = reached is not None and min_revision <= reached.revision
+            make = ReachedLane if known else AwaitingLane
         urgent = op.urgent(kind)
-        lane = self._queues.get((group, make, urgent))
-        if lane is None:
-            lane = self._queues[group, make, urgent] = make(
-                group, self._groups, self._rng, self._look_beyond, reached
-            )
+        return self._queues.get((group, make, urgent)) or self._made(group, make, urgent)
+
+    def _made(self, group: str, make: type[QueueLane], urgent: bool) -> QueueLane:
+        """A lane that nobody has needed yet."""
+        reached = self._reached.setdefault(group, Reached())
+        terms = (group, self._groups, self._rng, self._look_beyond, reached)
+        if make is AwaitingLane:
+            onward = self._queues.get((group, ReachedLane, urgent))
+            onward = onward or self._made(group, ReachedLane, urgent)
+            lane: QueueLane = AwaitingLane(*terms, onward)
+        else:
+            lane = make(*terms)
+        self._queues[group, make, urgent] = lane
         return lane
 
     def _look_beyond(self, group: str) -> None:

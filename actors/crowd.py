@@ -15,7 +15,7 @@ together have ninety of its ninety-one parts.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 ROOM_TIMES: Final = 9  #: what a tenant may have waiting, by the room that is left
@@ -71,13 +71,21 @@ class Crowd(Generic[T]):
 
     def let_go(self) -> None:
         """Without those whose callers wait no more."""
+        self.take(lambda each: each.gone)
+
+    def take(self, picked: Callable[[T], bool]) -> list[T]:
+        """Those that are picked, out of turn; a tenant's own in order."""
+        taken: list[T] = []
         for tenant, line in tuple(self._lines.items()):
-            left = [each for each in line if not each.gone]
-            self._size -= len(line) - len(left)
+            left: deque[T] = deque()
+            for each in line:
+                (taken if picked(each) else left).append(each)
             if left:
-                self._lines[tenant] = deque(left)  # where it was: whose turn it is stays
+                self._lines[tenant] = left  # where it was: whose turn it is stays
             else:
                 del self._lines[tenant]
+        self._size -= len(taken)
+        return taken
 
     def fill(self, waiting: deque[T], count: int) -> bool:
         """Move those whose turn it is behind what waits there, until so many do; whether any do."""

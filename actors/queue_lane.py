@@ -115,6 +115,20 @@ class QueueLane(Lane, ABC):
             self._pump()
         return future
 
+    def take_over(self, some: Sequence[Waiting]) -> None:
+        """These have waited in another lane until now: they are the next."""
+        if self._closed:
+            for each in some:
+                fail(each, self._unsent())
+        elif some:
+            self._crowd.put_back(some)
+            self._crowd.fill(self._waiting, CALL_MAX)
+            nearest = min([each.deadline for each in some])
+            if nearest < self._nearest:
+                self._nearest = nearest
+                self._wake_by(max(nearest, self._rests_until))
+            self._pump()
+
     def gave_up(self) -> None:
         """A caller waits no more: its future is cancelled. What it has written is kept until it is
         let go: a look at all that wait, when half of them may have given up."""
@@ -231,7 +245,10 @@ class QueueLane(Lane, ABC):
             self._closed_over(call)
         self._under_way.clear()
         for each in itertools.chain(self._waiting, self._crowd):
-            fail(each, NoQuorum(f"{self._group}: the client was closed before sending"))
+            fail(each, self._unsent())
+
+    def _unsent(self) -> NoQuorum:
+        return NoQuorum(f"{self._group}: the client was closed before sending")
 
     def _closed_over(self, call: UnderWay) -> None:
         """What was never sent, or is a query, has changed nothing."""

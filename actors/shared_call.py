@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,11 +62,15 @@ class Reached:
     """Up to which revision a group has come, by what it has answered to this process."""
 
     revision: int = 0
+    #: are called when it has become later
+    told: list[Callable[[], None]] = field(default_factory=list)
 
     def heard(self, revision: int) -> None:
         """A reply says this one."""
         if revision > self.revision:
             self.revision = revision
+            for tell in self.told:
+                tell()
 
 
 @dataclass(slots=True)
@@ -88,6 +92,7 @@ class UnderWay:
     made: Any = None  #: how it is sent: its lane's own
     trace: Trace | None = None  #: None until something may have been sent
     task: asyncio.Task[None] | None = None  #: once its first attempt was not enough
+    gone: int = 0  #: at the front of its batch: whose callers wait no more, as far as was looked
 
 
 def tenant_of(operation: Any) -> str:

@@ -182,6 +182,9 @@ async def test_a_stale_read_waits_for_the_revision_it_names(tmp_path: Path) -> N
         waits = asyncio.ensure_future(
             follower.query(get_request("k", stale=True, min_revision=later, timeout_ms=20_000))
         )
+        nothing = api.QueryRequest(group="metadata-0", stale=True).SerializeToString()
+        far = api.Reply.FromString(await follower.query(nothing))
+        assert (far.code, far.revision) == (api.OK, revision), "how far it is, and nothing else"
         late = await follower.query(
             get_request("k", stale=True, min_revision=later, timeout_ms=100)
         )

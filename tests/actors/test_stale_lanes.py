@@ -10,6 +10,7 @@ import pytest
 
 from actors import queue_lane, stale_lanes
 from actors.caller import Caller
+from actors.shared_call import UnderWay, Waiting
 from state_machines.errors import NoQuorum
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
@@ -23,17 +24,19 @@ class Replicas(Script):
     """Stale reads that want a later revision hang; `ended`: how many nobody waits for any more."""
 
     ended = 0
+    applied_to = APPLIED
+    silent = False  #: also to other reads, if they want a revision
 
     async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
         self.calls.append(call)
         await asyncio.sleep(0)
-        if call.min_revision > APPLIED:
+        if call.min_revision > self.applied_to or (self.silent and call.min_revision):
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self.ended += 1
         reply = api.Reply.FromString(honest())
-        reply.revision = APPLIED
+        reply.revision = self.applied_to
         return reply.SerializeToString()
 
     @property
@@ -59,9 +62,11 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
 
 @in_virtual_time
 async def test_reads_that_wait_for_a_revision_keep_no_other_read_waiting() -> None:
-    async with calling(Replicas()) as caller:
+    script = Replicas()
+    async with calling(script) as caller:
         waiting = wait_for_ever(caller, stale_lanes.AWAITING_MAX - 1)
-        await settled()
+        await asyncio.sleep(1)
+        assert len(script.queries) == len(waiting), "they wait at replicas, not here"
         begun = now()
         assert await ask(caller) is None
         assert await ask(caller, stale=True) is None
@@ -147,6 +152,129 @@ async def test_what_waits_for_revisions_that_come_to_be_reached_goes_together() 
         assert not any(each.done() for each in late)
         assert all(call.min_revision <= APPLIED for call in script.queries[len(late) :])
         await end(late)
+
+
+@pytest.mark.parametrize("crowd", [0, 2 * queue_lane.CALL_MAX])
+@in_virtual_time
+async def test_a_read_of_a_reached_revision_waits_behind_none_of_later_ones(crowd: int) -> None:
+    """This process has not heard of it: it asks, and what it waits for goes elsewhere."""
+    script = Replicas()
+    script.applied_to = 1
+    async with calling(script, timeout_ms=60_000) as caller:
+        far = wait_for_ever(caller, stale_lanes.AWAITING_MAX + crowd)
+        await asyncio.sleep(2)  # by now it has looked for other groups, and heard how far this is
+        script.applied_to = APPLIED
+        begun = now()
+        near = [ask(caller, stale=True, min_revision=each) for each in (APPLIED - 1, APPLIED)]
+        assert await asyncio.gather(*near) == [None, None]
+        assert now() - begun <= stale_lanes.ASK_SECONDS + 0.1
+        assert [call.min_revision for call in script.queries[-1:]] == [APPLIED]
+        assert not any(each.done() for each in far)
+        await end(far)
+
+
+@in_virtual_time
+async def test_it_goes_on_as_soon_as_any_answer_says_that_it_is_reached() -> None:
+    script = Replicas()
+    script.applied_to = APPLIED - 1
+    async with calling(script, timeout_ms=60_000) as caller:
+        far = wait_for_ever(caller, stale_lanes.AWAITING_MAX)
+        await asyncio.sleep(1)
+        near = ask(caller, stale=True, min_revision=APPLIED, timeout_ms=20_000)
+        await settled()
+        assert not near.done()
+        script.applied_to = APPLIED
+        begun = now()
+        await ask(caller, stale=True)
+        assert await near is None
+        assert now() - begun < 0.1
+        await end(far)
+
+
+@in_virtual_time
+async def test_while_there_is_no_place_the_group_is_asked_and_then_no_more() -> None:
+    """At once, and every second; also while it does not answer."""
+    script = Replicas()
+    script.applied_to = 1
+    async with calling(script, timeout_ms=60_000) as caller:
+        far = wait_for_ever(caller, stale_lanes.AWAITING_MAX + 1)
+        await asyncio.sleep(10)
+        asked = [call for call in script.calls if not call.tags]
+        assert 5 <= len(asked) <= 11
+        assert all(call.stale and not call.min_revision for call in asked)
+        await end(far)
+        await asyncio.sleep(5)
+        asked = [call for call in script.calls if not call.tags]
+        await asyncio.sleep(30)
+        assert [call for call in script.calls if not call.tags] == asked
+
+
+@in_virtual_time
+async def test_who_is_handed_over_is_told_at_its_deadline_or_when_the_client_is_closed() -> None:
+    script = Replicas()
+    async with calling(script, timeout_ms=60_000) as caller:
+        far = wait_for_ever(caller, stale_lanes.AWAITING_MAX)
+        await asyncio.sleep(1)
+        script.silent = True
+        hasty = ask(caller, stale=True, min_revision=APPLIED, timeout_ms=2_000)
+        patient = ask(caller, stale=True, min_revision=APPLIED, timeout_ms=20_000)
+        begun = now()
+        with pytest.raises(NoQuorum, match="before the deadline"):
+            await hasty
+        assert now() - begun < 2.1
+    with pytest.raises(NoQuorum, match="closed"):
+        await patient
+    await end(far)
+
+
+@in_virtual_time
+async def test_those_who_give_up_together_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A `gather` ends all its callers before the first of them says so."""
+    looks = 0
+    wanted = stale_lanes._wanted
+
+    def counted(call: UnderWay) -> bool:
+        nonlocal looks
+        looks += 1
+        return wanted(call)
+
+    monkeypatch.setattr(stale_lanes, "_wanted", counted)
+    script = Replicas()
+    async with calling(script) as caller:
+        many = [ask(caller, stale=True, min_revision=APPLIED + 1) for _ in range(10_000)]
+        await settled()
+        calls = 10_000 // queue_lane.CALL_MAX
+        assert (looks, len(script.queries), script.ended) == (0, calls, 0)
+        await end(many)
+        await settled()
+        assert script.ended == len(script.queries) == calls
+        assert looks <= 4 * calls
+
+
+@in_virtual_time
+async def test_those_who_give_up_one_by_one_are_looked_at_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has gone is not looked at again whenever another goes."""
+    looks = 0
+
+    def gone(waiting: Waiting) -> bool:
+        nonlocal looks
+        looks += 1
+        return waiting.result.done()
+
+    script = Replicas()
+    async with calling(script) as caller:
+        many = [ask(caller, stale=True, min_revision=APPLIED + 1) for _ in range(1_000)]
+        await settled()
+        monkeypatch.setattr(Waiting, "gone", property(gone))
+        for each in many:
+            await end([each])
+        await settled()
+        assert script.ended == 1
+        assert looks < 5_000
 
 
 @in_virtual_time
