@@ -15,6 +15,7 @@ from actors.attempts import First, Groups
 from actors.queue_lane import QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, commands_of, error_of, gone, resolve
 from state_machines import op
+from state_machines.errors import MetarayError
 from state_machines.wire import api_pb2 as api
 
 HALVED_FROM = 256  #: commands that wait while no call is under way
@@ -112,13 +113,32 @@ class CommandLane(QueueLane):
         """A call is refused whole if one of its commands is none to the leader, which may be of
         another version. Nothing of it was proposed: the other callers' commands go without that."""
         middle = len(call.batch) // 2
-        for some in (call.batch[:middle], call.batch[middle:]):
-            half, count = UnderWay(some, deadline=call.deadline), len(some)
-            half.commands, _ = commands_of(half.batch)
-            if half.commands:
-                await self._carry_out(half, None)
-            del call.batch[:count]  # they were told, or wait for a call of their own
-            self._pump()
+        later = UnderWay(call.batch[middle:], deadline=call.deadline)  # not sent until then
+        del call.batch[middle:]
+        self._under_way[later] = None
+        self.in_flight_max += 1  # both have the place of one
+        try:
+            await self._anew(call)
+        except MetarayError as error:
+            self._failed(call, error)
+        except Exception as error:
+            self._failed(later, error)
+            raise
+        finally:
+            self.in_flight_max -= 1
+            if not self._closed:  # else it is told that it was never sent
+                del self._under_way[later]
+        call.batch = later.batch
+        self._pump()  # some of the first half may wait again, and not for the other
+        await self._anew(call)
+
+    async def _anew(self, call: UnderWay) -> None:
+        """As if nothing of it had been sent."""
+        call.made = call.trace = None
+        gone(call.batch)
+        call.commands, _ = commands_of(call.batch)
+        if call.commands:
+            await self._carry_out(call, None)
 
     def _numbered(self, call: UnderWay, client: int) -> _Proposal:
         self._sequence += 1

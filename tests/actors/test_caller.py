@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -364,6 +365,63 @@ async def test_a_command_that_the_leader_does_not_know_fails_alone(count: int) -
     assert [repr(each) for each in told] == ["Invalid('tag: there is none')"]
     assert found.index(told[0]) == count // 3
     assert {each for each in found if isinstance(each, int)} == {*range(1, count)}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@in_virtual_time
+async def test_the_half_of_a_refused_call_that_was_not_sent_again_has_changed_nothing(
+    closed: bool,
+) -> None:
+    """Which half may have done so is told that; the other one never was, but in what was refused."""
+
+    def fault(call: Call) -> Any:
+        if call.sequence == 1:
+            return api.Reply(code=api.INVALID, detail="one of them is none to this leader")
+        return None if call.registers else HANG
+
+    script = Script(faults=[fault])
+    async with calling(script, timeout_ms=8_000) as caller:
+        calls = [asyncio.create_task(caller.call(put(f"k{number}"))) for number in range(4)]
+        await asyncio.sleep(1)
+        if closed:
+            await caller.close()
+        told = await asyncio.gather(*calls, return_exceptions=True)
+    assert {call.sequence for call in script.proposals} == {1, 2}
+    assert [type(each) for each in told] == [Unknown, Unknown, NoQuorum, NoQuorum]
+
+
+@in_virtual_time
+async def test_a_refused_call_takes_one_place_also_in_halves() -> None:
+    """Others' commands find the places that there are, however often it is halved."""
+    under_way = most = 0
+
+    def refuse(call: Call) -> Any:
+        refusal = api.Reply(code=api.INVALID, detail="tag: there is none")
+        return refusal if b"unheard" in call.body else None
+
+    class Counted(Script):
+        async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                await asyncio.sleep(1)
+                return await super()._answer(call, honest)
+            finally:
+                under_way -= 1
+
+    async with calling(Counted(faults=[refuse])) as caller:
+        await caller.call(put())
+        keys = ["unheard", *(f"k{number}" for number in range(31))]
+        refused = [asyncio.create_task(caller.call(put(each))) for each in keys]
+        await asyncio.sleep(5.5)  # alone by now, and four parts wait
+        others = []
+        for number in range(40):
+            others.append(asyncio.create_task(caller.call(put(f"other{number}"))))
+            await asyncio.sleep(0.1)
+        assert all(each.done() for each in others[:20])
+        await asyncio.gather(*refused, *others, return_exceptions=True)
+    assert most == queue_lane.IN_FLIGHT_MAX
 
 
 @in_virtual_time

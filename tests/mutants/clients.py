@@ -300,6 +300,21 @@ CLIENTS: Final = (
         "call.made = first = None",
     ),
     Mutant(
+        "the-half-of-a-call-that-was-not-sent-may-have-been-done",
+        "design 5.11",
+        "actors.command_lane",
+        "        self._under_way[later] = None\n",
+        "        self._under_way[later] = None\n        later.trace = call.trace\n",
+    ),
+    Mutant(
+        "each-half-of-a-call-takes-a-place",
+        "design 5.2",
+        "actors.command_lane",
+        "        self.in_flight_max += 1  # both have the place of one\n",
+        "",
+        (("            self.in_flight_max -= 1\n", ""),),
+    ),
+    Mutant(
         "who-has-given-up-has-the-next-one-wait-in-a-crowd",
         "design 5.3",
         QUEUE_LANE,
@@ -324,8 +339,8 @@ CLIENTS: Final = (
         "who-is-proposed-again-is-told-what-became-of-others",
         "law 9",
         COMMAND_LANE,
-        "            del call.batch[:count]  # they were told, or wait for a call of their own\n",
-        "",
+        "        call.batch = later.batch\n",
+        "        call.batch += later.batch\n",
     ),
     Mutant(
         "the-map-is-awaited-for-the-time-of-other-calls",
