@@ -73,6 +73,7 @@ class Door:
         self._find = find
         self._node: Cache | None = None
         self._own: NodeCache | None = None
+        self._replaced: NodeCache | None = None  # it was our own, and is being ended
         self._not_before = 0.0
         self._finding: asyncio.Task[None] | None = None
         self._closed = False
@@ -104,7 +105,8 @@ class Door:
         """Let go of the caches; the node's goes on. Whoever reads is told NoQuorum."""
         self._closed = True
         if self._finding is not None:
-            self._finding.cancel()
+            if self._replaced is None:  # else it ends that, and nobody else would
+                self._finding.cancel()
             await asyncio.wait((self._finding,))
         for each in (self._node, self._own):
             if each is not None:
@@ -152,14 +154,14 @@ class Door:
                 await node.close()
                 return
             self._node = node
-            own, self._own = self._own, None
-            if own is not None:
-                await own.close()
+            self._replaced, self._own = self._own, None
+            if self._replaced is not None:
+                await self._replaced.close()
         except Exception as error:  # noqa: BLE001 - the carrier's own
             log.info("this node's cache is not there: %r", error)
             self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
         finally:
-            self._finding = None
+            self._finding = self._replaced = None
 
     async def _lose(self, node: Cache, error: Exception) -> None:
         log.info("this node's cache does not answer: %r", error)

@@ -246,6 +246,30 @@ async def test_who_closes_a_door_ends_its_search_and_what_that_has_found(found: 
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.parametrize("turns", range(10))
+@in_virtual_time
+async def test_who_closes_a_door_while_its_own_cache_ends_leaves_nothing_of_that(
+    turns: int,
+) -> None:
+    """The cache of the node was just found, and this process follows rows by itself no more."""
+    group = Kept()
+    group.does(put("a"))
+    async with standing(group, there=False) as (node, door):
+        await pairs(door).get("a")
+        assert group.under_way == 1, "a watch of its own"
+        node.start()
+        await asyncio.sleep(AGAIN_SECONDS)
+        before = asyncio.all_tasks()
+        reading = asyncio.create_task(pairs(door).get("a"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await door.close()
+        left = [each for each in asyncio.all_tasks() & before if each is not asyncio.current_task()]
+        assert left == []
+        await asyncio.gather(reading, return_exceptions=True)
+    assert group.under_way == 0
+
+
 @in_virtual_time
 async def test_a_key_that_no_row_can_have_is_refused_by_name() -> None:
     async with standing(Kept()) as (_, door):

@@ -372,7 +372,7 @@ async def test_a_command_that_the_leader_does_not_know_fails_alone(count: int) -
 async def test_the_half_of_a_refused_call_that_was_not_sent_again_has_changed_nothing(
     closed: bool,
 ) -> None:
-    """Which half may have done so is told that; the other one never was, but in what was refused."""
+    """Which half may have done so is told that; the other was only in what was refused."""
 
     def fault(call: Call) -> Any:
         if call.sequence == 1:

@@ -395,8 +395,16 @@ READS: Final = (
         "a-search-for-a-cache-outlives-its-client",
         "liveness",
         "metaray.cached",
-        "            self._finding.cancel()\n            await asyncio.wait((self._finding,))\n",
-        "            pass\n",
+        "                self._finding.cancel()\n"
+        "            await asyncio.wait((self._finding,))\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "who-closes-a-door-breaks-off-the-end-of-its-own-cache",
+        "liveness",
+        "metaray.cached",
+        "            if self._replaced is None:  # else it ends that, and nobody else would\n",
+        "            if self._finding:\n",
     ),
     Mutant(
         "a-read-of-several-groups-waits-in-each-for-one-revision",
