@@ -95,10 +95,16 @@ class Lease:
         (outcome,) = await keep_alive([self])
         outcome.or_raise()
 
-    async def revoke(self) -> None:
-        """End it now, with its rows. NotFound when it is over already."""
-        (outcome,) = await self.client.call(RevokeLeases(items=(self.lease_id,)), group=self.group)
-        outcome.or_raise()
+    async def revoke(self) -> Outcome:
+        """End it now, with its rows. NotFound when it is over already.
+
+        Of more than `REVOKE_ROWS_MAX` rows, or `BYTES_TAKEN_MAX` of them, the outcome's detail says
+        how many are left, and the controller's next command removes them; it is empty otherwise.
+        """
+        done: tuple[Outcome, ...] = await self.client.call(
+            RevokeLeases(items=(self.lease_id,)), group=self.group
+        )
+        return done[0].or_raise()
 
     async def look(self) -> LeaseView | None:
         """How it stands; None when it is over."""
@@ -153,7 +159,8 @@ async def keep_alive(leases: Sequence[Lease]) -> list[Outcome]:
 
     An outcome for each, in order: NOT_FOUND says that it is over; NO_QUORUM or UNKNOWN that its
     group does not answer. It has a third of the shortest time of all these leases, 30 s at most, so
-    a silent one ends no lease of another.
+    a silent one ends no lease of another. A slow one may have kept those that are UNKNOWN: keep
+    leases that can wait for it longer in a call of their own.
     """
     by_group: defaultdict[str, list[int]] = defaultdict(list)
     for place, lease in enumerate(leases):

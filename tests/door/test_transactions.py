@@ -16,6 +16,7 @@ from actors.caller import Caller
 from metaray.transactions import KEEP_TIMEOUT_MS_MAX, Lease, LeasedRow, keep_alive, transact
 from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Unknown
 from state_machines.lease import KEEP_MAX, TTL_MS_MAX, ExpireLeases
+from state_machines.limits import VALUE_BYTES_MAX
 from state_machines.metadata.kv import KV, DeleteKv, GetKv, KvEntry, PutKv
 from state_machines.metadata.slot_map import AssignSlots
 from state_machines.mqtt.topic import TOPICS, CreateTopics, GetTopic
@@ -39,6 +40,8 @@ class Machines:
         self.groups = {name: Group(name[:-2]) for name in ("metadata-0", "metadata-1", "mqtt-0")}
         self.asked: list[str] = []
         self.silent = ""  #: a group that does not answer
+        self.slow = ""  #: a group that takes its time
+        self.slow_seconds = 0.0
 
     def seats(self, group: str) -> Sequence[str]:
         return (group,) if group in self.groups else ()
@@ -51,6 +54,15 @@ class Machines:
         self.asked.append(seat)
         if seat == self.silent:
             await asyncio.get_running_loop().create_future()
+        if seat == self.slow:  # whether its caller waits that long or not
+            return await asyncio.shield(asyncio.create_task(self._late(group, asked)))
+        return self._done(group, asked)
+
+    async def _late(self, group: Group, asked: api.ProposeRequest) -> bytes:
+        await asyncio.sleep(self.slow_seconds)
+        return self._done(group, asked)
+
+    def _done(self, group: Group, asked: api.ProposeRequest) -> bytes:
         try:
             group.machine.admit(asked.proposal)
         except Invalid as error:
@@ -196,6 +208,21 @@ async def test_a_lease_takes_its_keys_along(client: Client) -> None:
 
 
 @with_client
+async def test_who_revokes_a_lease_of_many_rows_is_told_what_is_left(client: Client) -> None:
+    """One command removes so many bytes; the controller's next one removes the others."""
+    lease = await Lease.grant(client, "metadata-0", owner="b1", ttl_ms=9_000)
+    for number in range(5):
+        await lease.put(f"k{number}", b"x" * VALUE_BYTES_MAX)
+    told = await lease.revoke()
+    view = await lease.look()
+    assert view is not None
+    assert (view.ending, view.rows) == (True, 1)
+    assert told.detail == "1 rows are left"
+    few = await Lease.grant(client, "metadata-0", owner="b1", ttl_ms=9_000)
+    assert (await few.revoke()).detail == ""
+
+
+@with_client
 async def test_many_leases_are_kept_alive_in_one_command_a_group(client: Client) -> None:
     groups = ("metadata-0", "mqtt-0", "metadata-0")
     leases = [await Lease.grant(client, group, owner="b1", ttl_ms=9_000) for group in groups]
@@ -229,6 +256,27 @@ async def test_a_group_that_is_silent_ends_no_lease_of_another() -> None:
         with pytest.raises((NoQuorum, Unknown)):
             await leases[1].keep()
         assert now() - begun <= KEEP_TIMEOUT_MS_MAX / 1000, "though it may live for a day"
+
+
+@in_virtual_time
+async def test_what_a_slow_group_is_not_heard_to_keep_it_keeps() -> None:
+    """It has no more time than the shortest lease lets it have, also for those that last longer."""
+    async with connected() as client:
+        leases = [
+            await Lease.grant(client, group, owner="b1", ttl_ms=ttl_ms)
+            for group, ttl_ms in (("metadata-0", 1_000), ("mqtt-0", 60_000))
+        ]
+        await keep_alive(leases)  # from now on each group knows this client
+        client.machines.slow, client.machines.slow_seconds = "mqtt-0", 0.4
+        client.machines.groups["mqtt-0"].later(50)
+        kept, unheard = await keep_alive(leases)
+        assert (kept.code, unheard.code) == ("OK", "UNKNOWN")
+        await asyncio.sleep(1)
+        view = await leases[1].look()
+        assert view is not None
+        assert view.remaining_ms == 60_000
+        (heard,) = await keep_alive(leases[1:])
+        assert heard.code == "OK"
 
 
 @with_client
