@@ -33,7 +33,7 @@ SLOW_SECONDS: Final = 30.0
 
 
 class Poll(Protocol):
-    """Who answers (`Caller.poll`)."""
+    """Who answers (`Caller.poll`). Which replica it asks is its own matter."""
 
     async def __call__(
         self,
@@ -41,7 +41,6 @@ class Poll(Protocol):
         wanted: Wanted,
         from_revision: int | None,
         *,
-        stale: bool = False,
         limit: int = 0,
     ) -> api.Reply:
         """What came after a revision, perhaps late, perhaps nothing."""
@@ -89,7 +88,6 @@ class Feed:
         wanted: Wanted,
         positions: Mapping[str, int],
         *,
-        stale: bool = False,
         changes_max: int = BUFFER_CHANGES,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
@@ -101,7 +99,6 @@ class Feed:
         self.positions: dict[str, int] = {}
         self._poll = poll
         self._wanted = wanted
-        self._stale = stale
         self._changes_max = changes_max
         self._slow_seconds = slow_seconds
         self._lines: dict[str, _Line] = {}
@@ -163,9 +160,7 @@ class Feed:
                 await self._wait_for_room(group, line)
                 continue
             limit = min(share - line.changes, BATCH_ITEMS_MAX)
-            reply = await self._poll(
-                group, self._wanted, line.asked, stale=self._stale, limit=limit
-            )
+            reply = await self._poll(group, self._wanted, line.asked, limit=limit)
             line.asked = reply.revision
             news = News(group, reply.revision, reply.changes)
             line.changes += news.count

@@ -28,17 +28,18 @@ class _Query:
     def __init__(self, lane: QueryLane, call: UnderWay) -> None:
         self._lane = lane
         self._call = call
-        self.alone = lane.stale  # nobody has to vouch for it
+        self.alone = False  # nobody vouches for it any more
         self.trace = Trace(command=False)
         self.vouch: asyncio.Future[bytes] | None = None
 
     def __call__(self, seat: str, timeout_ms: int) -> Awaitable[bytes]:
         """Send it."""
         self.end()  # of an attempt in vain
-        partner = "" if self.alone else self._lane.partner_beside(seat)
-        answer = self._lane.query(seat, self._call, timeout_ms, vouched=bool(partner))
+        lane = self._lane
+        partner = "" if lane.stale or self.alone else lane.partner_beside(seat)
+        answer = lane.query(seat, self._call, timeout_ms, vouched=bool(partner))
         if partner:
-            self.vouch = self._lane.ask_to_vouch(partner)
+            self.vouch = lane.ask_to_vouch(partner)
         return answer
 
     def end(self) -> None:
@@ -104,7 +105,7 @@ class QueryLane(QueueLane):
 
     def _first(self, call: UnderWay) -> First | None:
         made = call.made = _Query(self, call)
-        return self._try_first(made, call.deadline, made.trace, any_seat=made.alone)
+        return self._try_first(made, call.deadline, made.trace, any_seat=self.stale)
 
     def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
         vouch, first = call.made.vouch, call.first

@@ -89,7 +89,6 @@ class Door:
         wanted: Wanted,
         from_revision: int | None,
         *,
-        stale: bool = False,
         limit: int = 0,
     ) -> api.Reply:
         """A long poll (`feed.Poll`): here, or at the group for what is behind what is kept here."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from actors.caller import Caller
@@ -153,7 +154,8 @@ class Watches(ABC):
             group: await self.revision(group) if revision is None else revision
             for group, revision in begin.items()
         }
-        feed = Feed(self._open().poll, wanted, positions, stale=stale, changes_max=buffer)
+        poll = partial(self._open().poll, stale=stale)
+        feed = Feed(poll, wanted, positions, changes_max=buffer)
         joining = Joining(self._groups, kind) if kind else None
         async with aclosing(stream(feed, progress=progress, joining=joining)) as told:
             async for each in told:

@@ -58,7 +58,6 @@ class Pasts:
         wanted: Wanted,
         from_revision: int | None,
         *,
-        stale: bool = False,
         limit: int = 0,
     ) -> api.Reply:
         """See `feed.Poll`."""
