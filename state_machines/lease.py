@@ -10,10 +10,12 @@ replica leads. It ends in `group.lease.expire` alone, which the controller propo
 lease that was kept alive is moved to its new time when its old one has come.
 
 While nobody could be heard, leases run out. Those that had when a controller speaks for the first
-time get `grace_ms` from then on, once: their owners can keep them alive. The controller ends only
-what had run out when it looked before (`upto_ms`), for a group may have been away between two looks
-and its owners have to be heard first. So none is lost early, and none outlives its time by more
-than the grace and two looks of the controller.
+time, and those whose time is over within `grace_ms` after it has heard the group again, get the
+grace from then on: their owners can keep them alive. A lease gets it once until it is kept alive.
+The controller ends only what had run out when it looked before (`upto_ms`), for a group may have
+been away between two looks and its owners have to be heard first. So none is lost early, and none
+outlives its time by more than two looks of the controller, or with a grace by that and four, two
+before it and two after, however often the group is away for a moment.
 
 An attachment is to this row, not to whatever stands at its key later. A row of a table that names
 an `identity_field` (an epoch) is the same row however it changes. Any other is the same as long as
@@ -354,6 +356,7 @@ class ExpireLeases:
     limit: int = 1_000
     grace_ms: int = 10_000
     upto_ms: int = 0  #: what has run out later by the group's time is left for now; 0: nothing is
+    back_ms: int = 0  #: since when the group answers again that did not; 0: it always has
 
     def validate(self) -> None:
         """Numbers within their limits."""
@@ -363,6 +366,7 @@ class ExpireLeases:
         if not 0 <= self.grace_ms <= GRACE_MS_MAX:
             raise Invalid(f"grace_ms: {self.grace_ms}, the range is 0 to {GRACE_MS_MAX}")
         names.positive(self.upto_ms, "upto_ms")
+        names.positive(self.back_ms, "back_ms")
 
     def weight(self) -> int:
         """Leases and rows."""
@@ -376,6 +380,7 @@ class ExpireLeases:
             until = at.now_ms + self.grace_ms
             epoch = LeaseEpoch(NAME, self.controller_epoch, at.now_ms, until)
             db.put(LEASE_EPOCHS, epoch)
+        heard_ms = min(self.back_ms, at.now_ms) + self.grace_ms if self.back_ms else 0
         left, looked, ended, rows, graced = self.limit, 0, 0, 0, 0
         budget = Budget()  # of bytes
         upto = min(at.now_ms, self.upto_ms or at.now_ms)
@@ -386,10 +391,12 @@ class ExpireLeases:
             looked += 1
             lease = db.get(LEASES, due.lease_id)
             assert lease is not None, "a lease that is due is there"
-            if not lease.ending and not lease.graced and lease.deadline_ms <= epoch.since_ms:
-                deadline = max(lease.deadline_ms, epoch.until_ms)
-                lease = replace(lease, deadline_ms=deadline, graced=True)
-                graced += deadline > at.now_ms
+            if lease.deadline_ms <= upto and not lease.ending and not lease.graced:
+                until = epoch.until_ms if lease.deadline_ms <= epoch.since_ms else 0
+                deadline = max(lease.deadline_ms, until, heard_ms)
+                if deadline > at.now_ms:
+                    lease = replace(lease, deadline_ms=deadline, graced=True)
+                    graced += 1
             if lease.deadline_ms > upto and not lease.ending:
                 _look_at(db, lease, lease.deadline_ms)
                 continue

@@ -1,7 +1,6 @@
 """Whose groups could be heard: nobody is silent who spoke to a group that did not answer.
 
     with hearing.of(group, late_ms):
-        due_ms = await context.caller.call(NextLeaseDue(), group=group)
         now_ms = await context.now_ms(group)
     back_ms = hearing.back_ms(group, now_ms)
 

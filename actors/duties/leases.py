@@ -41,6 +41,7 @@ class Leases(Duty):
         for _ in range(ROUNDS_MAX):
             with self._hearing.of(group, LATE_MS):
                 due_ms = await context.caller.call(NextLeaseDue(), group=group)
+            with self._hearing.of(group, LATE_MS):
                 now_ms = await context.now_ms(group)
             self._looked_ms.setdefault(group, now_ms)
             seen = GroupLeases(group, due_ms, self._hearing.back_ms(group, now_ms), looked_ms)
@@ -53,6 +54,7 @@ class Leases(Duty):
                 limit=action.limit,
                 grace_ms=action.grace_ms,
                 upto_ms=action.upto_ms,
+                back_ms=action.back_ms,
             )
             with self._hearing.of(group, EXPIRE_MS):
                 ended = await context.caller.call(expire, group=group, timeout_ms=EXPIRE_MS)

@@ -45,6 +45,7 @@ class Liveness(Duty):
             self._since_ms = await context.now_ms()
         with self._hearing.of(FIRST_GROUP, timeout_ms // LATE_PART):
             nodes = await context.rows(ListNodes(limit=PAGE))
+        with self._hearing.of(FIRST_GROUP, timeout_ms // LATE_PART):
             now_ms = await context.now_ms()
         since_ms = max(self._since_ms, self._hearing.back_ms(FIRST_GROUP, now_ms))
         self._offline = [each.node_id for each in nodes if not each.online]

@@ -11,8 +11,16 @@ from actors.duties.connectors import Connectors
 from actors.duties.leases import Leases
 from actors.duties.liveness import Liveness
 from state_machines.errors import NoQuorum
-from state_machines.lease import ExpireLeases, GetLease, GrantLeases, KeepLeases, LeaseRequest
+from state_machines.lease import (
+    ExpireLeases,
+    GetLease,
+    GrantLeases,
+    KeepLeases,
+    LeaseRequest,
+    NextLeaseDue,
+)
 from state_machines.metadata.node import GetNode, HeartbeatNode
+from state_machines.moment import GetTime
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
 from state_machines.mqtt.connector_duty import ConnectorHeartbeat, HeartbeatConnectors
 from state_machines.mqtt.connector_queries import GetConnector
@@ -104,6 +112,44 @@ async def test_a_short_lease_outlives_an_absence_that_nobody_has_seen(
     owner.cancel()
     await asyncio.sleep(15)
     assert not world.has(lease), "and there is no grace without end"
+    controller.fenced = "enough"
+    await asyncio.sleep(2)
+
+
+class Late(Waited):
+    """A group of which one look in so many takes so long, and the others no time."""
+
+    every = 1
+    answer_s = 0.0
+    looks = 0
+
+    async def call(self, operation: Any, **more: Any) -> Any:
+        if isinstance(operation, NextLeaseDue | GetTime):
+            self.looks += isinstance(operation, NextLeaseDue) and more["group"] == "mqtt-0"
+            if self.looks % self.every == 0:
+                await asyncio.sleep(self.answer_s)
+        return await super().call(operation, **more)
+
+
+@pytest.mark.parametrize("answer_s", [0.3, 0.6, 2])
+@pytest.mark.parametrize("every", [1, 2, 8, 40])
+@in_virtual_time
+async def test_of_a_group_that_is_late_now_and_then_dead_leases_end(
+    answer_s: float, every: int
+) -> None:
+    """By its grace and four looks: it is no absence without end."""
+    world = Late()
+    world.answer_s, world.every = answer_s, every
+    dead, kept = world.grant(5_000), world.grant(5_000)
+    controller = world.controller(Leases)
+    controller.start()
+    owner = asyncio.create_task(world.keep(kept))
+    grace_s = controller.context.number("lease_grace_ms") / 1_000
+    await asyncio.sleep(5 + grace_s + 4 + 8 * answer_s)
+    assert not world.has(dead)
+    await asyncio.sleep(60)
+    assert world.has(kept)
+    owner.cancel()
     controller.fenced = "enough"
     await asyncio.sleep(2)
 

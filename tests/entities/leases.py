@@ -69,11 +69,12 @@ class Leased(Group):
             attach = AttachRows(lease_id=lease, rows=(row(key),))
             self.run(Transaction.of(then=[PutKv(key=key, value=b"leased"), attach]))
 
-    def expire(self, limit: int = 1_000) -> LeasesExpired:
+    def expire(self, limit: int = 1_000, back_ms: int = 0) -> LeasesExpired:
         """What the controller does when a lease is due."""
-        done: LeasesExpired = self.run(
-            ExpireLeases(controller_epoch=self.epoch, limit=limit, grace_ms=GRACE_S * 1_000)
+        expire = ExpireLeases(
+            controller_epoch=self.epoch, limit=limit, grace_ms=GRACE_S * 1_000, back_ms=back_ms
         )
+        done: LeasesExpired = self.run(expire)
         return done
 
     def there(self, *keys: str) -> list[bool]:

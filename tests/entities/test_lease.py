@@ -293,6 +293,39 @@ def test_the_same_controller_has_no_grace_to_give(group: Leased) -> None:
     assert group.expire().leases == 1
 
 
+def test_what_ran_out_while_the_group_was_away_can_be_kept_alive(group: Leased) -> None:
+    """And what would have, just after."""
+    kept, left, soon = group.grant(), group.grant(), group.grant(TTL_S + 1)
+    group.later(TTL_S)
+    back_ms = group.now_ms
+    assert group.expire(back_ms=back_ms).graced == 2
+    group.later(1)
+    assert group.expire(back_ms=back_ms).graced == 1
+    assert codes(group.run(KeepLeases(items=(kept,)))) == ["OK"]
+    group.later(GRACE_S - 2)
+    assert group.expire(back_ms=back_ms).leases == 0
+    group.later(1)
+    assert group.expire(back_ms=back_ms).leases == 2
+    assert [group.gone(each) for each in (kept, left, soon)] == [False, True, True]
+    group.check()
+
+
+def test_the_grace_is_given_once_however_often_the_group_is_away(group: Leased) -> None:
+    """And no longer than from when it answers again, whatever is said."""
+    lease, late = group.grant(), group.grant(TTL_S + 3_600)
+    group.later(TTL_S)
+    assert group.expire(back_ms=group.now_ms + 3_600_000).graced == 1
+    for _ in range(GRACE_S):
+        assert group.expire(back_ms=group.now_ms).leases == 0
+        group.later(1)
+    assert group.expire(back_ms=group.now_ms).leases == 1
+    assert group.gone(lease)
+    back_ms = group.now_ms
+    group.later(3_600)
+    assert group.expire(back_ms=back_ms).leases == 1, "that was long ago"
+    assert group.gone(late)
+
+
 def test_what_is_looked_at_after_the_grace_ends_at_once(group: Leased) -> None:
     """So a backlog that takes longer than the grace is no longer graced one by one."""
     for _ in range(3):

@@ -94,6 +94,13 @@ CONTROLLER: Final = (
         "            self._back_ms[group] = 1\n",
     ),
     Mutant(
+        "a-group-that-is-late-now-and-then-keeps-dead-leases",
+        "design 5.8",
+        "actors.planners.leases",
+        "        if 0 < each.next_due_ms <= now_ms\n",
+        "        if 0 < each.next_due_ms <= now_ms and each.back_ms + grace_ms < now_ms\n",
+    ),
+    Mutant(
         "an-answer-that-waited-for-a-leader-is-none-of-an-absence",
         "design 5.8",
         "actors.duties.hearing",
