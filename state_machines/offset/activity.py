@@ -35,10 +35,11 @@ from state_machines.offset.rows import (
 )
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
+from state_machines.settings import SETTINGS
 from state_machines.tables import Table, Tables
 
 RETENTION_MS: Final = 7 * 86_400_000  #: Kafka's default, `offsets.retention.minutes`
-RETENTION_MS_MAX: Final = 3_650 * 86_400_000
+RETENTION_MS_MAX: Final = SETTINGS["offset_retention_ms"].high
 FORGET_MAX: Final = 10_000  #: offsets and groups that one command forgets at most
 
 

@@ -159,6 +159,13 @@ OFFSETS: Final = (
         "",
     ),
     Mutant(
+        "a-retention-that-a-tenant-may-have-is-too-long-for-the-command",
+        "design 5.7",
+        "state_machines.offset.activity",
+        'SETTINGS["offset_retention_ms"].high\n',
+        'SETTINGS["offset_retention_ms"].high - 1\n',
+    ),
+    Mutant(
         "a-lease-ends-with-any-number-of-bytes",
         "law 15",
         "state_machines.lease",
