@@ -6,7 +6,7 @@ there is no room in the job under way (`answers.py`), with limits of their own.
 Proposals are of two classes. All of whose commands are `urgent` (`op.py`) enter the log first and
 are refused only at a limit of their own, so that a broker's heartbeat does not wait behind a storm.
 For the rest what waits is bounded in operations and bytes, twice. An operation counts as its items,
-or as the rows it may touch, if it says how many (`op.weight`).
+or as the rows it may touch, if it says how many (`op.weight`), a transaction as its heavier branch.
 
     up to the soft limit    everybody is taken
     beyond it               whoever has its fair share waiting, or more, is told `Overloaded`:
@@ -83,9 +83,8 @@ class Charge:
                 kind = each.kind
                 _count_run(counts, each)
             else:
-                for one in op.inside(each):
-                    tenant = getattr(one, "tenant", "")
-                    counts[tenant] = counts.get(tenant, 0) + op.weight(one)
+                for tenant, rows in op.charges(each):
+                    counts[tenant] = counts.get(tenant, 0) + rows
             urgent = urgent and op.urgent(kind)
         if len(counts) == 1:
             ((tenant, count),) = counts.items()
@@ -231,7 +230,10 @@ class Admission:
         """Take a call in. Raises Overloaded, or Invalid for one that is too much at once; then
         nothing is charged."""
         if charge.operations > CALL_ITEMS_MAX:
-            raise Invalid(f"commands: {charge.operations} items, the limit is {CALL_ITEMS_MAX}")
+            raise Invalid(
+                f"commands: {charge.operations} items, the limit is {CALL_ITEMS_MAX}; each row "
+                "that a command says it may touch is one"
+            )
         why = self._why_urgent_not(charge) if charge.urgent else self._why_not(charge)
         if why:
             raise self._refusal(why)

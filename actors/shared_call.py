@@ -196,8 +196,8 @@ def _size(waiting: Waiting) -> int:
 def _items(waiting: Waiting) -> int:
     if not waiting.body and not op.heavy(_kind(waiting)):  # it may go in a run: it has no parts
         return 1
-    weights = [op.weight(each) for each in op.inside(waiting.operation)]
-    return sum([each for each in weights if type(each) is int])  # it may be unchecked
+    charges = op.charges(waiting.operation)
+    return sum([rows for _, rows in charges if type(rows) is int])  # it may be unchecked
 
 
 def _fitting(

@@ -26,7 +26,7 @@ of these it is cluster-wide and belongs to the kind's first group.
 
 One of every kind that finds its group by what it carries says `home_kind()` and `places()`: the
 slot keys of all it touches, None for what is cluster-wide. It is done whole, in one group. If it
-carries other operations, `inside()` says which.
+carries other operations, `branches()` says which: those of one of them are done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any, Final, TypeVar, dataclass_transform
 
 from state_machines import columnar, packing
 from state_machines.errors import Invalid
-from state_machines.limits import PAGE_ROWS_MAX, REPLY_BYTES_MAX
+from state_machines.limits import CALL_ITEMS_MAX, PAGE_ROWS_MAX, REPLY_BYTES_MAX
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -141,10 +141,18 @@ def weight(operation: Any) -> int:
     return count(operation)
 
 
-def inside(operation: Any) -> Sequence[Any]:
-    """The operations that it carries (a transaction does): itself if it carries none."""
-    carried: Sequence[Any] = operation.inside() if hasattr(operation, "inside") else ()
-    return carried or (operation,)
+def charges(operation: Any) -> Sequence[tuple[str, int]]:
+    """Whom it is charged, and how much each: of one that carries others (a transaction does) the
+    steps of the heavier branch, which together are no more than a call may be unless their items
+    are, so that whatever is within its limits can be sent."""
+    if not hasattr(operation, "branches"):
+        return ((getattr(operation, "tenant", ""), weight(operation)),)
+    branch = max(operation.branches(), key=lambda steps: sum(map(weight, steps))) or (operation,)
+    weights = [weight(each) for each in branch]
+    limit, total = max(CALL_ITEMS_MAX, sum(map(count, branch))), sum(weights)
+    if total > limit:
+        weights = [each * limit // total for each in weights]
+    return [(getattr(one, "tenant", ""), each) for one, each in zip(branch, weights, strict=True)]
 
 
 def home(operation: Any) -> str:

@@ -210,10 +210,15 @@ class Transaction(_Remembered):
         found += [row.table.slot_key(row.key) for row in self._said().rows if row.table.kind]
         return found
 
+    def branches(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The steps of each."""
+        said = self._said()
+        return said.then, said.otherwise
+
     def inside(self) -> tuple[Any, ...]:
         """The steps of both branches."""
-        said = self._said()
-        return said.then + said.otherwise
+        then, otherwise = self.branches()
+        return then + otherwise
 
     def apply(self, db: Tables, at: Stamp) -> TransactionReply:
         """All steps of a branch, or the refusal of the first that is refused."""

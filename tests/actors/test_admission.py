@@ -23,7 +23,7 @@ from state_machines.mqtt.session import OpenSession, SessionItem
 from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.offset.group import DeleteGroup, FenceGroup
 from state_machines.offset.reset import REWIND_MAX, RewindGroup
-from state_machines.transaction import Compare, Transaction
+from state_machines.transaction import STEPS_MAX, Compare, Transaction
 from tests.actors.test_pending import code, reply_future
 from tests.actors.test_pending import write as some_write
 from tests.actors.virtual_time import in_virtual_time
@@ -170,6 +170,29 @@ def test_a_command_is_charged_the_rows_that_it_says_it_may_touch() -> None:
     charged = Charge.of([run], 705)
     assert charged.operations == 705
     assert charged.tenants == {"a": (5, 5), "b": (700, 700)}
+
+
+def test_a_transaction_is_charged_its_heavier_branch() -> None:
+    """Only one is done."""
+    few, many = (DeleteGroup(tenant=each, group="g", limit=limit) for each, limit in LIMITS)
+    made = Charge.of([Transaction.of(then=[few], otherwise=[many, few])], 705)
+    assert made.tenants == {"a": (5, 5), "b": (700, 700)}
+
+
+@pytest.mark.parametrize("step", [DeleteGroup(group="g"), RewindGroup(group="g", at_ms=1)])
+def test_a_transaction_of_as_many_steps_as_it_may_have_is_admitted(step: Any) -> None:
+    made = Admission("s", Random(1))
+    charged = Charge.of([Transaction.of(then=[step] * STEPS_MAX, otherwise=[step])], 1)
+    made.enter(charged, 0.0)
+    assert CALL_ITEMS_MAX - STEPS_MAX < charged.operations <= CALL_ITEMS_MAX
+
+
+def test_a_transaction_of_too_many_items_is_not_admitted() -> None:
+    items = OpenSessions.of([SessionItem(client_id="c", broker="b")] * (CALL_ITEMS_MAX // 3))
+    step = DeleteGroup(group="g")
+    made = Charge.of([Transaction.of(then=[*[items] * 4, step])], 1)
+    with pytest.raises(Invalid, match=r"commands: \d+ items, the limit is \d+; each row that"):
+        Admission("s", Random(1)).enter(made, 0.0)
 
 
 def test_a_proposal_goes_with_the_greater_part_of_its_operations() -> None:

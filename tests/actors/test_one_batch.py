@@ -101,6 +101,20 @@ async def test_a_call_carries_no_more_rows_than_a_leader_takes() -> None:
 
 
 @in_virtual_time
+async def test_a_transaction_takes_no_more_of_a_call_than_it_is_charged() -> None:
+    """Its heavier branch, and all of it at most."""
+    loop, step = asyncio.get_running_loop(), DeleteGroup(group="g", limit=4_000)
+    made = [Transaction.of(then=[step], otherwise=[step] * n) for n in (1, 2, 128, 2)]
+    left = [Waiting(each, op.encode(each), loop.create_future(), 9.0) for each in made]
+    calls = []
+    while left:
+        batch = left
+        _, left = commands_of(batch)
+        calls.append(len(batch))
+    assert calls == [2, 1, 1]
+
+
+@in_virtual_time
 async def test_a_weight_that_is_no_number_is_told_by_who_checks_it() -> None:
     loop, nonsense = asyncio.get_running_loop(), cast("Any", "many")
     batch = [

@@ -126,9 +126,16 @@ ACTORS: Final = (
     Mutant(
         "a-command-of-many-rows-is-charged-as-one",
         "design 6",
-        "actors.admission",
-        "                    counts[tenant] = counts.get(tenant, 0) + op.weight(one)\n",
-        "                    counts[tenant] = counts.get(tenant, 0) + op.count(one)\n",
+        "state_machines.op",
+        '        return ((getattr(operation, "tenant", ""), weight(operation)),)\n',
+        '        return ((getattr(operation, "tenant", ""), count(operation)),)\n',
+    ),
+    Mutant(
+        "a-transaction-of-heavy-steps-is-more-than-any-call-may-be",
+        "design 6",
+        "state_machines.op",
+        "    if total > limit:\n",
+        "    if total > limit * total:\n",
     ),
     Mutant(
         "a-command-of-many-rows-is-applied-on-the-loop",
