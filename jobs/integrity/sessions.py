@@ -66,7 +66,8 @@ def _subscriptions(cut: Cut) -> DataFrame:
 
 
 def _tally(cut: Cut) -> DataFrame:
-    each = cut["mqtt.session"].withColumn("sessions", fn.lit(1))
+    counted = cut["mqtt.session"].where(fn.col("connected_ms") != 0)  # `Session.counts`
+    each = counted.withColumn("sessions", fn.lit(1))
     return counts(cut, "mqtt.session_tally", each, fields=("sessions", "connected"))
 
 

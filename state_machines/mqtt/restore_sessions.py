@@ -66,7 +66,7 @@ def _plain_session(row: Session) -> Session:
 def _session(db: Tables, at: Stamp, before: Session | None, row: Session) -> None:
     if before is not None:
         due.disarm(db, before.expires_ms, due.SESSION, row.tenant, row.client_id)
-    else:
+    if before is None or not before.counts:
         _admit(db, row.tenant)
     lives_s = max(row.expiry_s, GRACE_S)
     expires_ms = 0 if row.expiry_s == NEVER_S else at.now_ms + lives_s * MS
@@ -74,6 +74,7 @@ def _session(db: Tables, at: Stamp, before: Session | None, row: Session) -> Non
         row,
         epoch=db.unique(),
         connected=False,
+        connected_ms=row.connected_ms or at.now_ms,
         disconnected_ms=at.now_ms,
         expires_ms=expires_ms,
         subscriptions=before.subscriptions if before is not None else 0,

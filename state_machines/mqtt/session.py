@@ -237,8 +237,8 @@ class CloseSession:
 class DeleteSessions:
     """End sessions from outside. The reply is how many there were.
 
-    Those that would make the command too long (`budgets`) have expired then, and go with the next
-    pulses.
+    Those that would make the command too long (`budgets`) have expired then: they count no more,
+    and their rows go with the next pulses.
     """
 
     heavy: ClassVar[bool] = True
@@ -268,13 +268,13 @@ class DeleteSessions:
         return sum(replies)
 
     def apply(self, db: Tables, at: Stamp) -> int:
-        """What does not exist is passed over."""
+        """What does not exist is passed over; what is over already goes, and is none of them."""
         found = [db.get(SESSIONS, self.tenant, each) for each in dict.fromkeys(self.client_ids)]
         there = [each for each in found if each is not None]
         budget = Budget()
         for session in there:
             end_within(db, at, session, budget)
-        return len(there)
+        return sum(not each.over(at.now_ms) for each in there)
 
 
 @query("mqtt.session.get")
@@ -315,11 +315,12 @@ class ListSessions:
         names.name(self.starts, "starts", MQTT_STRING_BYTES_MAX, empty=True)
 
     def read(self, db: Tables, at: Stamp) -> SessionPage:
-        """Client ids that begin with `starts`."""
+        """Client ids that begin with `starts`, without those whose time is over. A page may be
+        empty and still have a next."""
         rows, after = db.page(
             SESSIONS, self.tenant, starts=self.starts, after=self.after, limit=self.limit
         )
-        return SessionPage(tuple([row for row, _ in rows]), after)
+        return SessionPage(tuple([row for row, _ in rows if not row.over(at.now_ms)]), after)
 
 
 @query("mqtt.session.count")

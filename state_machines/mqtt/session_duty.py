@@ -23,7 +23,9 @@ from state_machines.mqtt.sessions import SESSIONS, Session
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
 
-_BROKER, _CONNECTED = map(packing.field_names(Session).index, ("broker", "connected"))
+_BROKER, _CONNECTED, _EXPIRES_MS = map(
+    packing.field_names(Session).index, ("broker", "connected", "expires_ms")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,8 @@ class ListHeldSessions:
             raise Invalid(f"limit: {self.limit}, the range is 1 to {PAGE_ROWS_MAX}")
 
     def read(self, db: Tables, at: Stamp) -> SessionPage:
-        """By tenant and client id. A page also ends softly at `PAGE_BYTES_MAX`."""
+        """By tenant and client id, without those whose time is over. A page also ends softly at
+        `PAGE_BYTES_MAX`."""
         brokers = frozenset(self.brokers)
         prefix = (self.tenant,) if self.tenant else ()
         found: list[Session] = []
@@ -103,6 +106,8 @@ class ListHeldSessions:
         for token, value in islice(scan, self.limit):
             last = token
             _, values = SESSIONS.values_of(value)
+            if 0 < values[_EXPIRES_MS] <= at.now_ms:
+                continue
             if values[_BROKER] in brokers and (values[_CONNECTED] or not self.connected):
                 found.append(packing.row_of(Session, values))
                 size += len(value)

@@ -38,6 +38,7 @@ _DISCONNECTED_MS: Final = _PLACES.index("disconnected_ms")
 _EXPIRES_MS: Final = _PLACES.index("expires_ms")
 _SUBSCRIPTIONS: Final = _PLACES.index("subscriptions")
 _CREATED_MS: Final = _PLACES.index("created_ms")
+_CONNECTED_MS: Final = _PLACES.index("connected_ms")
 _KEPT: Final = itemgetter(_CONNECTED, _CREATED_MS, _SUBSCRIPTIONS)
 """What a session that is opened again keeps, or has to be asked for."""
 _NONE: Final = [0] * len(_PLACES)
@@ -103,6 +104,8 @@ def open_all(
         if ends:
             db.swap(SESSIONS.name, key, before[place], None)
             present[place] = False
+            if not old[_CONNECTED_MS]:
+                there[place] = _NONE  # it counts no more
     epochs += db.unique_many(len(keys) - len(epochs))
     if created is not None:
         created += [
@@ -194,7 +197,7 @@ def _open(
     """The same of one session, whatever hangs on it."""
     before = old = db.get(SESSIONS, tenant, client_id)
     # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
-    if old is not None and (clean_start or not old.expiry_s or 0 < old.expires_ms <= at.now_ms):
+    if old is not None and (clean_start or not old.expiry_s or old.over(at.now_ms)):
         _let_go(db, at, old)
         db.delete(SESSIONS, tenant, client_id)
         old = None
@@ -362,9 +365,9 @@ def end_within(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
 
 
 def expire(db: Tables, at: Stamp, session: Session) -> None:
-    """The session's time is over now: nobody holds it, whoever opens it begins a new one, and a
-    pulse ends it."""
-    if 0 < session.expires_ms <= at.now_ms:
+    """The session's time is over now: nobody holds it, it counts no more, whoever opens it begins a
+    new one, and a pulse ends it."""
+    if session.over(at.now_ms):
         return
     tenant, client_id = session.tenant, session.client_id
     due.disarm(db, session.expires_ms, due.SESSION, tenant, client_id)
@@ -372,6 +375,7 @@ def expire(db: Tables, at: Stamp, session: Session) -> None:
         session,
         epoch=db.unique(),
         connected=False,
+        connected_ms=0,
         disconnected_ms=at.now_ms if session.connected else session.disconnected_ms,
         expires_ms=at.now_ms,
     )

@@ -19,7 +19,9 @@ NEVER_S: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client's session. Times are the group's, Unix milliseconds; 0 stands for not (yet)."""
+    """A client's session. Times are the group's, Unix milliseconds; 0 stands for not (yet), and a
+    `connected_ms` of 0 for one that a command has ended: it counts no more, and a pulse takes it.
+    """
 
     tenant: str
     client_id: str
@@ -34,10 +36,20 @@ class Session:
 
     subscriptions: int
 
+    def over(self, now_ms: int) -> bool:
+        """Whether its time is over: whoever opens it begins a new one."""
+        return 0 < self.expires_ms <= now_ms
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of its tenant's."""
+        return self.connected_ms != 0
+
 
 @dataclass(frozen=True, slots=True)
 class SessionTally:
-    """How many sessions a tenant has in this group, and how many of them are connected."""
+    """How many sessions a tenant has in this group, and how many of them are connected. One whose
+    time has run out is among them until a pulse ends it."""
 
     tenant: str
     sessions: int
@@ -73,7 +85,7 @@ def delete_session(db: Tables, session: Session) -> None:
 
 
 def _tally(db: Tables, tenant: str, before: Session | None, after: Session | None) -> None:
-    more = (after is not None) - (before is not None)
+    more = (after is not None and after.counts) - (before is not None and before.counts)
     connected = (after is not None and after.connected) - (before is not None and before.connected)
     count_sessions(db, tenant, more, connected)
 

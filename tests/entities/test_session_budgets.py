@@ -5,16 +5,27 @@ from __future__ import annotations
 import pytest
 
 from state_machines.batch import OK
-from state_machines.errors import Fenced
+from state_machines.errors import Fenced, QuotaExceeded
 from state_machines.limits import VALUE_BYTES_MAX
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.retained import SetRetained
-from state_machines.mqtt.session import CloseSession, DeleteSessions, GetSession, OpenSession
+from state_machines.mqtt.session import (
+    CloseSession,
+    CountSessions,
+    DeleteSessions,
+    GetSession,
+    ListSessions,
+    OpenSession,
+    SessionItem,
+)
 from state_machines.mqtt.session_batch import CloseSessions, LostSession
-from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
+from state_machines.mqtt.session_columns import OpenSessions
+from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
+from state_machines.mqtt.sessions import SessionTally
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
-from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
+from state_machines.mqtt.subscription import DeleteSubscriptions, PutSubscriptions, TopicFilter
 from state_machines.mqtt.will import SetWill
+from state_machines.quota import GroupQuota, SetQuotas
 from tests.entities.group import Group
 from tests.machine.derived import check
 
@@ -88,6 +99,75 @@ def test_wills_of_sessions_that_last_count_by_their_bytes(group: Group, way: str
     assert (group.rows("mqtt.outbox"), group.rows("mqtt.will")) == (5, 2)
     assert group.run(Pulse(controller_epoch=1)).wills == 2
     assert (group.rows("mqtt.outbox"), group.rows("mqtt.will")) == (7, 0)
+    check("mqtt", group.store)
+
+
+@pytest.mark.parametrize("opens", ["one", "batch"])
+@pytest.mark.parametrize("expiry_s", [0, 60])
+def test_one_that_was_ended_is_none_of_its_tenants_any_more(
+    group: Group, expiry_s: int, opens: str
+) -> None:
+    """Its rows wait for a pulse; its place is free, and nobody is told of it."""
+    opened(group, expiry_s)
+    quota = GroupQuota("default", 1, sessions=4)
+    group.run(SetQuotas(controller_epoch=1, items=(quota,)))
+    assert group.run(DeleteSessions(client_ids=CLIENTS)) == 4
+    assert group.rows("mqtt.session") == 2
+    assert group.ask(CountSessions()) == SessionTally("default", 0, 0)
+    assert group.ask(ListSessions()).sessions == ()
+    assert group.ask(ListHeldSessions(brokers=("b",))).sessions == ()
+    check("mqtt", group.store)
+
+    def open_all(*client_ids: str) -> None:
+        if opens == "one":
+            for each in client_ids:
+                group.run(OpenSession(client_id=each, broker="b2", expiry_s=60))
+        else:
+            items = [SessionItem(client_id=each, broker="b2", expiry_s=60) for each in client_ids]
+            group.run(OpenSessions.of(items))
+
+    open_all("c", "e", "f")
+    assert group.ask(CountSessions()).sessions == 3
+    check("mqtt", group.store)
+    open_all("g")
+    with group.refuses(QuotaExceeded, "sessions: 5 of tenant 'default', the limit"):
+        open_all("d")
+    assert group.run(DeleteSessions(client_ids=("d",))) == 0, "it was told of before"
+    assert group.rows("mqtt.session") == 4
+    open_all("c")
+    assert group.ask(CountSessions()) == SessionTally("default", 4, 4)
+    check("mqtt", group.store)
+    while group.run(Pulse(controller_epoch=1)).next_due_ms:
+        pass
+    assert group.ask(CountSessions()) == SessionTally("default", 4, 4)
+    assert group.rows("mqtt.subscription") == 0
+    check("mqtt", group.store)
+
+
+def test_one_that_was_ended_and_has_nothing_left_is_opened_anew(group: Group) -> None:
+    """Also where a batch writes it at once."""
+    opened(group)
+    group.run(DeleteSessions(client_ids=CLIENTS))
+    over = group.ask(GetSession(client_id="d"))
+    filters = tuple([f"t/{number}" for number in range(FILTERS)])
+    group.run(DeleteSubscriptions(client_id="d", epoch=over.epoch, filters=filters))
+    assert not group.run(OpenSession(client_id="d", broker="b2")).present
+    assert group.ask(CountSessions()) == SessionTally("default", 1, 1)
+    check("mqtt", group.store)
+
+
+def test_one_whose_time_ran_out_is_not_listed_and_counts_until_its_pulse(group: Group) -> None:
+    epoch = group.run(OpenSession(client_id="a", broker="b", expiry_s=1)).epoch
+    group.run(OpenSession(client_id="b", broker="b", expiry_s=1))
+    group.run(CloseSession(client_id="a", epoch=epoch))
+    group.later(1)
+    assert [each.client_id for each in group.ask(ListSessions()).sessions] == ["b"]
+    held = group.ask(ListHeldSessions(brokers=("b",))).sessions
+    assert [each.client_id for each in held] == ["b"]
+    assert group.ask(GetSession(client_id="a")).expires_ms == group.now_ms
+    assert group.ask(CountSessions()).sessions == 2
+    assert group.run(DeleteSessions(client_ids=("a", "b"))) == 1
+    assert group.ask(CountSessions()).sessions == group.rows("mqtt.session") == 0
     check("mqtt", group.store)
 
 

@@ -40,6 +40,7 @@ from state_machines.mqtt.due import DUE, Due
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.retained import RETAINED, Retained, SetRetained
 from state_machines.mqtt.session import CloseSession, OpenSession
+from state_machines.mqtt.session_life import expire
 from state_machines.mqtt.sessions import SESSIONS, TALLIES
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
 from state_machines.mqtt.subscription import (
@@ -52,8 +53,10 @@ from state_machines.mqtt.topic import CreateTopics
 from state_machines.mqtt.will import OF_TENANT, OUTBOX, WILLS, ClaimOutbox, SetWill, Will
 from state_machines.offset import activity, history, rows
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
+from state_machines.op import Stamp
 from state_machines.quota import QUOTAS, USAGES, GroupQuota
 from state_machines.slots import SLOTS, Own, SlotRange, slot_of
+from state_machines.tables import Tables
 from tests.jobs.integrity import KINDS, World, lived
 
 T = "broken"  #: the tenant of what is broken
@@ -132,6 +135,9 @@ def break_sessions(world: World) -> Expected:
     mqtt = world["mqtt"]
     late = session(world, "expired", expiry_s=5)
     mqtt.run(CloseSession(tenant=T, client_id="expired", epoch=late))
+    session(world, "ended")  # by a command, so it counts no more
+    (row,) = [x for x in rows_of(world, "mqtt", SESSIONS) if x.client_id == "ended"]
+    expire(Tables(mqtt.store, mqtt.index), Stamp(mqtt.index, mqtt.now_ms), row)
     timed = session(world, "untimed")
     mqtt.run(CloseSession(tenant=T, client_id="untimed", epoch=timed))
     (row,) = [x for x in rows_of(world, "mqtt", SESSIONS) if x.client_id == "untimed"]
@@ -157,6 +163,7 @@ def break_sessions(world: World) -> Expected:
     world.change("mqtt", TALLIES, T, sessions=99)
     return {
         ("session_expired", "mqtt.session", (T, "expired")),
+        ("session_expired", "mqtt.session", (T, "ended")),
         ("timer", "mqtt.due", (row.expires_ms, "session", T, "untimed")),
         ("timer", "mqtt.due", (2**50, "retained", T, "never/was")),
         ("retained_expired", "mqtt.retained", (T, "r")),

@@ -132,13 +132,15 @@ def _sessions(store: KeyValue) -> None:
     sessions, connected = Counter[str](), Counter[str]()
     filters = Counter((each.tenant, each.client_id) for each in all_of(store, SUBSCRIPTIONS))
     for each in all_of(store, SESSIONS):
-        sessions[each.tenant] += 1
+        sessions[each.tenant] += each.connected_ms != 0  # a command has ended it
         connected[each.tenant] += each.connected
         assert each.subscriptions == filters.pop((each.tenant, each.client_id), 0)
     assert not filters
     held = [each for each in all_of(store, TALLIES) if each.sessions]
     assert held == [
-        SessionTally(name, count, connected[name]) for name, count in sorted(sessions.items())
+        SessionTally(name, count, connected[name])
+        for name, count in sorted(sessions.items())
+        if count
     ]
 
 

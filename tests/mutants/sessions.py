@@ -19,6 +19,20 @@ SESSIONS: Final = (
         "    end(db, at, session, budget)\n",
     ),
     Mutant(
+        "a-session-that-was-ended-keeps-its-place-in-the-quota",
+        "A10",
+        "state_machines.mqtt.sessions",
+        "        return self.connected_ms != 0\n",
+        "        return True\n",
+    ),
+    Mutant(
+        "a-batch-opens-what-was-ended-and-counts-nothing",
+        "A10",
+        LIFE,
+        "                there[place] = _NONE  # it counts no more\n",
+        "                continue\n",
+    ),
+    Mutant(
         "a-takeover-keeps-the-epoch",
         "design 1",
         LIFE,
