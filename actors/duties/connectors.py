@@ -16,6 +16,7 @@ from actors.duties.hearing import LATE_PART, Hearing
 from actors.planners.connectors import plan_connectors, plan_releases
 from state_machines.metadata.node import CONNECTORS
 from state_machines.mqtt.connector_duty import (
+    TIMEOUT_MS_MAX,
     AssignConnectors,
     ExpireConnectors,
     ReleaseConnectors,
@@ -59,17 +60,17 @@ class Connectors(Duty):
         group was away."""
         timeout_ms = context.number("connector_timeout_ms")
         with self._hearing.of(group, timeout_ms // LATE_PART):
-            now_ms = await context.now_ms(group)
-        back_ms = self._hearing.back_ms(group, now_ms)
-        if back_ms and now_ms - back_ms <= timeout_ms:
+            await context.now_ms(group)
+        silence_ms = self._hearing.silence_ms(group, timeout_ms)
+        if silence_ms > TIMEOUT_MS_MAX:
             return 0
-        silent = SilentConnectors(timeout_ms=timeout_ms)
+        silent = SilentConnectors(timeout_ms=silence_ms)
         done = 0
         for _ in range(SHORT_ROUNDS_MAX):
             if not await context.caller.call(silent, group=group):
                 break
             expire = ExpireConnectors(
-                controller_epoch=context.epoch, timeout_ms=timeout_ms, limit=LIMIT
+                controller_epoch=context.epoch, timeout_ms=silence_ms, limit=LIMIT
             )
             done += await context.caller.call(expire, group=group)
         return done

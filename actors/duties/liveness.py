@@ -37,7 +37,7 @@ class Liveness(Duty):
 
     async def step(self, context: Context) -> int:
         """At most one command, and one at first: the group decides by its own time who is silent,
-        and counts from there. It counts anew after it was away: the next leader may hear this
+        and counts from there. While it was away nobody was silent: the next leader may hear this
         controller before its own."""
         timeout_ms = context.number("heartbeat_timeout_ms")
         if not self._since_ms:
@@ -45,11 +45,10 @@ class Liveness(Duty):
             self._since_ms = await context.now_ms()
         with self._hearing.of(FIRST_GROUP, timeout_ms // LATE_PART):
             nodes = await context.rows(ListNodes(limit=PAGE))
-        with self._hearing.of(FIRST_GROUP, timeout_ms // LATE_PART):
             now_ms = await context.now_ms()
-        since_ms = max(self._since_ms, self._hearing.back_ms(FIRST_GROUP, now_ms))
+        silence_ms = self._hearing.silence_ms(FIRST_GROUP, timeout_ms)
         self._offline = [each.node_id for each in nodes if not each.online]
-        actions = plan_liveness(nodes, now_ms, timeout_ms, since_ms)
+        actions = plan_liveness(nodes, now_ms, silence_ms, self._since_ms)
         for action in actions:
             log.warning("%r: silent brokers: %s", context, ", ".join(map(repr, action.silent)))
             await self._expire(context, action.timeout_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from state_machines.lease import (
     LeaseRequest,
     NextLeaseDue,
 )
-from state_machines.metadata.node import GetNode, HeartbeatNode
+from state_machines.metadata.node import GetNode, HeartbeatNode, ListNodes
 from state_machines.moment import GetTime
 from state_machines.mqtt.connector import ConnectorItem, CreateConnectors
 from state_machines.mqtt.connector_duty import ConnectorHeartbeat, HeartbeatConnectors
@@ -121,12 +122,17 @@ class Late(Waited):
 
     every = 1
     answer_s = 0.0
-    looks = 0
+    of: tuple[type, ...] = (NextLeaseDue, GetTime)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = Counter[str]()
 
     async def call(self, operation: Any, **more: Any) -> Any:
-        if isinstance(operation, NextLeaseDue | GetTime):
-            self.looks += isinstance(operation, NextLeaseDue) and more["group"] == "mqtt-0"
-            if self.looks % self.every == 0:
+        if isinstance(operation, self.of):
+            group = more.get("group", "")
+            self.looks[group] += isinstance(operation, self.of[0]) or self.of[0] is ListNodes
+            if self.looks[group] % self.every == 0:
                 await asyncio.sleep(self.answer_s)
         return await super().call(operation, **more)
 
@@ -222,6 +228,41 @@ async def test_a_broker_that_could_not_speak_is_not_silent(away_s: float, timeou
     looks.cancel()
     controller.fenced = "enough"
     await asyncio.sleep(2)
+
+
+@pytest.mark.parametrize("answer_s", [1, 2])
+@pytest.mark.parametrize("every", [1, 2, 3, 8])
+@in_virtual_time
+async def test_of_a_group_that_is_late_now_and_then_dead_brokers_and_connectors_are_lost(
+    answer_s: int, every: int
+) -> None:
+    """In the time for which it could be heard."""
+    world = Late()
+    world.answer_s, world.every, world.of = answer_s, every, (ListNodes, GetTime)
+    register(world, "b1", "dead")
+    configure(world, heartbeat_timeout_ms=3_000, connector_timeout_ms=3_000)
+    items = tuple(ConnectorItem(name=f"c{n}", type="kafka", topic_filter="t") for n in range(2))
+    world.run(CreateConnectors(items=items))
+    controller = world.controller(Liveness, Connectors)
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(1)
+            world.run(HeartbeatNode(node_id="b1", epoch=1))
+            runs = world.ask(GetConnector(name="c0"))
+            if runs.broker:
+                item = ConnectorHeartbeat(name="c0", epoch=runs.epoch)
+                world.run(HeartbeatConnectors(broker=runs.broker, items=(item,)))
+
+    broker = asyncio.create_task(beat())
+    controller.start()
+    await asyncio.sleep(60)
+    assert world.ask(GetNode(node_id="b1")).online
+    assert not world.ask(GetNode(node_id="dead")).online
+    assert world.ask(GetConnector(name="c1")).epoch > 2, "nobody speaks for it"
+    broker.cancel()
+    controller.fenced = "enough"
+    await asyncio.sleep(8)
 
 
 @away_s
