@@ -42,7 +42,7 @@ CATCH_UP_SECONDS: Final = 5.0  #: how long is waited for a follower that is a li
 ELECTION_SECONDS: Final = 10.0  #: and for a leader: three of the longest election timeout
 POLL_SECONDS: Final = 0.02
 LEADER_POLL_SECONDS: Final = 0.2
-NEAR_ENTRIES: Final = 10_000  #: who is further behind is asked after the leader
+FOLLOWER_BEHIND_MAX: Final = 10_000  #: entries; a replica that lacks more is cut after the leader
 VIEW_BYTES: Final = 16 << 20
 """A state of so many bytes is read from a view: less than a second, and little to pin."""
 
@@ -212,7 +212,7 @@ def order(
         return "learner" if learns else "follower"
 
     def place(seat: str) -> tuple[bool, bool, int, str]:
-        behind = wanted - living[seat].get("applied", 0) > NEAR_ENTRIES
+        behind = wanted - living[seat].get("applied", 0) > FOLLOWER_BEHIND_MAX
         return behind, seat in avoid, ROLES.index(role(seat)), seat
 
     asked = [seat for seat in living if source in ("", seat, role(seat))]

@@ -32,7 +32,7 @@ STATUS_SECONDS: Final = 5.0  #: and for any other answer
 TELL_SECONDS: Final = 5.0  #: how often the other replicas are told how far the history is
 MISS_SECONDS: Final = 60.0  #: an entry that only silent replicas may have is waited for so long
 PREFER_SECONDS: Final = 30.0  #: how often a leader, or who gets no further, is looked past
-NEAR_ENTRIES: Final = 1_000  #: who is further behind is asked after the leader
+PAGER_BEHIND_MAX: Final = 1_000  #: entries; who lacks more is asked for pages after the leader
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class Source:
         def rank(seat: str) -> tuple[bool, int, bool, bool, bool, int, str]:
             each = known[seat]
             oldest = max(int(each["first_index"]), first)  # beyond `first` the smallest is best
-            far = commit - int(each["applied"]) > NEAR_ENTRIES
+            far = commit - int(each["applied"]) > PAGER_BEHIND_MAX
             leads, learns = each["role"] == "leader", each["replica"] in each["learners"]
             return lacks(seat), oldest, far, leads, not learns, -int(each["applied"]), seat
 

@@ -21,7 +21,7 @@ from jobs.cut import Manifest, check, read_manifest
 from jobs.errors import BadCut, OutputFailed
 from metaray import cut_files, cuts, exporting
 from metaray.cut_files import GroupFiles
-from metaray.cuts import NEAR_ENTRIES, Cut, order, take
+from metaray.cuts import FOLLOWER_BEHIND_MAX, Cut, order, take
 from metaray.exporting import Progress, chosen
 from state_machines.errors import Conflict, Invalid, NoQuorum, NotFound, Stopped
 from state_machines.offset.rows import Group, StoredOffset
@@ -44,7 +44,7 @@ def test_who_has_least_to_do_is_asked_first() -> None:
     living = {
         "o/0": leader,
         "o/1": status("o/1"),
-        "o/2": status("o/2", applied=100 - NEAR_ENTRIES - 1),
+        "o/2": status("o/2", applied=100 - FOLLOWER_BEHIND_MAX - 1),
         "o/3": status("o/3", applied=90),
     }
     assert order(living, wanted=100) == ["o/3", "o/1", "o/0", "o/2"]
@@ -114,7 +114,7 @@ def test_a_cut_has_what_its_caller_has_written(replicas: Replicas) -> None:
 def test_a_cut_has_what_was_acknowledged_however_far_behind_who_is_asked_is(
     replicas: Replicas,
 ) -> None:
-    far = 40 + NEAR_ENTRIES + 1
+    far = 40 + FOLLOWER_BEHIND_MAX + 1
     replicas.living = {"o-0/0": voter("o-0/0", "leader", far), "o-0/1": voter("o-0/1", applied=40)}
     replicas.refuse = ("o-0/0",)
     for terms in ({}, {"source": "o-0/1"}, {"min_index": 40}):

@@ -13,7 +13,7 @@ import pytest
 from metaray.history import running
 from metaray.history.source import (
     MISS_SECONDS,
-    NEAR_ENTRIES,
+    PAGER_BEHIND_MAX,
     STATUS_SECONDS,
     WAIT_MS,
     Page,
@@ -139,12 +139,12 @@ async def test_who_lacks_the_entry_or_is_far_behind_is_not_chosen() -> None:
     replicas = three()
     replicas.by_seat["o-0/1"].applied = 9
     assert (await source_of(replicas).page(GROUP, 10, 9)).seat == "o-0/2"
-    replicas.by_seat["o-0/0"].applied = 11 + NEAR_ENTRIES
+    replicas.by_seat["o-0/0"].applied = 11 + PAGER_BEHIND_MAX
     replicas.by_seat["o-0/2"].applied = 10
-    waited = await source_of(replicas).page(GROUP, 12 + NEAR_ENTRIES, 9)
+    waited = await source_of(replicas).page(GROUP, 12 + PAGER_BEHIND_MAX, 9)
     assert waited.seat == "o-0/0", "rather the leader than one that is not there for long"
     replicas.by_seat["o-0/2"].applied = 11
-    assert (await source_of(replicas).page(GROUP, 12 + NEAR_ENTRIES, 9)).seat == "o-0/2"
+    assert (await source_of(replicas).page(GROUP, 12 + PAGER_BEHIND_MAX, 9)).seat == "o-0/2"
 
 
 @in_virtual_time
