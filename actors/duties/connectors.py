@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, ROUNDS_MAX, SHORT_ROUNDS_MAX, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, ROWS_A_COMMAND, SHORT_ROUNDS_MAX, Context, Duty
 from actors.duties.hearing import LATE_PART, Hearing
 from actors.planners.connectors import plan_connectors, plan_releases
 from state_machines.metadata.node import CONNECTORS
@@ -27,8 +27,6 @@ from state_machines.mqtt.connector_queries import (
     SilentConnectors,
 )
 from state_machines.mqtt.connectors import IDLE, ConnectorLoad
-
-LIMIT = 250  #: connectors that one command takes back: 1 000 took 100 ms
 
 
 class Connectors(Duty):
@@ -70,7 +68,7 @@ class Connectors(Duty):
             if not await context.caller.call(silent, group=group):
                 break
             expire = ExpireConnectors(
-                controller_epoch=context.epoch, timeout_ms=silence_ms, limit=LIMIT
+                controller_epoch=context.epoch, timeout_ms=silence_ms, limit=ROWS_A_COMMAND
             )
             done += await context.caller.call(expire, group=group)
         return done
@@ -82,11 +80,13 @@ class Connectors(Duty):
             return 0
         done = 0
         for broker in plan_releases(loads, await context.live_nodes()):
-            release = ReleaseConnectors(controller_epoch=context.epoch, broker=broker, limit=LIMIT)
+            release = ReleaseConnectors(
+                controller_epoch=context.epoch, broker=broker, limit=ROWS_A_COMMAND
+            )
             for _ in range(SHORT_ROUNDS_MAX):
                 released = await context.caller.call(release, group=group)
                 done += released
-                if released < LIMIT:
+                if released < ROWS_A_COMMAND:
                     break
         return done
 

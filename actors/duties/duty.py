@@ -41,7 +41,10 @@ DEADLINE_SECONDS = 30.0  #: a step that takes longer is ended; the next run begi
 PAGE = 1_000  #: rows asked for at once
 ROWS_MAX = 100_000  #: rows that one step holds at once; with more of them it acts on none
 ROUNDS_MAX = 100  #: rounds of commands for one group, tenant or broker in one step; the rest waits
-SHORT_ROUNDS_MAX = 4 * ROUNDS_MAX  #: the same of commands of 250 rows, for as much in one step
+ROWS_A_COMMAND = 250
+"""What one command takes away or moves at most, be it timers, sessions, members, connectors or
+segments: 1 000 of each took a replica 35 to 100 ms, in which it does nothing else."""
+SHORT_ROUNDS_MAX = 4 * ROUNDS_MAX  #: rounds of such commands, for as much in one step
 
 
 def _nobody(_: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from actors.duties.duty import Context, Duty
+from actors.duties.duty import ROWS_A_COMMAND, Context, Duty
 from actors.planners.sessions import Silence, plan_sweep
 from state_machines.metadata.node import ListNodes
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
@@ -16,7 +16,6 @@ from state_machines.mqtt.sessions import Session
 
 PAGE = 1_000  #: sessions that one query looks at: 0.8 ms of a replica in memory
 BROKERS_MAX = 1_000  #: that one sweep is for; the others' follows
-CLOSE_LIMIT = 250  #: sessions that one command closes, as many as a pulse ends (`timers`)
 STEP_SECONDS = 5.0  #: a run that has looked for so long goes on in the next, which follows at once
 
 log = logging.getLogger(__name__)
@@ -74,8 +73,8 @@ class Sessions(Duty):
         while sweep.sought:
             query = ListHeldSessions(brokers=brokers, connected=True, limit=PAGE, after=sweep.after)
             page = await context.caller.call(query, group=group)
-            for start in range(0, len(page.sessions), CLOSE_LIMIT):
-                some = page.sessions[start : start + CLOSE_LIMIT]
+            for start in range(0, len(page.sessions), ROWS_A_COMMAND):
+                some = page.sessions[start : start + ROWS_A_COMMAND]
                 closed = await self._close(context, group, some)
                 sweep.closed += closed
                 done += closed

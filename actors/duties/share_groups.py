@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import ClassVar
 
-from actors.duties.duty import SHORT_ROUNDS_MAX, Context, Duty
+from actors.duties.duty import ROWS_A_COMMAND, SHORT_ROUNDS_MAX, Context, Duty
 from actors.planners.share_groups import plan_gone, plan_orphans
 from state_machines.metadata.node import ListNodes
 from state_machines.mqtt.session import GetSession
@@ -23,7 +23,6 @@ from state_machines.mqtt.share_group import (
 )
 
 PAGE = 500  #: rows asked for at once, and members of one run of the sweep
-REMOVE_LIMIT = 250  #: members and groups that one command changes: 1 000 took up to 100 ms
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ async def _of_brokers(context: Context, group: str) -> int:
 
 
 async def _remove(context: Context, broker: str, group: str) -> None:
-    command = RemoveShareBroker(controller_epoch=context.epoch, broker=broker, limit=REMOVE_LIMIT)
+    command = RemoveShareBroker(controller_epoch=context.epoch, broker=broker, limit=ROWS_A_COMMAND)
     for _ in range(SHORT_ROUNDS_MAX):
         done = await context.caller.call(command, group=group)
         if not done.more:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from actors.duties.duty import PAGE, ROUNDS_MAX, SHORT_ROUNDS_MAX, Context, Duty
+from actors.duties.duty import PAGE, ROUNDS_MAX, ROWS_A_COMMAND, SHORT_ROUNDS_MAX, Context, Duty
 from actors.planners.engine import plan_gc
 from state_machines.metadata.node import ListNodes
 from state_machines.metadata.segment import FinishSegments
 from state_machines.metadata.segment_queries import RemovableSegments
 from state_machines.metadata.shard import MarkedShards, SweepShards
-
-SWEEP_LIMIT = 250  #: segments that one command has deleted: 1 000 took 80 ms
 
 
 class Storage(Duty):
@@ -30,7 +28,7 @@ class Storage(Duty):
         done = 0
         for _ in range(SHORT_ROUNDS_MAX):
             swept = await context.caller.call(
-                SweepShards(controller_epoch=context.epoch, limit=SWEEP_LIMIT)
+                SweepShards(controller_epoch=context.epoch, limit=ROWS_A_COMMAND)
             )
             done += swept.segments
             if not swept.more:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from actors.duties.duty import ROUNDS_MAX, Context, Duty
+from actors.duties.duty import ROUNDS_MAX, ROWS_A_COMMAND, Context, Duty
 from actors.planners.timers import plan_timers
 from state_machines.mqtt.pulse import NextDue, Pulse
-
-PULSE_LIMIT = 250
-"""Timers fired by one command. The entry is small, so a replica's loop applies it itself. To end
-1 000 sessions with a will or a subscription each took one replica in memory 35 ms, 250 10 to 14."""
 
 
 class Timers(Duty):
@@ -37,7 +33,7 @@ async def _pulse(context: Context, group: str) -> int:
         actions = plan_timers(due, now_ms)
         if not actions:
             break
-        pulse = Pulse(controller_epoch=context.epoch, limit=PULSE_LIMIT)
+        pulse = Pulse(controller_epoch=context.epoch, limit=ROWS_A_COMMAND)
         reply = await context.caller.call(pulse, group=group)
         # failpoint: controller.after_pulse
         fired = reply.wills + reply.sessions + reply.retained + reply.blacklist

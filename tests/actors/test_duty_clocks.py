@@ -102,7 +102,7 @@ async def test_a_controller_whose_clock_is_wrong_ends_what_is_due_when_it_is(by_
 async def test_what_is_due_at_one_moment_goes_in_one_run_however_many_commands_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timers, "PULSE_LIMIT", 1)
+    monkeypatch.setattr(timers, "ROWS_A_COMMAND", 1)
     monkeypatch.setattr(leases, "plan_leases", partial(plan_leases, limit=1))
     world = World()
     world.at("mqtt").run(ExpireLeases(controller_epoch=4))  # what runs out later has no grace

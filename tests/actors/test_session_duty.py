@@ -101,7 +101,7 @@ async def test_a_sweep_goes_on_at_once_where_the_run_before_has_left_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sessions, "PAGE", 5)
-    monkeypatch.setattr(sessions, "CLOSE_LIMIT", 2)
+    monkeypatch.setattr(sessions, "ROWS_A_COMMAND", 2)
     monkeypatch.setattr(sessions, "STEP_SECONDS", 0.0)
     world = Fleet()
     world.silence("b1")

@@ -121,7 +121,7 @@ def test_nothing_is_done_while_every_broker_is_there(cluster: Cluster) -> None:
 def test_a_broker_that_is_gone_is_gone_from_every_group(
     cluster: Cluster, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_groups, "REMOVE_LIMIT", 1)
+    monkeypatch.setattr(share_groups, "ROWS_A_COMMAND", 1)
     monkeypatch.setattr(share_groups, "PAGE", 1)
     cluster.join("b1", "c1", *NAMES)
     cluster.join("b2", "c2", *NAMES[:5])
