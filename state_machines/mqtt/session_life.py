@@ -198,7 +198,7 @@ def _open(
     before = old = db.get(SESSIONS, tenant, client_id)
     # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
     if old is not None and (clean_start or not old.expiry_s or old.over(at.now_ms)):
-        _let_go(db, at, old)
+        _let_go(db, at, old, Budget())
         db.delete(SESSIONS, tenant, client_id)
         old = None
     elif old is not None:
@@ -383,14 +383,14 @@ def expire(db: Tables, at: Stamp, session: Session) -> None:
     due.arm(db, at.now_ms, due.SESSION, tenant, client_id)
 
 
-def end(db: Tables, at: Stamp, session: Session, budget: Budget | None = None) -> None:
+def end(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
     """The session is over: its will fires, and it goes with all that hangs on it, which the budget
     pays."""
     _let_go(db, at, session, budget)
     delete_session(db, session)
 
 
-def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget | None = None) -> None:
+def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
     """All of that but the session itself."""
     size = 0
     pending = db.get(will.WILLS, session.tenant, session.client_id)
@@ -400,8 +400,7 @@ def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget | None = Non
     rows = subscription.remove_all(db, session.tenant, session.client_id)
     members = share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
-    if budget is not None:
-        budget.spend(1 + rows + members * share_group.MEMBER_ROWS, size)
+    budget.spend(1 + rows + members * share_group.MEMBER_ROWS, size)
 
 
 @remover(SESSIONS)
@@ -410,4 +409,4 @@ def _remove(db: Tables, at: Stamp, session: Session) -> None:
     pending = db.get(will.WILLS, session.tenant, session.client_id)
     if pending is not None:
         will.cancel(db, pending)
-    end(db, at, session)
+    end(db, at, session, Budget())
