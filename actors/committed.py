@@ -66,7 +66,7 @@ class Holds:
         self._settings = settings
         self._clock = clock
         self._saved = dict(known or {})
-        self._tried, self._tried_at = self._saved.keys(), clock.monotonic()
+        self._tried, self._tried_at = self._saved, clock.monotonic()
         self._told = {  # exported up to, and when that was heard
             name: (exported, self._tried_at) for name, exported in self._saved.items()
         }
@@ -117,10 +117,10 @@ class Holds:
         """What `shown` says, when it is time to write that down: at once when somebody has come or
         gone, else now and then, for what is written may be old."""
         due = self._clock.monotonic() - self._tried_at >= SAVE_SECONDS
-        if not due and self._told.keys() == self._tried:
+        if not due and self._told.keys() == self._tried.keys():
             return None
         shown = self.shown()
-        self._tried, self._tried_at = shown.keys(), self._clock.monotonic()
+        self._tried, self._tried_at = shown, self._clock.monotonic()
         return shown if shown != self._saved else None
 
     def saved(self, shown: dict[str, int]) -> None:

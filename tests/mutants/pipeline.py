@@ -92,7 +92,7 @@ HISTORY: Final = (
         "an-exporter-that-is-new-is-not-written-down-for-a-minute",
         "each command once",
         "actors.committed",
-        "        if not due and self._told.keys() == self._tried:\n",
+        "        if not due and self._told.keys() == self._tried.keys():\n",
         "        if not due:\n",
     ),
     Mutant(
