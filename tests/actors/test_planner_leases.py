@@ -26,7 +26,7 @@ def test_of_one_that_was_away_it_is_told_since_when_it_is_back() -> None:
     """The group gives the grace: it knows which of its leases has had it."""
     for back_ms in (NOW - GRACE + 1, NOW - GRACE):
         assert plan_leases([GroupLeases("mqtt-0", 5, back_ms)], NOW, GRACE) == [
-            EndLeases("mqtt-0", EXPIRED_AT_ONCE, GRACE, back_ms)
+            EndLeases("mqtt-0", EXPIRED_AT_ONCE, GRACE, back_ms=back_ms)
         ]
 
 
