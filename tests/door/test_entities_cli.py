@@ -437,7 +437,16 @@ def test_a_wide_row_is_shown_as_a_record(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- milliseconds -------------------------------------------------------------------------------
 
 MOMENTS = {
-    *("as_of_ms", "at_ms", "begun_ms", "bound_ms", "changed_ms", "claimed_until_ms", "commit_ms"),
+    *(
+        "as_of_ms",
+        "at_ms",
+        "back_ms",
+        "begun_ms",
+        "bound_ms",
+        "changed_ms",
+        "claimed_until_ms",
+        "commit_ms",
+    ),
     *("connected_ms", "created_ms", "deadline_ms", "disconnected_ms", "due_ms", "end_ms"),
     *("expires_ms", "fired_ms", "first_commit_ms", "granted_ms", "heartbeat_ms", "joined_ms"),
     *("keep_ms", "last_begun_ms", "last_commit_ms", "last_ended_ms", "next_due_ms", "next_ms"),
@@ -450,7 +459,7 @@ MOMENTS = {
         "start_ms",
         "stored_ms",
     ),
-    *("subscribed_ms", "until_ms", "updated_ms"),
+    *("subscribed_ms", "until_ms", "updated_ms", "upto_ms"),
 }
 
 
