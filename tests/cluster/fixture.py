@@ -20,12 +20,16 @@ if TYPE_CHECKING:  # Ray takes a second to import, and most runs do without it.
 
 MakeCluster = Callable[..., "LocalCluster"]
 
+LOST_AFTER = "3"
+"""Checks in vain (RAY_health_check_failure_threshold): tests lose nodes and wait for Ray's word."""
+
 
 @pytest.fixture(scope="session")
 def ray_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Put Ray's environment in place before Ray is used first. The value is the token file."""
     token = ray_env.create_token(tmp_path_factory.mktemp("token") / "token")
     before = dict(os.environ)
+    os.environ.update({"RAY_health_check_failure_threshold": LOST_AFTER})
     ray_env.apply(ray_env.environment(token=token))
     yield token
     os.environ.clear()

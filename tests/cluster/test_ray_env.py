@@ -63,6 +63,15 @@ def test_the_head_keeps_its_tables_on_disk(token: Path, tmp_path: Path) -> None:
     assert wanted["RAY_health_check_period_ms"] == "1000"
 
 
+def test_a_head_that_is_cut_off_for_a_moment_takes_no_node_for_dead(token: Path) -> None:
+    """Each ends itself when it hears that it is: half a minute at least is no reason."""
+    wanted = ray_env.environment(token=token, head_storage=token.parent, base={})
+    period_ms, times = (
+        int(wanted[f"RAY_health_check_{each}"]) for each in ("period_ms", "failure_threshold")
+    )
+    assert period_ms * times >= 30_000
+
+
 def test_a_tunable_that_is_set_wins_and_identity_never_does(token: Path) -> None:
     base = {
         "RAY_worker_niceness": "5",

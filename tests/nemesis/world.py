@@ -38,6 +38,7 @@ POLL_SECONDS: Final = 0.05
 HEAD_SECONDS: Final = 60.0
 HEAD_NICENESS: Final = -10  #: it starts while everything else is at work, and has 15 s for it
 HEAD_TRIES: Final = 5
+LOST_AFTER: Final = "3"  #: checks in vain: Ray's word of a lost node is waited for
 NODE_TRIES: Final = 3
 
 
@@ -298,6 +299,7 @@ def start_head(cluster: LocalCluster, port: int) -> LocalCluster:
     environment = {
         **os.environ,
         **ray_env.environment(token=cluster.token_path, head_storage=storage),
+        "RAY_health_check_failure_threshold": LOST_AFTER,
         ray_env.DATA_VARIABLE: str(home),
         MARK_VARIABLE: cluster.mark,
     }
