@@ -20,7 +20,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from actors.direct.links import Links, ProcessEnded
+from actors.direct.links import LinkLost, Links, ProcessEnded
 from actors.direct.listener import Service
 from actors.direct.secret import Endpoint
 from actors.ray_env import NAMESPACE
@@ -188,6 +188,8 @@ class LinkedGroups(_Linked):
         link = self._links.get(seat)
         if link is not None:
             return link.call(method, body)
+        if self._links.silent(seat):
+            raise LinkLost(f"{seat}: its machine is not heard")
         return self._handles.call(seat, method, body)
 
     def propose(self, seat: str, request: bytes) -> Awaitable[bytes]:

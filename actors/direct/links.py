@@ -7,7 +7,8 @@ back in step.
 When a connection is lost, the same port is tried again at once. If nobody listens there any more,
 the process has ended: whoever waits for it is told so (`ProcessEnded`) within milliseconds,
 and a follower of a lost leader may begin its election (design 5.5). Otherwise only the connection
-is lost, and with it what was under way.
+is lost, and with it what was under way. Where the machine itself is not heard any more (`silence`)
+who waits is told at once, and it is looked for until it is back, or has been away for long.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ ASK_SECONDS: Final = 5.0  #: to be told where a seat listens
 LOOKS: Final = ((0.0, 0.03), (0.005, 0.1), (0.02, 0.3), (0.1, CONNECT_SECONDS))
 """Seconds before each look after a lost process, and for it. At first it has little time: a process
 that is about to end may take a connection of which nothing is heard again, and refuse the next."""
+SILENT_SECONDS: Final = 5.0  #: a machine that was lost in silence is looked for, and not called
+SILENT_LOOK_SECONDS: Final = 0.5  #: for each of these looks
 RETRY_SECONDS_MIN: Final = 0.05  #: between attempts; doubles, with jitter
 RETRY_SECONDS_MAX: Final = 5.0
 
@@ -66,6 +69,7 @@ class Link(asyncio.Protocol):
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._gone = asyncio.Event()
         self.closed = False  #: whether the connection has ended
+        self.silent = False  #: because nothing was heard of the other side's machine
         self._transport: asyncio.Transport | None = None
 
     # -- what is said -----------------------------------------------------------------------
@@ -125,6 +129,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.closed = True
+        self.silent = isinstance(exc, OSError) and not isinstance(exc, ConnectionError)
         self._gone.set()
         if not self.up.done():
             self.up.set_exception(LinkLost(f"{self.endpoint.seat} hung up"))
@@ -172,13 +177,14 @@ class Link(asyncio.Protocol):
 class _Seat:
     """What is known of one seat."""
 
-    __slots__ = ("link", "not_before", "task", "wait")
+    __slots__ = ("link", "not_before", "silent", "task", "wait")
 
     def __init__(self) -> None:
         self.link: Link | None = None
         self.task: asyncio.Task[None] | None = None
         self.wait = RETRY_SECONDS_MIN
         self.not_before = 0.0
+        self.silent = False  # its machine is looked for
 
 
 class Links:
@@ -215,6 +221,11 @@ class Links:
         if (known := self._seats.get(seat)) is not None:
             known.wait, known.not_before = RETRY_SECONDS_MIN, 0.0
         self.get(seat)
+
+    def silent(self, seat: str) -> bool:
+        """Whether its machine was lost in silence, a moment ago: a call by Ray would hang, too."""
+        known = self._seats.get(seat)
+        return known is not None and known.silent
 
     def up(self) -> list[str]:
         """The seats whose links are up."""
@@ -287,9 +298,12 @@ class Links:
     def _lost(self, lost: Link, known: _Seat) -> None:
         if known.link is lost:
             known.link = None
-            if not self._closed:
+            if not self._closed and not lost.silent:
                 self._start(known, self._look_again(lost, known))
                 return
+            if not self._closed:
+                known.silent = True
+                self._start(known, self._look_for_machine(lost, known))
         lost.fail(LinkLost(f"{lost.endpoint.seat}: the connection ended"))
 
     async def _look_again(self, lost: Link, known: _Seat) -> None:
@@ -313,3 +327,21 @@ class Links:
             log.info("%s: the link was lost, and nobody answers there", seat)
         finally:
             lost.fail(error)
+
+    async def _look_for_machine(self, lost: Link, known: _Seat) -> None:
+        """Until it is heard again, on the same port."""
+        now = asyncio.get_running_loop().time
+        until = now() + SILENT_SECONDS
+        try:
+            while now() < until:
+                begun = now()
+                try:
+                    known.link = await self._open(lost.endpoint, known, SILENT_LOOK_SECONDS)
+                    return
+                except ConnectionError:
+                    return  # it is heard, and what becomes of its process is found out by asking
+                except OSError:  # TimeoutError, or nobody knows a way there
+                    await asyncio.sleep(begun + SILENT_LOOK_SECONDS - now())
+            log.info("%s: its machine is not heard any more", lost.endpoint.seat)
+        finally:
+            known.silent = False

@@ -10,7 +10,10 @@ import asyncio
 import socket
 from typing import Final
 
-SILENCE_MS: Final = 5_000  #: bytes, or a question whether it lives, unacknowledged for so long
+SILENCE_MS: Final = 2_000
+"""Bytes, or a question whether it lives, unacknowledged for so long. The kernel acknowledges for a
+process that hangs. What is silent is the machine or the way to it, and by then the others of its
+groups are electing."""
 IDLE_SECONDS: Final = 2  #: until the other side is asked whether it lives
 ASK_SECONDS: Final = 1  #: between two such questions
 

@@ -79,4 +79,18 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "                except (ConnectionError, TimeoutError):\n",
         "                except ConnectionError:\n",
     ),
+    Mutant(
+        "who-waits-for-a-silent-machine-is-told-after-looks-at-it",
+        "law 13",
+        "actors.direct.links",
+        "            if not self._closed and not lost.silent:\n",
+        "            if not self._closed:\n",
+    ),
+    Mutant(
+        "a-machine-that-fell-silent-is-called-by-ray",
+        "law 13",
+        "actors.calls",
+        "        if self._links.silent(seat):\n",
+        "        if seat in self._seats:\n",
+    ),
 )

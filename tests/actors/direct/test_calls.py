@@ -12,7 +12,7 @@ from ray.exceptions import RpcError
 
 from actors import calls as ray_calls
 from actors.calls import LinkedCalls, LinkedGroups, service
-from actors.direct.links import Links
+from actors.direct.links import LinkLost, Links
 from actors.direct.listener import CALLS_MAX, Listener
 from actors.direct.secret import Endpoint
 from metaray import client as door
@@ -64,6 +64,25 @@ async def test_a_client_has_links_to_all_seats_of_a_group_it_talks_to(
     await groups.close()
     for each in listeners:
         await each.close()
+
+
+@in_loop
+async def test_a_client_calls_no_machine_that_has_just_fallen_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By Ray it would wait, while the others have a leader by now."""
+    groups = LinkedGroups()
+    handles = Handles({})
+    monkeypatch.setattr(groups, "_handles", handles)
+    groups._seats = {"metadata-0": SEATS}
+    silent = {SEATS[0]}
+    monkeypatch.setattr(groups._links, "silent", lambda seat: seat in silent)
+    with pytest.raises(LinkLost, match="metadata-0/0: its machine is not heard"):
+        await groups.propose(SEATS[0], b"x")
+    assert await groups.propose(SEATS[1], b"x") == b"by an actor call"
+    silent.clear()
+    assert await groups.propose(SEATS[0], b"x") == b"by an actor call"
+    await groups.close()
 
 
 @in_loop

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from random import Random
 
 import pytest
 
 from actors.direct import links as links_module
-from actors.direct.links import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Links, ProcessEnded
+from actors.direct.links import (
+    RETRY_SECONDS_MAX,
+    RETRY_SECONDS_MIN,
+    Link,
+    LinkLost,
+    Links,
+    ProcessEnded,
+)
 from actors.direct.listener import Connection, Listener
 from actors.direct.secret import Endpoint
 from tests.actors.direct.wire import HOST, SEAT, Served, serving
@@ -237,4 +246,72 @@ async def test_a_look_that_nobody_answers_does_not_hide_the_end_of_a_process() -
         async with asyncio.timeout(20):
             await waiting
     unheard.close()
+    await links.close()
+
+
+def silence(link: Link) -> None:
+    """What the kernel says of a connection whose other side's machine is not heard any more."""
+    link.connection_lost(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+    link.abort()
+
+
+@in_loop
+async def test_who_waits_for_a_machine_that_is_silent_is_told_at_once_and_finds_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the port that is known: whom one would ask for it is perhaps as silent."""
+    monkeypatch.setattr(links_module, "LOOKS", ((3_600.0, 20.0),))
+    listener = Listener(Served().service())
+    endpoint = await listener.open(SEAT, HOST)
+    asked = []
+
+    async def ask(seat: str) -> Endpoint:
+        asked.append(seat)
+        return endpoint
+
+    links = Links(ask, Random(1))
+    found = await eventually(lambda: links.get(SEAT))
+    waiting = found.call("held", b"x")
+    silence(found)
+    with pytest.raises(LinkLost) as lost:
+        waiting.result()
+    assert not isinstance(lost.value, ProcessEnded)
+    assert links.silent(SEAT)
+    again = await eventually(lambda: links.get(SEAT))
+    assert again is not found
+    await eventually(lambda: not links.silent(SEAT))
+    assert asked == [SEAT]
+    await links.close()
+    await listener.close()
+
+
+@pytest.mark.parametrize("there", ["a process that refuses", "nothing, for long"])
+@in_loop
+async def test_a_silent_machine_is_called_by_ray_again_in_the_end(
+    there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(links_module, "SILENT_LOOK_SECONDS", 0.01)
+    listener = Listener(Served().service())
+    endpoint = await listener.open(SEAT, HOST)
+
+    async def ask(seat: str) -> Endpoint:
+        return endpoint
+
+    links = Links(ask, Random(1))
+    found = await eventually(lambda: links.get(SEAT))
+    await listener.close()
+    silence(found)
+    looks = 0
+
+    async def look(*_: object) -> Link:
+        nonlocal looks
+        looks += 1
+        raise TimeoutError
+
+    if there.startswith("nothing"):
+        monkeypatch.setattr(links, "_open", look)
+    assert links.silent(SEAT)
+    await eventually(lambda: not links.silent(SEAT))
+    assert (looks > 1) == there.startswith("nothing")
     await links.close()

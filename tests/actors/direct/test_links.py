@@ -47,7 +47,7 @@ def test_the_kernel_gives_up_a_silent_other_side_on_both_sides(loop: Any) -> Non
                 for option, value in (
                     (socket.TCP_KEEPIDLE, 2),
                     (socket.TCP_KEEPINTVL, 1),
-                    (socket.TCP_USER_TIMEOUT, 5_000),
+                    (socket.TCP_USER_TIMEOUT, 2_000),
                 ):
                     assert end.getsockopt(socket.IPPROTO_TCP, option) == value
 
