@@ -97,7 +97,7 @@ CONTROLLER: Final = (
         "a-group-that-is-late-now-and-then-keeps-dead-leases",
         "design 5.8",
         "actors.planners.leases",
-        "        if 0 < each.next_due_ms <= now_ms\n",
+        "        if 0 < each.next_due_ms <= (each.looked_ms or now_ms)\n",
         "        if 0 < each.next_due_ms <= now_ms and each.back_ms + grace_ms < now_ms\n",
     ),
     Mutant(
