@@ -38,6 +38,7 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "bad-input": (("tests.bad_input",), ("bad_input",)),
     "nemesis": (("tests.nemesis", "run"), ("nemesis",)),
+    "hosts": (("tests.hosts",), ("hosts",)),
 }
 """Part -> its command, and the records it leaves."""
 
