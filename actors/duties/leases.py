@@ -13,9 +13,7 @@ LATE_MS = 500
 """An answer that takes so long says that its group was away. An election after a leader that was
 not heard any more takes 1.5 s and more, of which an interval at most has passed unasked."""
 
-EXPIRE_MS = 1_000
-"""The deadline of a command that ends leases: one that waits for the next leader would be stamped
-by it, and end what ran out while there was none."""
+EXPIRE_MS = 1_000  #: a command that takes so long says the same
 
 
 class Leases(Duty):
@@ -57,7 +55,7 @@ class Leases(Duty):
                 back_ms=action.back_ms,
             )
             with self._hearing.of(group, EXPIRE_MS):
-                ended = await context.caller.call(expire, group=group, timeout_ms=EXPIRE_MS)
+                ended = await context.caller.call(expire, group=group)
             done += ended.leases
             if not ended.looked and ended.next_due_ms == due_ms:
                 break  # it is not due yet by the time of another leader

@@ -96,6 +96,7 @@ def test_what_is_refused_or_held_back_is_status_1(
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # pyspark's (tests/jobs)
 def test_offsets_of_a_deleted_topic_are_found_and_deleted(
     service: LocalCluster, tenant: str, tmp_path: Path
 ) -> None:

@@ -115,13 +115,6 @@ CONTROLLER: Final = (
         "begun if heard.answered is None else heard.answered",
     ),
     Mutant(
-        "leases-end-by-what-waited-for-the-next-leader",
-        "design 5.8",
-        "actors.duties.leases",
-        ", timeout_ms=EXPIRE_MS)",
-        ")",
-    ),
-    Mutant(
         "leases-kept-alive-hold-up-those-that-are-due-with-them",
         "design 5.8",
         "actors.duties.leases",
