@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tests.hosts.world import BROKER, HEAD, WORKERS, Failed, Hosts, wait_for, writer
@@ -41,20 +42,14 @@ def _whole_again(hosts: Hosts) -> float:
     return round(time.monotonic() - begun, 1)
 
 
-def head_is_cut(hosts: Hosts, seconds: float) -> dict[str, Any]:
-    """Nobody who writes asks it, and no node is lost for it."""
-    found = _cut(hosts, HEAD, seconds)
-    return {**found, "whole_again_s": _whole_again(hosts)}
-
-
-def broker_is_cut(hosts: Hosts, seconds: float) -> dict[str, Any]:
-    """Whoever writes there waits as long, and goes on."""
-    found = _cut(hosts, BROKER, seconds)
+def is_cut(name: str, hosts: Hosts, seconds: float) -> dict[str, Any]:
+    """The head, whom nobody who writes asks; or the broker's host, where they wait as long."""
+    found = _cut(hosts, name, seconds)
     return {**found, "whole_again_s": _whole_again(hosts)}
 
 
 def leader_is_cut(hosts: Hosts, seconds: float) -> dict[str, Any]:
-    """The others elect. Ray may take its node for dead, then it is booted."""
+    """The others elect, and it follows once it is back."""
     name = hosts.leads(GROUP)
     found = _cut(hosts, name, seconds)
     if hosts.leads(GROUP) == name:
@@ -77,11 +72,11 @@ def worker_is_booted(hosts: Hosts, seconds: float) -> dict[str, Any]:
 
 
 CASES: Final[dict[str, tuple[Callable[[Hosts, float], dict[str, Any]], float]]] = {
-    "the head is cut off for 28 s": (head_is_cut, 28.0),
-    "the head is cut off for 50 s": (head_is_cut, 50.0),
-    "the broker's host is cut off for 1.5 s": (broker_is_cut, 1.5),
-    "the broker's host is cut off for 3 s": (broker_is_cut, 3.0),
-    "the broker's host is cut off for 8 s": (broker_is_cut, 8.0),
+    "the head is cut off for 28 s": (partial(is_cut, HEAD), 28.0),
+    "the head is cut off for 50 s": (partial(is_cut, HEAD), 50.0),
+    "the broker's host is cut off for 1.5 s": (partial(is_cut, BROKER), 1.5),
+    "the broker's host is cut off for 3 s": (partial(is_cut, BROKER), 3.0),
+    "the broker's host is cut off for 8 s": (partial(is_cut, BROKER), 8.0),
     "the leader's host is cut off for 20 s": (leader_is_cut, 20.0),
     "a worker is booted within 3 s": (worker_is_booted, 3.0),
 }
