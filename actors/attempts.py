@@ -3,8 +3,11 @@
 Whoever calls a group has a lane for it, which remembers the leader and follows it. An attempt that
 comes to nothing is followed by another, at the seat that the refusal names or at the next one,
 until the caller's deadline. What it takes to ask again is a task's: waiting, looking up, telling
-errors apart. A first attempt mostly needs none of it, so it may be begun without (`First`), and
-only if anything but a yes comes of it does a task go on from there.
+errors apart. A first attempt mostly needs none of it, so it may be begun without (`_try_first`),
+and only if anything but a yes comes of it, or nothing for a while, does a task go on from there.
+
+A seat that says nothing is not given up at once: it may have much to do. But its process may hang
+while its machine lives, and nothing tells of that, so after a while others are asked (`doubt.py`).
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
+from actors.doubt import DOUBT_SECONDS, Doubts, unless_in_vain
 from actors.seat_names import group_of
 from actors.shared_call import Trace
 from actors.spread import Spread
@@ -59,29 +64,35 @@ class Groups(Protocol):
 
 
 @dataclass(slots=True)
-class First:
-    """A first attempt: this seat was asked, and is waited for until then (the loop's clock)."""
+class Attempt:
+    """A seat was asked. Times are the loop's."""
 
     seat: str
     answer: asyncio.Future[bytes]
-    limit: float  #: seconds
-    until: float
+    begun: float
+    limit: float  #: seconds that it has
+
+    @property
+    def until(self) -> float:
+        """When it is given up."""
+        return self.begun + self.limit
+
+    @property
+    def doubted(self) -> float:
+        """From when on it is not only waited for."""
+        return self.begun + min(self.limit, DOUBT_SECONDS)
 
     @property
     def good(self) -> bool:
         """Whether there is an answer, and no error of the carrier."""
         answer = self.answer
-        return not answer.cancelled() and answer.exception() is None
-
-    def result(self) -> bytes:
-        """What came of it, whatever the carrier raised, or TimeoutError."""
-        if self.answer.cancelled():
-            raise TimeoutError
-        return self.answer.result()
+        return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
 class Lane:
     """One group, one kind of call: send, follow the leader, retry, give up in time."""
+
+    waits_for_news = False  #: a seat that says nothing has none, so it is not doubted
 
     def __init__(self, group: str, groups: Groups, rng: Random) -> None:
         self._group = group
@@ -93,6 +104,7 @@ class Lane:
         self._leader = ""
         self._turn = 0
         self._spread = Spread(rng)
+        self._doubts = Doubts(group, groups.query, self._follow)
         self._last = ""  # what the last attempt in vain came to, for the operator
         self._look_at = 0.0  # from when on names may be looked up for a hint
         self.overloaded = 0  # calls that were told to come back later
@@ -112,26 +124,31 @@ class Lane:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._doubts.close()
 
-    def _try_first(self, send: Send, deadline: float, trace: Trace, any_seat: bool) -> First | None:
-        """Begin a first attempt, if it is known whom to ask. Who gets it waits for its answer, but
-        not beyond its time, and says so with `_tried`."""
+    def _try_first(
+        self, send: Send, deadline: float, trace: Trace, any_seat: bool
+    ) -> Attempt | None:
+        """Begin an attempt, if it is known whom to ask. Who gets it waits for its answer until the
+        seat is doubted, and then says so with `_tried` or has `_attempts` wait on."""
         now = self._loop.time()
         limit = min(deadline - now, ATTEMPT_SECONDS)
         seats = self._groups.seats(self._group)
         if limit <= NO_TIME_SECONDS or not seats:
             return None
-        seat = self._of(seats, any_seat, now)
+        return self._begun(self._of(seats, any_seat, now), send, limit, trace)
+
+    def _begun(self, seat: str, send: Send, limit: float, trace: Trace) -> Attempt:
         answer: asyncio.Future[bytes]
         try:
             answer = asyncio.ensure_future(self._ask(seat, send, limit, trace))
         except Exception as error:  # noqa: BLE001 - as if it had come to that a moment later
             answer = self._loop.create_future()
             answer.set_exception(error)
-        return First(seat, answer, limit, now + limit)
+        return Attempt(seat, answer, self._loop.time(), limit)
 
-    def _tried(self, first: First) -> None:
-        self._spread.end(first.seat)
+    def _tried(self, made: Attempt) -> None:
+        self._spread.end(made.seat)
 
     def _heard(self, seat: str, any_seat: bool) -> None:
         """It answered, whatever it said."""
@@ -146,33 +163,30 @@ class Lane:
         deadline: float,
         trace: Trace,
         any_seat: bool = False,
-        first: First | None = None,
+        first: Attempt | None = None,
     ) -> api.Reply:
         """Ask seats until one gives an answer that is not `Unavailable`. Raises at the deadline.
-        `first`: an attempt that was made, and to which there is an answer."""
+        `first`: an attempt that was made."""
         wait, hinted = RETRY_SECONDS_MIN, False
         while (left := deadline - self._loop.time()) > NO_TIME_SECONDS or first is not None:
-            limit, seat = min(left, ATTEMPT_SECONDS), "the directory"
+            seat, made, first = "the directory", first, None
             try:
-                if first is not None:
-                    made, first = first, None
-                    limit, seat = made.limit, made.seat
-                    data = made.result()
-                else:
+                if made is None:
+                    limit = min(left, ATTEMPT_SECONDS)
                     seat = await self._choose(any_seat, limit)
                     if not seat:
                         self._last = f"there is no group {self._group!r} in this cluster"
                         self._in_vain()
                         wait = await self._pause(wait, deadline)
                         continue
-                    try:
-                        data = await within(self._ask(seat, send, limit, trace), limit)
-                    finally:
-                        self._spread.end(seat)
+                    made = self._begun(seat, send, limit, trace)
+                seat = made.seat
+                data = await self._answer(made, any_seat)
                 reply = reply_of(data)
                 said = api.Code.Name(reply.code) if reply.code else ""
             except TimeoutError:
-                self._last = f"{seat} did not answer within {limit:.1f} s"
+                spent = self._loop.time() - made.begun if made else limit
+                self._last = f"{seat} did not answer within {spent:.1f} s"
                 self._next_seat(seat)
                 continue
             except Exception as error:  # noqa: BLE001 - the carrier's own errors: the seat is away
@@ -200,6 +214,27 @@ class Lane:
                 self._next_seat(seat)
                 wait = await self._pause(wait, deadline)
         raise self._too_late(trace)
+
+    async def _answer(self, made: Attempt, any_seat: bool) -> bytes:
+        """Raises TimeoutError, and whatever the carrier raised."""
+        try:
+            if self.waits_for_news:
+                return await within(made.answer, made.limit)
+            return await unless_in_vain(
+                made.answer,
+                made.until,
+                made.doubted,
+                partial(self._look_after, made.seat, any_seat),
+            )
+        finally:
+            self._tried(made)
+
+    def _follow(self, seat: str) -> None:
+        self._leader = seat
+
+    def _look_after(self, silent: str, any_seat: bool) -> asyncio.Task[bool]:
+        others = [each for each in self._groups.seats(self._group) if each != silent]
+        return self._doubts.look(silent, others, any_seat=any_seat)
 
     def _ask(self, seat: str, send: Send, limit: float, trace: Trace) -> Awaitable[bytes]:
         # failpoint: client.before_attempt

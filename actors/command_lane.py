@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from actors.attempts import First, Groups
+from actors.attempts import Attempt, Groups
 from actors.queue_lane import QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, commands_of, error_of, gone, resolve
 from state_machines import op
@@ -76,7 +76,7 @@ class CommandLane(QueueLane):
         request = api.ProposeRequest(group=self._group, proposal=proposal, timeout_ms=timeout_ms)
         return self._groups.propose(seat, request.SerializeToString())
 
-    def _first(self, call: UnderWay) -> First | None:
+    def _first(self, call: UnderWay) -> Attempt | None:
         if not self._client:
             return None
         made = self._numbered(call, self._client)
@@ -88,7 +88,7 @@ class CommandLane(QueueLane):
         self._tell(call, reply)
         return True
 
-    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
+    async def _carry_out(self, call: UnderWay, first: Attempt | None) -> None:
         while True:
             made = call.made
             if made is None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
-from actors.attempts import First, Groups
+from actors.attempts import Attempt, Groups
 from actors.partner import VOUCH_SECONDS, Partner
 from actors.queue_lane import QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, resolve
@@ -103,7 +103,7 @@ class QueryLane(QueueLane):
         vouch.add_done_callback(_looked_at)
         return vouch
 
-    def _first(self, call: UnderWay) -> First | None:
+    def _first(self, call: UnderWay) -> Attempt | None:
         made = call.made = _Query(self, call)
         return self._try_first(made, call.deadline, made.trace, any_seat=self.stale)
 
@@ -125,7 +125,7 @@ class QueryLane(QueueLane):
         self._tell(call, reply)
         return True
 
-    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
+    async def _carry_out(self, call: UnderWay, first: Attempt | None) -> None:
         made: _Query = call.made
         try:
             while True:

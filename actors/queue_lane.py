@@ -25,7 +25,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from actors.admission import Drain
-from actors.attempts import NO_TIME_SECONDS, First, Groups, Lane, reply_of
+from actors.attempts import NO_TIME_SECONDS, Attempt, Groups, Lane, reply_of
 from actors.crowd import Crowd
 from actors.shared_call import Reached, UnderWay, Waiting, commands_of, fail, tenant_of
 from state_machines import columnar, op, slots
@@ -179,17 +179,20 @@ class QueueLane(Lane, ABC):
         self._alarm = self._loop.call_at(time, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
-        """End first attempts that take too long, and tell those whose own deadline has passed."""
+        """First attempts that take long are a task's from now on, and those whose own deadline has
+        passed are told."""
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
         for call in self._under_way:
-            if call.first is None:
+            first = call.first
+            if first is None:
                 continue
-            if call.first.until <= now + NO_TIME_SECONDS:
-                call.first.answer.cancel()
+            if first.doubted <= now + NO_TIME_SECONDS:
+                call.first = None
+                self._start(call, first)
             else:
-                nearest = min(nearest, call.first.until)
+                nearest = min(nearest, first.doubted)
         if max(self._nearest, self._rests_until) <= now + NO_TIME_SECONDS:
             self._tell_the_late(now)
         nearest = min(nearest, max(self._nearest, self._rests_until))
@@ -293,7 +296,7 @@ class QueueLane(Lane, ABC):
             self._drain.begin(self._loop.time())
         self._under_way[call] = None
         rest: list[Waiting] = []
-        first: First | None = None
+        first: Attempt | None = None
         try:
             call.commands, rest = commands_of(call.batch)
             self._back(rest)
@@ -315,21 +318,19 @@ class QueueLane(Lane, ABC):
             return
         call.first = first
         first.answer.add_done_callback(partial(self._answered, call))
-        self._wake_by(first.until)
+        self._wake_by(first.doubted)
 
     def _answered(self, call: UnderWay, _: asyncio.Future[bytes]) -> None:
         first, call.first = call.first, None
-        assert first is not None, "it waited for this"
-        self._tried(first)
-        good = first.good
-        if self._closed:
+        if first is None or self._closed:  # a task waits for it by now, or nobody
             return
-        if good and self._given(call, first):
+        if first.good and self._given(call, first):
+            self._tried(first)
             self._left(call)
         else:
             self._start(call, first)
 
-    def _given(self, call: UnderWay, first: First) -> bool:
+    def _given(self, call: UnderWay, first: Attempt) -> bool:
         """Whether the callers could be given what they wait for, from the first answer."""
         try:
             reply = reply_of(first.answer.result())
@@ -341,7 +342,7 @@ class QueueLane(Lane, ABC):
             log.exception("%s: a reply could not be given", self._group)
             return True
 
-    def _start(self, call: UnderWay, first: First | None) -> None:
+    def _start(self, call: UnderWay, first: Attempt | None) -> None:
         task = call.task = self._loop.create_task(self._work(call, first))
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -351,7 +352,7 @@ class QueueLane(Lane, ABC):
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
 
-    async def _work(self, call: UnderWay, first: First | None) -> None:
+    async def _work(self, call: UnderWay, first: Attempt | None) -> None:
         try:
             await self._carry_out(call, first)
         except asyncio.CancelledError:
@@ -375,7 +376,7 @@ class QueueLane(Lane, ABC):
         self._pump()
 
     @abstractmethod
-    def _first(self, call: UnderWay) -> First | None:
+    def _first(self, call: UnderWay) -> Attempt | None:
         """Make its first attempt, if nothing has to be waited for before."""
 
     @abstractmethod
@@ -384,6 +385,6 @@ class QueueLane(Lane, ABC):
         without waiting; whether it could."""
 
     @abstractmethod
-    async def _carry_out(self, call: UnderWay, first: First | None) -> None:
+    async def _carry_out(self, call: UnderWay, first: Attempt | None) -> None:
         """Make one call for its batch, which says these commands, and settle every operation in
-        it. `first`: what its first attempt came to, if that was made."""
+        it. `first`: its first attempt, if that was made."""

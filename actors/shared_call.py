@@ -29,7 +29,7 @@ from state_machines.limits import CALL_ITEMS_MAX, REQUEST_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
 if TYPE_CHECKING:
-    from actors.attempts import First
+    from actors.attempts import Attempt
 
 ROOM_BYTES: Final = REQUEST_BYTES_MAX * 3 // 4  #: for the operations of one call
 ITEM_BYTES: Final = -(-ROOM_BYTES // CALL_ITEMS_MAX)  #: of it an item takes at least
@@ -88,7 +88,7 @@ class UnderWay:
     batch: list[Waiting]
     commands: list[api.Command] = field(default_factory=list)
     deadline: float = 0.0  #: the latest of theirs
-    first: First | None = None  #: its first attempt, while that is waited for
+    first: Attempt | None = None  #: its first attempt, while that is waited for
     made: Any = None  #: how it is sent: its lane's own
     trace: Trace | None = None  #: None until something may have been sent
     task: asyncio.Task[None] | None = None  #: once its first attempt was not enough

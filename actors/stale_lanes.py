@@ -19,7 +19,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from actors.attempts import ATTEMPT_SECONDS, First, Groups
+from actors.attempts import ATTEMPT_SECONDS, Attempt, Groups
 from actors.query_lane import QueryLane
 from actors.queue_lane import CALL_MAX, LOOK_SECONDS, LOOKED_AT, QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, Waiting
@@ -47,6 +47,7 @@ class AwaitingLane(ReachedLane):
     """From revisions on that the group is not known to have reached."""
 
     in_flight_max = AWAITING_MAX
+    waits_for_news = True
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class AwaitingLane(ReachedLane):
                 elif call.task is not None:
                     call.task.cancel()
 
-    def _start(self, call: UnderWay, first: First | None) -> None:
+    def _start(self, call: UnderWay, first: Attempt | None) -> None:
         if _wanted(call):
             super()._start(call, first)
         else:

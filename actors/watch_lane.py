@@ -14,6 +14,8 @@ from state_machines.wire import api_pb2 as api
 class WatchLane(Lane):
     """Long polls: each is a call of its own, and ends without news before our own deadline."""
 
+    waits_for_news = True
+
     async def poll(self, request: api.WatchRequest, timeout_ms: int) -> api.Reply:
         """Ask the leader once, or until there is one; of a stale watch, any replica.
 

@@ -402,13 +402,13 @@ async def test_a_refused_call_takes_one_place_also_in_halves() -> None:
     class Counted(Script):
         async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
             nonlocal under_way, most
-            under_way += 1
+            under_way += (places := call.method == "propose")
             most = max(most, under_way)
             try:
                 await asyncio.sleep(1)
                 return await super()._answer(call, honest)
             finally:
-                under_way -= 1
+                under_way -= places
 
     async with calling(Counted(faults=[refuse])) as caller:
         await caller.call(put())

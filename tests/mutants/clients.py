@@ -12,6 +12,7 @@ COMMAND_LANE: Final = "actors.command_lane"
 QUEUE_LANE: Final = "actors.queue_lane"
 ATTEMPTS: Final = "actors.attempts"
 CALLER: Final = "actors.caller"
+DOUBT: Final = "actors.doubt"
 
 CLIENTS: Final = (
     Mutant(
@@ -182,9 +183,29 @@ CLIENTS: Final = (
         "a-first-attempt-has-no-end",
         "law 13",
         QUEUE_LANE,
-        "            if call.first.until <= now + NO_TIME_SECONDS:\n"
-        "                call.first.answer.cancel()\n",
-        "            if call.first.until <= now + NO_TIME_SECONDS:\n                pass\n",
+        "                call.first = None\n                self._start(call, first)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a-follower-is-taken-for-the-leader",
+        "law 13",
+        DOUBT,
+        "(self._answers(each, stale=False) for each in others)",
+        "(self._answers(each, stale=True) for each in others)",
+    ),
+    Mutant(
+        "a-seat-that-is-slow-is-left",
+        "law 13",
+        DOUBT,
+        "                if looking.cancelled() or looking.result():\n",
+        "                if True:\n",
+    ),
+    Mutant(
+        "each-call-looks-after-a-silent-seat-by-itself",
+        "law 18",
+        DOUBT,
+        "        task = self._looks.get(silent)\n",
+        "        task = None\n",
     ),
     Mutant(
         "a-run-of-reads-is-more-than-a-reply-may-carry",
