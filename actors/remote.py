@@ -53,6 +53,8 @@ from storage.home import DiskHome
 
 KEEPER_SECONDS = 5.0  #: how often the metadata leader looks whether its controller is there
 RETRY_SECONDS = 1.0  #: and again after Ray did not answer
+ANSWER_SECONDS = 5.0  #: for the controller to answer
+SILENT_LOOKS = 3  #: in a row without an answer, of a controller that has answered before: it hangs
 ASK_SECONDS = 30.0  #: for an answer of nodes, whose workers may have to start first
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
@@ -247,12 +249,18 @@ class ExporterActor(Exporter):
 
 
 class ControllerKeeper:
-    """Keeps the controller of the metadata leader's term alive on the leader's own node."""
+    """Keeps the controller of the metadata leader's term alive on the leader's own node.
+
+    Ray starts one again whose process has ended, but nothing tells of a process that hangs, and
+    then nobody looks after brokers, timers and leases. So it is asked for an answer at each look.
+    """
 
     def __init__(self, spec: SeatSpec) -> None:
         self._spec = spec
         self._term = 0
         self._led = 0  # the last term in which it led
+        self._heard = ""  # the controller that has answered since its process began
+        self._silent_looks = 0
         self._told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -292,6 +300,19 @@ class ControllerKeeper:
         if term and own not in names:
             create_controller(term, self._spec)
             log.info("%s: made %s on its node", self._spec.seat, own)
+        elif term:
+            self._look_after(own)
+
+    def _look_after(self, own: str) -> None:
+        """One that begins may take its time: only who has answered before can have ceased to."""
+        if answers(own, ANSWER_SECONDS):
+            self._heard, self._silent_looks = own, 0
+        elif self._heard == own:
+            self._silent_looks += 1
+            if self._silent_looks >= SILENT_LOOKS:
+                log.warning("%s: %s does not answer, it is started again", self._spec.seat, own)
+                start_again(own)
+                self._heard, self._silent_looks = "", 0
 
 
 # -- making and ending -------------------------------------------------------------------------
@@ -411,6 +432,21 @@ def starting() -> Iterator[None]:
         deadline = time.monotonic() + START_SECONDS
         while START in named_actors() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
+
+
+def answers(name: str, seconds: float) -> bool:
+    """Whether an actor that can say where it stands does so in time."""
+    try:
+        ray.get(ray.get_actor(name, namespace=NAMESPACE).node.remote(), timeout=seconds)
+    except (ValueError, ray.exceptions.RayError):
+        return False
+    return True
+
+
+def start_again(name: str) -> None:
+    """End the process of a named actor, also one that hangs; Ray starts the actor again."""
+    with contextlib.suppress(ValueError):
+        ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
 
 
 def kill(name: str) -> None:

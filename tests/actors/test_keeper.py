@@ -33,6 +33,7 @@ def controllers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     names: set[str] = set()
     monkeypatch.setattr(remote, "named_actors", lambda: {*names, "metadata-0/0", "cache-1f"})
     monkeypatch.setattr(remote, "kill", names.remove)
+    monkeypatch.setattr(remote, "answers", lambda name, seconds: True)
     monkeypatch.setattr(
         remote, "create_controller", lambda term, _: names.add(f"controller-{term}")
     )
@@ -134,6 +135,68 @@ async def test_a_controller_that_could_not_be_made_is_made_soon(
     leads.leadership(3)
     await eventually(lambda: controllers == {"controller-3"})
     await end(leads)
+
+
+def looking(monkeypatch: pytest.MonkeyPatch, said: list[bool]) -> list[int]:
+    """Whether the controller answers at each look, from the second on: the first one makes it.
+    Returns at which of them it was started again."""
+    told = iter(said)
+    asked, again = [0], list[int]()
+
+    def answers(name: str, seconds: float) -> bool:
+        assert name == "controller-3"
+        asked[0] += 1
+        return next(told, True)
+
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
+    monkeypatch.setattr(remote, "answers", answers)
+    monkeypatch.setattr(remote, "start_again", lambda name: again.append(asked[0]))
+    return again
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("said", "at"),
+    [
+        ([True, False, False, False, True], [4]),
+        ([True, False, False, True, False, False, True], []),
+        ([False] * 9 + [True], []),
+        ([True] + [False] * 9 + [True, False, False, False], [4, 14]),
+    ],
+    ids=["it hangs", "it is slow", "it begins", "it hangs, begins slowly, and hangs again"],
+)
+async def test_a_controller_that_hangs_is_started_again(
+    said: list[bool],
+    at: list[int],
+    controllers: set[str],
+    looks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = looking(monkeypatch, said)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: len(looks) > len(said) + 3)
+    await end(leads)
+    assert again == at
+
+
+@in_loop
+async def test_what_a_controller_before_has_answered_says_nothing_of_the_next(
+    controllers: set[str], looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
+    silent: set[str] = set()
+    again: list[str] = []
+    monkeypatch.setattr(remote, "answers", lambda name, seconds: name not in silent)
+    monkeypatch.setattr(remote, "start_again", again.append)
+    leads = keeper(0)
+    leads.leadership(3)
+    await eventually(lambda: len(looks) > 3)
+    silent.add("controller-4")
+    leads.leadership(4)
+    await eventually(lambda: looks.count(4) > remote.SILENT_LOOKS + 3)
+    await end(leads)
+    assert again == []
 
 
 @in_loop

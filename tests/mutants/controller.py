@@ -373,4 +373,18 @@ CONTROLLER: Final = (
         "if lease.deadline_ms > upto and not lease.ending:",
         "if lease.deadline_ms > at.now_ms and not lease.ending:",
     ),
+    Mutant(
+        "a-controller-that-hangs-is-left",
+        "liveness",
+        "actors.remote",
+        "            if self._silent_looks >= SILENT_LOOKS:\n",
+        "            if self._silent_looks < 0:\n",
+    ),
+    Mutant(
+        "a-controller-that-begins-is-ended",
+        "liveness",
+        "actors.remote",
+        "        elif self._heard == own:\n",
+        "        else:\n",
+    ),
 )

@@ -368,17 +368,18 @@ class KillController(Fault):
     heals_itself: ClassVar[bool] = True
     group: str = "metadata-0"
 
-    def inject(self) -> None:
-        def standing() -> psutil.Process | None:
-            homes = {str(node.data) for node in self.world.cluster.nodes}
-            found = [
-                each
-                for each in marked(self.world.cluster.mark, homes)
-                if "".join(each.cmdline()[:1]).startswith("ray::ControllerActor")
-            ]
-            return found[0] if len(found) == 1 else None
+    def standing(self) -> psutil.Process | None:
+        """The process of the only controller that there is."""
+        homes = {str(node.data) for node in self.world.cluster.nodes}
+        found = [
+            each
+            for each in marked(self.world.cluster.mark, homes)
+            if "".join(each.cmdline()[:1]).startswith("ray::ControllerActor")
+        ]
+        return found[0] if len(found) == 1 else None
 
-        self.process = wait_for(standing, "there is one controller")
+    def inject(self) -> None:
+        self.process = wait_for(self.standing, "there is one controller")
         self.process.kill()
 
     def seen(self) -> str:
@@ -397,6 +398,24 @@ class KillController(Fault):
             )
 
         wait_for(works, "the leader's controller does all its duties", RETURN_SECONDS)
+
+
+@dataclass
+class FreezeController(KillController):
+    """SIGSTOP of the controller, for good: its keeper has Ray start it again."""
+
+    name: ClassVar[str] = "SIGSTOP of the controller"
+
+    def inject(self) -> None:
+        self.process = wait_for(self.standing, "there is one controller")
+        self.process.suspend()
+
+    def seen(self) -> str:
+        wait_for(lambda: self.process.status() == psutil.STATUS_STOPPED, "the process is stopped")
+        return f"controller process {self.process.pid} is in state T"
+
+    def healed(self) -> None:
+        assert gone(self.process), "the process that hangs is still there"
 
 
 @dataclass
