@@ -178,6 +178,10 @@ class ControllerActor(Controller):
         self._gauge()
         self.start()
 
+    def process(self) -> int:
+        """The process id, for operators and fault tests."""
+        return os.getpid()
+
     def _gauge(self) -> None:
         self._metrics.set(self.status()["duties"])
         asyncio.get_running_loop().call_later(METRICS_SECONDS, self._gauge)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from actors.config import ClusterConfig
     from metaray.client import BlockingClient, Client
     from metaray.leading import Handed
+    from metaray.restarting import Restarted
 
 
 def connect(address: str | None, data: Path) -> Client:
@@ -74,6 +75,13 @@ def drain(node: str) -> list[Handed]:
     from metaray import leading
 
     return leading.drain(node)
+
+
+def restart_actor(name: str) -> Restarted:
+    """`metaray.restarting.restart`."""
+    from metaray import restarting
+
+    return restarting.restart(name)
 
 
 def start_service(config: ClusterConfig) -> Iterator[tuple[str, float, str]]:

@@ -1,4 +1,4 @@
-"""`transfer`, `drain`: who leads, changed on purpose."""
+"""`transfer`, `drain`, `restart`: what is done to seats on purpose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from metaray.cli.app import Address, Data, app, console, explained
 from metaray.cli.door import drain as drain_node
-from metaray.cli.door import join_cluster, transfer_to
+from metaray.cli.door import join_cluster, restart_actor, transfer_to
 from metaray.where import DEFAULT_DATA
 
 
@@ -42,3 +42,20 @@ def drain(
         console.print(f"[green]✓[/] {each.now} leads, after {each.before}", highlight=False)
     if not handed:
         console.print(f"no replica on {node} leads", highlight=False, markup=False)
+
+
+@app.command()
+@explained
+def restart(
+    name: Annotated[
+        str, typer.Argument(help="A seat such as offset-0/1, or a controller such as controller-3.")
+    ],
+    address: Address = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """End the process of a seat or a controller, also one that hangs: Ray starts it again."""
+    join_cluster(address, data)
+    with console.status(f"{name} is started again …"):
+        done = restart_actor(name)
+    was = "one that did not answer" if done.before is None else f"{done.before}"
+    console.print(f"[green]✓[/] {name} is process {done.now}, after {was}", highlight=False)
