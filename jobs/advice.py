@@ -29,8 +29,8 @@ from pyspark.sql import DataFrame
 from actors import columns
 from jobs import advice_sql
 from jobs.job import Context
-from jobs.loads import end_of, sql
-from jobs.schemas import require
+from jobs.loads import end_of
+from jobs.schemas import require, sql
 from state_machines.limits import NAME_BYTES_MAX
 from state_machines.metadata.slot_map import KindSlots
 from state_machines.metadata.tenant import TenantQuotas

@@ -33,6 +33,7 @@ from jobs.job import Context, Input, Job, Option, Output
 from jobs.operations import OPERATIONS
 from jobs.schemas import given, not_null, require
 from jobs.stored import Stored, stored
+from jobs.unknown import CLOCK_INPUT, GAPS_INPUT, OUTPUT, ROTATE, of_report
 from state_machines.errors import Invalid
 
 LARGEST: Final = 2**63 - 1
@@ -50,7 +51,7 @@ PRICES: Final = {
 COMMANDS = pa.schema(
     [
         OPERATIONS.field(name)
-        for name in ("group", "at_ms", "op", "tenant", "items", "bytes", "outcome")
+        for name in ("group", "index", "at_ms", "op", "tenant", "items", "bytes", "outcome")
     ]
 )
 """What is needed of the operation history."""
@@ -217,18 +218,28 @@ def chargeback(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, D
     from_ms, to_ms = options["from_ms"], options["to_ms"]
     if to_ms and to_ms < from_ms:
         raise Invalid(f"to_ms: {to_ms}, before from_ms, which is {from_ms}")
-    used = operations_used(given(inputs, "operations", COMMANDS), from_ms, to_ms).persist()
+    operations = given(inputs, "operations", COMMANDS)
+    used = operations_used(operations, from_ms, to_ms).persist()
     tables = {name: inputs[name] for name in TABLES if name in inputs}
     if not tables:
         name = next(iter(TABLES))
         tables = {name: given(inputs, name, TABLES[name].schema)}
     kept = storage_used(tables, TABLES).persist()
+    lacking = of_report(
+        inputs,
+        operations,
+        begin_ms=from_ms,
+        end_ms=to_ms or LARGEST,
+        now_ms=context.now_ms,
+        rotate_ms=options["rotate_ms"],
+    )
     of_tenants = tenants(used, kept, {name: options[name] for name in PRICES}).persist()
     return {
         "tenants": of_tenants,
         "operations": used,
         "storage": kept,
         "total": total(used, kept, of_tenants),
+        "unknown": lacking,
     }
 
 
@@ -242,6 +253,8 @@ JOB: Final = Job(
         "operations": Input(
             schema=COMMANDS, of="history", required=False, about="What was committed, by whom."
         ),
+        "clocks": CLOCK_INPUT,
+        "gaps": GAPS_INPUT,
         **{
             name: Input(schema=each.schema, table=name, required=False)
             for name, each in TABLES.items()
@@ -256,12 +269,14 @@ JOB: Final = Job(
             schema=STORAGE_USED, order=("tenant", "kind", "table"), about="By kind and table."
         ),
         "total": Output(schema=TOTAL, order=("tenants",), about="The sum over all tenants."),
+        "unknown": OUTPUT,
     },
     run=chargeback,
     view=chargeback_view.view,
     options={
         "from_ms": Option(default=0, about="Begin of the window, Unix milliseconds."),
         "to_ms": Option(default=0, about="Its end, not part of it; 0: no end."),
+        "rotate_ms": ROTATE,
         "micros_per_million_operations": Option(
             default=0, about="Price of a million operations, micro-units.", high=PRICE_MAX
         ),

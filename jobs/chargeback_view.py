@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from jobs import unknown_view
 from jobs.job import Context
 from jobs.results import Results
 from jobs.view import LISTING_ROWS, PLOT_NAMES, Bars, Column, Listing, Number, Unit, View
@@ -29,7 +30,7 @@ def view(results: Results, context: Context) -> View:
         for column in ("operations", "written_bytes", "stored_bytes", "cost_micros")
     }
     return View(
-        headline=_headline(total, priced=priced),
+        headline=_headline(total, unknown_view.headline(results), priced=priced),
         numbers=(
             Number("tenants", total["tenants"]),
             Number("operations", total["operations"]),
@@ -37,8 +38,10 @@ def view(results: Results, context: Context) -> View:
             Number("rows stored", total["stored_rows"]),
             Number("bytes stored", total["stored_bytes"], "bytes"),
             *((Number("cost, micro-units", total["cost_micros"]),) if priced else ()),
+            unknown_view.number(results),
         ),
         listings=(
+            *unknown_view.listing(results),
             Listing(
                 title="Tenants by cost" if priced else "Tenants by operations",
                 columns=(Column("tenant", "tenant"), *cost, *_USED),
@@ -77,7 +80,12 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(total: Mapping[str, Any], *, priced: bool) -> str:
+def _headline(total: Mapping[str, Any], lacks: str, *, priced: bool) -> str:
+    said = _said(total, priced=priced)
+    return f"{said}. {lacks}" if lacks else said
+
+
+def _said(total: Mapping[str, Any], *, priced: bool) -> str:
     if not total["tenants"]:
         return "no tenant used anything"
     said = f"{total['tenants']:,} tenants"

@@ -7,6 +7,7 @@ before it has the same request about the same client: that was proposed twice.
 
 A *takeover* is an open of a session that was open: the command before it about the same client
 was an open too. A client that two devices share, or whose broker lost it without a word, shows so.
+What a gap of the history lies between is not known, and counts as none.
 A client *flaps* when it opened its session `flap_opens` times within `flap_within_ms`.
 """
 
@@ -70,8 +71,11 @@ CLIENTS = pa.schema(
 """One row per client that flaps, or was taken over."""
 
 
-def commands(operations: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
-    """COMMANDS about sessions in the window, with `what` each did and whether it took over."""
+def commands(operations: DataFrame, gaps: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
+    """COMMANDS about sessions in the window, with `what` each did and whether it took over.
+
+    `gaps` are those of the history (`operation_files.GAPS`).
+    """
     operations = require(operations, COMMANDS, "operations")
     op = fn.col("op")
     what = (
@@ -91,21 +95,27 @@ def commands(operations: DataFrame, now_ms: int, window_ms: int) -> DataFrame:
     one = (fn.col("subject") != "") & (fn.col("what") != "refused")
     key = ("group", "tenant", "whom")
     client = Window.partitionBy(*key).orderBy("index", "number")
-    again = (fn.col("what") == "open") & (fn.lag("what").over(client) == "open")
+    before = fn.lag(fn.struct("what", "part")).over(client)
+    again = (fn.col("what") == "open") & (before == fn.struct(fn.lit("open").alias("what"), "part"))
     # Of one entry are the commands of one proposal, of which several may be about one client.
     request = Window.partitionBy(*key, "client", "sequence")
     once = fn.col("index") == fn.min("index").over(request)
     # What names no client is on its own there, or all of it would go to one task.
     alone = fn.concat(fn.lit("\u0000"), fn.col("index"), fn.lit("/"), fn.col("number"))
     no = fn.lit(False)
+    # Which part of the history it is in: how many gaps were before.
+    lasts = gaps.groupBy("group").agg(fn.collect_list("last").alias("lasts"))
+    part = fn.expr("coalesce(size(filter(lasts, each -> each < index)), 0)")
     return (
-        some.withColumn("one", one)
+        some.join(fn.broadcast(lasts), "group", "left")
+        .withColumn("part", part)
+        .withColumn("one", one)
         .withColumn("whom", fn.when(fn.col("one"), fn.col("subject")).otherwise(alone))
         .repartition(*key)  # once, for both windows
         .withColumn("once", once)
         .where("once")
         .withColumn("takeover", fn.col("one") & fn.coalesce(again, no))
-        .drop("whom", "once")
+        .drop("whom", "once", "part", "lasts")
     )
 
 

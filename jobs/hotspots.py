@@ -36,21 +36,18 @@ from jobs.advice import (
 from jobs.advice_sql import CHURN, COMMIT_STORM, FLAPPING
 from jobs.job import Context, Input, Job, Option, Output
 from jobs.loads import (
-    CLOCKS,
     FORECAST,
     LOADS,
     SERIES,
-    UNKNOWN,
     end_of,
     forecast,
     loads,
     series,
-    sql,
-    unknown,
 )
 from jobs.operation_files import GAPS
 from jobs.operations import OPERATIONS
-from jobs.schemas import require
+from jobs.schemas import given, require, sql
+from jobs.unknown import CLOCK_INPUT, CLOCKS, GAPS_INPUT, OUTPUT, ROTATE, unknown
 
 ACCURACY: Final = 10_000
 """Of the median: exact up to so many different values, then within a ten thousandth of the rank."""
@@ -230,10 +227,11 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFram
     end_ms = end_of(now_ms, window_ms)
     lacking = unknown(
         inputs["operations"],
-        inputs["clocks"],
-        inputs["gaps"],
-        end_ms,
-        end_ms - options["windows"] * window_ms,
+        given(inputs, "clocks", CLOCKS),
+        given(inputs, "gaps", GAPS),
+        begin_ms=end_ms - options["windows"] * window_ms,
+        end_ms=end_ms,
+        now_ms=end_ms,
     ).persist()
     of_series = series(of_windows, cut.sessions, lacking, now_ms, window_ms)
     to_come = forecast(
@@ -280,15 +278,8 @@ JOB: Final = Job(
         ),
         "nodes": Input(schema=NODES, table="metadata.node", required=False),
         "slots": Input(schema=SLOTS, table="metadata.slots", required=False),
-        "clocks": Input(
-            schema=CLOCKS,
-            table="group.clock",
-            required=False,
-            about="How far each Raft group is: what the history has not yet.",
-        ),
-        "gaps": Input(
-            schema=GAPS, of="gaps", required=False, about="What the history lacks for good."
-        ),
+        "clocks": CLOCK_INPUT,
+        "gaps": GAPS_INPUT,
         "leaders": Input(
             schema=LEADERS,
             of="file",
@@ -316,11 +307,7 @@ JOB: Final = Job(
             order=("of", "name", "ahead"),
             about="Their load in the windows to come, and how far the last guess was off.",
         ),
-        "unknown": Output(
-            schema=UNKNOWN,
-            order=("group", "from_ms", "to_ms"),
-            about="Of which time the history lacks entries of a Raft group, and why.",
-        ),
+        "unknown": OUTPUT,
         "advice": Output(
             schema=ADVICE,
             order=("kind", "target", "limit"),
@@ -332,11 +319,7 @@ JOB: Final = Job(
     options={
         "window_ms": Option(default=60_000, about="How long a window is.", low=1_000),
         "windows": Option(default=60, about="How many windows are looked at.", low=2, high=10_000),
-        "rotate_ms": Option(
-            default=30_000,
-            about="What is younger may not be exported yet: the exporter's `rotate`.",
-            high=86_400_000,
-        ),
+        "rotate_ms": ROTATE,
         "hot_operations": Option(
             default=1_000, about="What is hot has so many in a window.", low=1
         ),

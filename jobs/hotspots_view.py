@@ -8,12 +8,12 @@ from typing import Any, Final
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobs import unknown_view
 from jobs.job import Context
 from jobs.results import BATCH_ROWS, Results
 from jobs.view import LISTING_ROWS, PLOT_NAMES, Bars, Column, Lines, Listing, Number, Plot, View
 
 SERIES_MAX: Final = 6  #: Raft groups or brokers in one plot
-GROUPS_SAID: Final = 8  #: whose entries are missing, in the headline
 
 _HOT: Final = (
     Column("of", "what"),
@@ -46,13 +46,6 @@ _FORECAST: Final = (
     Column("per_s", "next window", "rate"),
     Column("method", "by"),
 )
-_UNKNOWN: Final = (
-    Column("group", "Raft group"),
-    Column("from_ms", "after", "moment"),
-    Column("to_ms", "until", "moment"),
-    Column("entries", "entries at most", "count"),
-    Column("reason", "reason", prose=True),
-)
 _ADVICE: Final = (
     Column("id", "id"),
     Column("kind", "kind"),
@@ -71,21 +64,21 @@ def view(results: Results, context: Context) -> View:
     advice = results.table("advice").slice(0, LISTING_ROWS).to_pylist()
     next_ = results.top("forecast", "per_s", LISTING_ROWS, "of", "name", where={"ahead": 1})
     found, stormed, advised = (results.rows(each) for each in ("hot", "storms", "advice"))
-    lacking = results.rows("unknown")
+    lacks = unknown_view.headline(results)
     off = [each["error"] for each in next_ if each["error"] is not None]
     return View(
-        headline=_headline(found, stormed, hot) + _lacks(results),
+        headline=_headline(found, stormed, hot) + (f" {lacks}" if lacks else ""),
         numbers=(
             Number("operations", _operations(results)),
             Number("windows end", next_[0]["start_ms"] if next_ else None, "moment"),
             Number("hot spots", found, alarming=found > 0),
             Number("storms", stormed, alarming=stormed > 0),
             Number("advice", advised),
-            Number("times not known", lacking, alarming=lacking > 0),
+            unknown_view.number(results),
             Number("last guess off by at most", max(off, default=None), "share"),
         ),
         listings=(
-            *_unknown(results, lacking),
+            *unknown_view.listing(results),
             Listing(title="Advice", columns=_ADVICE, rows=advice, of=advised),
             Listing(title="Hot spots", columns=_HOT, rows=hot, of=found),
             Listing(title="Storms", columns=_STORMS, rows=storms, of=stormed),
@@ -123,23 +116,6 @@ def _headline(found: int, stormed: int, hot: Sequence[Mapping[str, Any]]) -> str
         f"{said}; the hottest is {first['of']} {first['name'][:60]} "
         f"with {first['share'] * 100:.0f} % of {first['within']}."
     )
-
-
-def _lacks(results: Results) -> str:
-    """Which Raft groups the history does not have all of."""
-    groups = sorted(set(results.table("unknown")["group"].to_pylist()))
-    if not groups:
-        return ""
-    more = f" and {len(groups) - GROUPS_SAID} more" if len(groups) > GROUPS_SAID else ""
-    return f" The history lacks entries of {', '.join(groups[:GROUPS_SAID])}{more}."
-
-
-def _unknown(results: Results, lacking: int) -> list[Listing]:
-    """None where nothing is missing."""
-    if not lacking:
-        return []
-    rows = results.top("unknown", "to_ms", LISTING_ROWS, "group", "entries", "reason")
-    return [Listing(title="What is not known", columns=_UNKNOWN, rows=rows, of=lacking)]
 
 
 def _operations(results: Results) -> int:

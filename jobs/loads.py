@@ -16,15 +16,14 @@ alone, is kept beside what was measured: so much for what it is worth.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from jobs.churn import OPENING
-from jobs.datasets import RAFT_GROUP
 from jobs.operations import SUBJECT_DIGITS, SUBJECT_KEPT, SUBJECT_MAX
-from jobs.schemas import require
+from jobs.schemas import require, sql
 
 
 def _not_null(name: str, kind: pa.DataType) -> pa.Field:
@@ -58,28 +57,6 @@ SERIES = pa.schema(
 )
 """One row for each window of each Raft group and broker, from the first window to the last."""
 
-CLOCKS = pa.schema(
-    [
-        _not_null(RAFT_GROUP, pa.string()),
-        _not_null("index", pa.int64()),  # of its last entry with commands
-        _not_null("now_ms", pa.int64()),  # and that one's stamp
-    ]
-)
-"""How far each Raft group is: what is needed of `group.clock`."""
-
-UNKNOWN = pa.schema(
-    [
-        _not_null("group", pa.string()),
-        pa.field("from_ms", pa.int64()),  # the last operation before; null: there is none
-        _not_null("to_ms", pa.int64()),  # they were committed then at the latest
-        _not_null("entries", pa.int64()),  # at most so many
-        _not_null("reason", pa.string()),
-    ]
-)
-"""One row for each time of which the history lacks entries of a Raft group."""
-
-NOT_EXPORTED: Final = "not exported yet"
-
 FORECAST = pa.schema(
     [
         _not_null("of", pa.string()),
@@ -96,6 +73,8 @@ FORECAST = pa.schema(
 """One row for each window to come of each Raft group and broker. No guess: too few windows."""
 
 
+OF_CLIENTS: Final = "^mqtt-[0-9]+$"  #: Raft groups that keep clients, and their sessions
+
 PLACES: Final = 6
 """Decimal places of what is fitted."""
 
@@ -103,14 +82,6 @@ PLACES: Final = 6
 def end_of(now_ms: int, window_ms: int) -> int:
     """Where the last whole window ends."""
     return now_ms - now_ms % window_ms
-
-
-def sql(of: DataFrame, text: str, **given: Any) -> DataFrame:
-    """A query over frames and values, which stand in `text` as `{name}`.
-
-    One text is one call of the JVM, where a plan built of columns is hundreds.
-    """
-    return of.sparkSession.sql(text, **given)
 
 
 def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> DataFrame:
@@ -167,53 +138,18 @@ def loads(operations: DataFrame, now_ms: int, window_ms: int, windows: int) -> D
     return require(result, LOADS, "loads")
 
 
-def unknown(
-    operations: DataFrame, clocks: DataFrame, gaps: DataFrame, now_ms: int, begin_ms: int
-) -> DataFrame:
-    """OPERATIONS, CLOCKS and `operation_files.GAPS` to UNKNOWN, from `begin_ms` to `now_ms`.
-
-    A group whose clock is beyond its last operation has entries that are not exported; without
-    CLOCKS (a history alone) nobody can tell such a group from one in which nothing happened.
-    """
-    result = sql(
-        operations,
-        """
-        with last as (
-            select `group`, max(`index`) as `index`, max(at_ms) as at_ms
-            from {operations} group by `group`
-        ), gone as (select `group`, max(`last`) as `last` from {gaps} group by `group`
-        ), late as (
-            select c.raft_group as `group`, l.at_ms as from_ms, c.now_ms as to_ms,
-                c.`index` - greatest(l.`index`, g.`last`, 0L) as entries, {not_exported} as reason
-            from {clocks} c left join last l on l.`group` = c.raft_group
-                left join gone g on g.`group` = c.raft_group
-        ), lost as (
-            select g.`group`, max(if(o.`index` < g.`first`, o.at_ms, null)) as from_ms,
-                coalesce(min(if(o.`index` > g.`last`, o.at_ms, null)), {now_ms}) as to_ms,
-                g.`last` - g.`first` + 1 as entries, g.reason
-            from {gaps} g left join {operations} o on o.`group` = g.`group`
-            group by g.`group`, g.`first`, g.`last`, g.reason
-        )
-        select * from (select * from late where entries > 0 union all select * from lost)
-        where to_ms >= {begin_ms} and coalesce(from_ms, 0L) < {now_ms}
-        """,
-        operations=operations,
-        clocks=clocks,
-        gaps=gaps,
-        not_exported=NOT_EXPORTED,
-        now_ms=now_ms,
-        begin_ms=begin_ms,
-    )
-    return require(result, UNKNOWN, "unknown")
-
-
 def series(
-    loads: DataFrame, sessions: DataFrame, unknown: DataFrame, now_ms: int, window_ms: int
+    loads: DataFrame,
+    sessions: DataFrame,
+    unknown: DataFrame,
+    now_ms: int,
+    window_ms: int,
 ) -> DataFrame:
     """LOADS to SERIES. A broker's load is what was done about the clients that `sessions` (tenant,
     client_id, broker) has at it now. The history has them by `operations.subject_name`.
 
-    A window of a Raft group that lies in UNKNOWN has no numbers, for nothing is not what was done.
+    A window of a Raft group that lies in UNKNOWN (`jobs.unknown`) has no numbers, for nothing is
+    not what was done.
     """
     result = sql(
         loads,

@@ -153,6 +153,17 @@ def gaps(found: Iterable[Range]) -> list[Gap]:
     return told
 
 
+def missing(found: Sequence[Range]) -> list[Gap]:
+    """The same, and of each group what was before its oldest file: that was deleted for its age."""
+    told: list[Gap] = []
+    group = ""
+    for each in found:
+        if each.group != group and each.first > 1:
+            told.append(Gap(each.group, 1, each.first - 1, 0, "not kept any more"))
+        group = each.group
+    return [*told, *gaps(found)]
+
+
 def _gap(found: Range) -> Gap:
     try:
         said: Any = json.loads(found.path.read_text())

@@ -113,6 +113,14 @@ def require(frame: DataFrame, schema: pa.Schema, dataset: str) -> DataFrame:
     return frame.select(*chosen)
 
 
+def sql(of: DataFrame, text: str, **given: Any) -> DataFrame:
+    """A query over frames and values, which stand in `text` as `{name}`.
+
+    One text is one call of the JVM, where a plan built of columns is hundreds.
+    """
+    return of.sparkSession.sql(text, **given)
+
+
 def given(inputs: Mapping[str, DataFrame], name: str, schema: pa.Schema) -> DataFrame:
     """The dataset with the columns of `schema`, without rows when there is no such dataset.
 

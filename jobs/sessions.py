@@ -29,7 +29,10 @@ from pyspark.sql import functions as fn
 
 from jobs import churn, sessions_view
 from jobs.job import Context, Input, Job, Option, Output
+from jobs.loads import OF_CLIENTS
+from jobs.operation_files import GAPS
 from jobs.schemas import given, not_null, optional, require
+from jobs.unknown import CLOCK_INPUT, GAPS_INPUT, OUTPUT, ROTATE, of_report
 
 EXPIRY_S_NEVER = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire"."""
@@ -225,16 +228,26 @@ def sessions(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, Dat
     # Small: brokers and buckets. Three outputs are made of it.
     counted = statistics(found, now_ms).persist()
     spread = brokers(counted)
-    commands = churn.commands(operations, now_ms, options["window_ms"])
+    gaps = given(inputs, "gaps", GAPS)
+    commands = churn.commands(operations, gaps, now_ms, options["window_ms"])
     silent = operations.limit(1).agg((fn.count(fn.lit(1)) == 0).alias("silent"))
     of_the_cut = churn.of_the_cut(found, now_ms, options["window_ms"])
     told = of_the_cut.crossJoin(fn.broadcast(silent)).where("silent").drop("silent")
+    lacking = of_report(
+        inputs,
+        operations,
+        begin_ms=now_ms - options["window_ms"] + 1,
+        end_ms=now_ms + 1,
+        now_ms=now_ms,
+        rotate_ms=options["rotate_ms"],
+    )
     return {
         "statistics": counted,
         "brokers": spread,
         "skew": skew(spread),
         "churn": churn.churn(commands).unionByName(told),
         "clients": churn.clients(commands, options["flap_opens"], options["flap_within_ms"]),
+        "unknown": lacking.where(fn.col("group").rlike(OF_CLIENTS)),
     }
 
 
@@ -265,6 +278,8 @@ JOB: Final = Job(
             required=False,
             about="For churn, takeovers and clients that flap.",
         ),
+        "clocks": CLOCK_INPUT,
+        "gaps": GAPS_INPUT,
     },
     outputs={
         "statistics": Output(
@@ -284,6 +299,7 @@ JOB: Final = Job(
             order=("tenant", "client_id"),
             about="Clients that flap or were taken over.",
         ),
+        "unknown": OUTPUT,
     },
     run=sessions,
     view=sessions_view.view,
@@ -293,5 +309,6 @@ JOB: Final = Job(
         ),
         "flap_opens": Option(default=10, about="So many opens are flapping.", low=2),
         "flap_within_ms": Option(default=60_000, about="Within so long.", low=1, high=365 * DAY_MS),
+        "rotate_ms": ROTATE,
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from jobs import unknown_view
 from jobs.job import Context
 from jobs.results import Results, Row
 from jobs.view import LISTING_ROWS, PLOT_NAMES, Column, Lines, Listing, Number, Stacks, View
@@ -44,7 +45,7 @@ def view(results: Results, context: Context) -> View:
     share = skew["share_largest"]
     uneven = bool(share and even and skew["brokers"] > 1 and share > SHARE_ALARMING * even)
     return View(
-        headline=_headline(every, skew),
+        headline=_headline(every, skew, unknown_view.headline(results)),
         numbers=(
             Number("sessions", every["total"]),
             *(Number(name, every[name], alarming=False) for name in PARTS),
@@ -53,8 +54,10 @@ def view(results: Results, context: Context) -> View:
             Number("coefficient of variation over brokers", skew["coefficient"], "share"),
             Number("takeovers", _sum(churn, "takeovers")),
             Number("clients that flap", flapping_all, alarming=bool(flapping)),
+            unknown_view.number(results),
         ),
         listings=(
+            *unknown_view.listing(results),
             Listing(
                 title="Brokers by sessions",
                 columns=_BROKER_COLUMNS,
@@ -101,13 +104,14 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(every: Mapping[str, Any], skew: Mapping[str, Any]) -> str:
-    if not every["total"]:
-        return "there are no sessions"
-    return (
-        f"{every['total']:,} sessions, {every['active']:,} of them active "
-        f"on {skew['brokers']:,} brokers"
-    )
+def _headline(every: Mapping[str, Any], skew: Mapping[str, Any], lacks: str) -> str:
+    said = "there are no sessions"
+    if every["total"]:
+        said = (
+            f"{every['total']:,} sessions, {every['active']:,} of them active "
+            f"on {skew['brokers']:,} brokers"
+        )
+    return f"{said}. {lacks}" if lacks else said
 
 
 def _buckets(results: Results, dimension: str) -> list[tuple[str, Row]]:

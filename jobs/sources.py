@@ -130,7 +130,7 @@ def _read(session: Session, job: Job, given: Sources, checked: set[Path]) -> Inp
             continue
         if wanted.of == "gaps":
             if given.history is not None:
-                told = operation_files.gaps(operation_files.listed(given.history))
+                told = operation_files.missing(operation_files.listed(given.history))
                 page = pa.RecordBatch.from_pylist([asdict(each) for each in told], wanted.schema)
                 frames[name] = frame(session, wanted.schema, [page], name)
             continue

@@ -24,6 +24,7 @@ def command(
 ) -> Row:
     return {
         "group": f"{op.partition('.')[0]}-7",
+        "index": at_ms,
         "at_ms": at_ms,
         "op": op,
         "tenant": tenant,
@@ -63,10 +64,12 @@ HISTORY = [
 WINDOW = {"from_ms": 100, "to_ms": 200}
 
 
-def run(rows: Rows, options: dict[str, Any], **tables: list[Row]) -> dict[str, Any]:
+def run(
+    rows: Rows, options: dict[str, Any], *, now_ms: int = 0, **tables: list[Row]
+) -> dict[str, Any]:
     known = {name.replace("_", "."): some for name, some in tables.items()}
     inputs = {name: rows(JOB.inputs[name].schema, some) for name, some in known.items()}
-    found = JOB.run(inputs, JOB.context(0, {}, options))
+    found = JOB.run(inputs, JOB.context(now_ms, {}, options))
     for name, output in JOB.outputs.items():
         wanted = [(field.name, spark_type(field.type)) for field in output.schema]
         assert found[name].dtypes == wanted, name
@@ -116,6 +119,42 @@ def test_operations_storage_and_cost(rows: Rows) -> None:
     }
     for name in set(total) - {"tenants"}:
         assert sum(row[name] for row in found["tenants"]) == total[name], name
+
+
+def test_what_the_history_lacks_of_the_window_is_told(rows: Rows) -> None:
+    def gap(kind: str, first: int, last: int) -> Row:
+        reason = {"found_ms": 0, "reason": "compacted"}
+        return {"group": f"{kind}-7", "first": first, "last": last, **reason}
+
+    gaps = [gap("offset", 101, 119), gap("offset", 151, 198), gap("offset", 201, 900)]
+    gaps += [gap("mqtt", 1, 119), gap("metadata", 131, 140)]
+    clocks = [
+        {"raft_group": "mqtt-7", "index": 130, "now_ms": 970},
+        {"raft_group": "offset-7", "index": 1_000, "now_ms": 980},
+        {"raft_group": "idle-7", "index": 0, "now_ms": 0},
+    ]
+    wanted = [
+        ("metadata-7", 130, 1_000, 10, "compacted"),  # nothing follows: until now
+        ("mqtt-7", None, 120, 119, "compacted"),
+        ("mqtt-7", 120, 970, 10, "not exported yet"),
+        ("offset-7", 100, 120, 19, "compacted"),
+        ("offset-7", 150, 199, 48, "compacted"),
+    ]
+    later = [
+        ("offset-7", 200, 1_000, 700, "compacted"),
+        ("offset-7", 200, 980, 100, "not exported yet"),
+    ]
+    told = {"operations": HISTORY, "clocks": clocks, "gaps": gaps}
+    of_window = {"mqtt_session": [], **told}
+
+    def told_of(options: dict[str, Any]) -> set[tuple[Any, ...]]:
+        found = run(rows, options, now_ms=1_000, **of_window)["unknown"]
+        return {tuple(row.values()) for row in found}
+
+    assert told_of({**WINDOW, "rotate_ms": 0}) == {*wanted}
+    assert told_of({"rotate_ms": 0}) == {*wanted, *later}
+    # What the exporter may still have: mqtt-7 was quiet for 880 ms, offset-7 for 800.
+    assert told_of({"rotate_ms": 850}) == {*wanted, later[0]}
 
 
 def test_nothing_used_is_a_total_of_nothing(rows: Rows) -> None:

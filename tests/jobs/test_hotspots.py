@@ -18,12 +18,13 @@ import pytest
 from jobs.advice import ADVICE, LEADERS, NODES, SESSIONS, SLOTS, TENANTS, Cut, advice
 from jobs.hotspots import BESIDE, HOT, JOB, STORMS, hot, hot_windows, known_ms, storms
 from jobs.job import Context
-from jobs.loads import CLOCKS, FORECAST, LOADS, SERIES, UNKNOWN, forecast, loads, series
+from jobs.loads import FORECAST, LOADS, SERIES, forecast, loads, series
 from jobs.operation_files import GAPS
 from jobs.operations import OPERATIONS, SUBJECT_MAX, subject_name
 from jobs.results import Results
 from jobs.schemas import spark_type
 from jobs.session import Session
+from jobs.unknown import CLOCKS, UNKNOWN
 from jobs.view import Bars, Lines
 from state_machines import op
 from state_machines.metadata.advice import NewAdvice, PutAdvice

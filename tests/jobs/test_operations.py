@@ -122,3 +122,13 @@ def test_gaps_are_told_those_that_are_explained_and_those_that_are_not(tmp_path:
         (9, 10, "files are missing here"),
     ]
     assert told[0].found_ms == 99
+
+
+def test_what_was_before_the_oldest_file_is_missing(tmp_path: Path) -> None:
+    operations.write(tmp_path, ROWS)
+    operations.write(tmp_path, [{"group": "offset-0", "index": 7}])
+    told = operation_files.missing(operation_files.listed(tmp_path))
+    assert [(gap.group, gap.first, gap.last, gap.reason) for gap in told] == [
+        ("offset-0", 1, 2, "not kept any more"),
+        ("offset-0", 6, 6, "files are missing here"),
+    ]

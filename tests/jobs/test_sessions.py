@@ -10,6 +10,7 @@ import pytest
 
 from jobs.churn import COMMANDS, commands
 from jobs.errors import SchemaMismatch
+from jobs.operation_files import GAPS
 from jobs.schemas import spark_type
 from jobs.sessions import (
     EXPIRING,
@@ -23,6 +24,7 @@ from jobs.sessions import (
     skew,
     statistics,
 )
+from jobs.unknown import CLOCKS
 from tests.jobs.conftest import Rows
 
 pytestmark = pytest.mark.spark
@@ -265,13 +267,47 @@ def test_what_was_proposed_twice_counts_once(rows: Rows) -> None:
         {**late, "index": 4},
         command(5, START, "open", "b"),
     ]
-    found = commands(rows(COMMANDS, history), NOW, HOUR)
+    found = commands(rows(COMMANDS, history), rows(GAPS, []), NOW, HOUR)
     told = sorted((row["subject"], row["index"], row["what"]) for row in found.collect())
     assert told == [
         *(("a", 1, "close"), ("a", 1, "open")),
         *(("b", 1, "open"), ("b", 3, "close"), ("b", 5, "open")),
     ]
     assert found.where("takeover").count() == 0
+
+
+def test_what_the_history_lacks_is_told_and_no_takeover_is_made_of_it(rows: Rows) -> None:
+    history = [
+        command(1, START, "open", "a"),
+        command(7, START + MINUTE, "open", "a"),  # it may have been closed in the gap
+        command(8, START + MINUTE, "open", "a"),
+        command(11, START + MINUTE, "open", "b"),
+    ]
+    at = {"mqtt-0": (11, START + MINUTE), "mqtt-1": (7, NOW - 1), "offset-0": (7, NOW)}
+    at |= {"mqtt-2": (7, NOW - HOUR)}  # out of the window
+    clocks = [
+        {"raft_group": group, "index": index, "now_ms": now_ms}
+        for group, (index, now_ms) in at.items()
+    ]
+    gap = {"group": "mqtt-0", "first": 2, "last": 6, "found_ms": NOW, "reason": "compacted"}
+    inputs = {
+        "sessions": rows(SESSIONS, []),
+        "operations": rows(COMMANDS, history),
+        "clocks": rows(CLOCKS, clocks),
+        "gaps": rows(GAPS, [gap, {**gap, "group": "offset-0"}]),
+    }
+    found = JOB.run(inputs, JOB.context(NOW, {}, OPTIONS))
+    assert sorted(tuple(row) for row in found["unknown"].collect()) == [
+        ("mqtt-0", START, START + MINUTE, 5, "compacted"),
+        ("mqtt-1", None, NOW - 1, 7, "not exported yet"),
+    ]
+    assert [tuple(row) for row in found["churn"].orderBy("minute_ms").collect()] == [
+        (START, "history", 1, 0, 0, 0, 0),
+        (START + MINUTE, "history", 3, 0, 0, 1, 0),
+    ]
+    # Without a history nothing is missing in it.
+    del inputs["operations"], inputs["gaps"]
+    assert JOB.run(inputs, JOB.context(NOW, {}, OPTIONS))["unknown"].collect() == []
 
 
 def test_without_a_history_the_cut_tells_what_it_can(rows: Rows) -> None:

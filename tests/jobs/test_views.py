@@ -179,6 +179,26 @@ def test_a_chargeback_of_sums_that_do_not_fit(tmp_path: Path) -> None:
     assert empty.headline == "no tenant used anything"
 
 
+@pytest.mark.parametrize(
+    ("job", "rows", "said"),
+    [
+        (sessions.JOB, {"statistics": [everyone()], "skew": [{}]}, "there are no sessions"),
+        (chargeback.JOB, {"total": [{}]}, "no tenant used anything"),
+    ],
+)
+def test_what_the_history_lacks_is_in_the_headline(
+    job: Job, rows: Rows, said: str, tmp_path: Path
+) -> None:
+    lacking = [{"group": f"mqtt-{n}", "to_ms": n, "reason": "compacted"} for n in (1, 0, 0)]
+    view = shown(job, tmp_path, {**rows, "unknown": lacking})
+    assert view.headline == f"{said}. The history lacks entries of mqtt-0, mqtt-1."
+    assert alarms(view) == {"times not known"}
+    listing = view.listings[0]
+    assert (listing.title, [row["group"] for row in listing.rows]) == (
+        *("What is not known", ["mqtt-1", "mqtt-0", "mqtt-0"]),
+    )
+
+
 def test_diff(tmp_path: Path) -> None:
     long = "é" * 500
     view = shown(

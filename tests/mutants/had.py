@@ -122,8 +122,29 @@ HAD: Final = (
     Mutant(
         "a-report-does-not-say-what-the-history-lacks",
         "each command once",
-        "jobs.hotspots_view",
+        "jobs.unknown_view",
         "    if not groups:\n",
         "    if groups:\n",
+    ),
+    Mutant(
+        "a-bill-does-not-say-what-the-history-lacks",
+        "each command once",
+        "jobs.chargeback_view",
+        "unknown_view.headline(results)",
+        '""',
+    ),
+    Mutant(
+        "churn-does-not-say-what-the-history-lacks",
+        "each command once",
+        "jobs.sessions_view",
+        "unknown_view.headline(results)",
+        '""',
+    ),
+    Mutant(
+        "what-is-too-old-to-be-kept-is-not-missing",
+        "each command once",
+        "jobs.operation_files",
+        "        if each.group != group and each.first > 1:\n",
+        "        if each.group != group and each.first < 1:\n",
     ),
 )

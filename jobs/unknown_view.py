@@ -1,0 +1,43 @@
+"""What a person sees of `jobs.unknown`, in the same words in every report over the history."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jobs.results import Results
+from jobs.view import LISTING_ROWS, Column, Listing, Number
+
+OUTPUT: Final = "unknown"
+GROUPS_SAID: Final = 8  #: whose entries are missing, in the headline
+
+_UNKNOWN: Final = (
+    Column("group", "Raft group"),
+    Column("from_ms", "after", "moment"),
+    Column("to_ms", "until", "moment"),
+    Column("entries", "entries at most", "count"),
+    Column("reason", "reason", prose=True),
+)
+
+
+def headline(results: Results) -> str:
+    """Which Raft groups the history does not have all of; empty where nothing is missing."""
+    groups = sorted(set(results.table(OUTPUT)["group"].to_pylist()))
+    if not groups:
+        return ""
+    more = f" and {len(groups) - GROUPS_SAID} more" if len(groups) > GROUPS_SAID else ""
+    return f"The history lacks entries of {', '.join(groups[:GROUPS_SAID])}{more}."
+
+
+def number(results: Results) -> Number:
+    """How many times are not known."""
+    lacking = results.rows(OUTPUT)
+    return Number("times not known", lacking, alarming=lacking > 0)
+
+
+def listing(results: Results) -> list[Listing]:
+    """None where nothing is missing."""
+    lacking = results.rows(OUTPUT)
+    if not lacking:
+        return []
+    rows = results.top(OUTPUT, "to_ms", LISTING_ROWS, "group", "entries", "reason")
+    return [Listing(title="What is not known", columns=_UNKNOWN, rows=rows, of=lacking)]
