@@ -26,7 +26,7 @@ OPENING: Final = (
     *("mqtt.session.open", "mqtt.session.open_with_will"),
     *("mqtt.session.open_all", "mqtt.session.save"),
 )
-CLOSING: Final = ("mqtt.session.close", "mqtt.session.close_all")
+CLOSING: Final = ("mqtt.session.close", "mqtt.session.close_all", "mqtt.session.close_held")
 DELETING: Final = ("mqtt.session.delete",)
 
 MINUTE_MS: Final = 60_000

@@ -281,6 +281,8 @@ def test_what_the_history_lacks_is_told_and_no_takeover_is_made_of_it(rows: Rows
         command(1, START, "open", "a"),
         command(7, START + MINUTE, "open", "a"),  # it may have been closed in the gap
         command(8, START + MINUTE, "open", "a"),
+        command(9, START + MINUTE, "open", "b"),
+        command(10, START + MINUTE, "close_held", "b"),  # its broker has died
         command(11, START + MINUTE, "open", "b"),
     ]
     at = {"mqtt-0": (11, START + MINUTE), "mqtt-1": (7, NOW - 1), "offset-0": (7, NOW)}
@@ -303,7 +305,7 @@ def test_what_the_history_lacks_is_told_and_no_takeover_is_made_of_it(rows: Rows
     ]
     assert [tuple(row) for row in found["churn"].orderBy("minute_ms").collect()] == [
         (START, "history", 1, 0, 0, 0, 0),
-        (START + MINUTE, "history", 3, 0, 0, 1, 0),
+        (START + MINUTE, "history", 4, 1, 0, 1, 0),
     ]
     # Without a history nothing is missing in it.
     del inputs["operations"], inputs["gaps"]

@@ -147,4 +147,11 @@ HAD: Final = (
         "        if each.group != group and each.first > 1:\n",
         "        if each.group != group and each.first < 1:\n",
     ),
+    Mutant(
+        "sessions-whose-broker-died-are-not-closed",
+        "each command once",
+        "jobs.churn",
+        ', "mqtt.session.close_held")',
+        ")",
+    ),
 )
