@@ -233,7 +233,7 @@ def run(inputs: Mapping[str, DataFrame], context: Context) -> dict[str, DataFram
         end_ms=end_ms,
         now_ms=end_ms,
     ).persist()
-    of_series = series(of_windows, cut.sessions, lacking, now_ms, window_ms)
+    of_series = series(of_windows, cut.sessions, lacking, now_ms, window_ms, context.cut)
     to_come = forecast(
         of_series,
         now_ms,

@@ -16,6 +16,7 @@ alone, is kept beside what was measured: so much for what it is worth.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow as pa
@@ -144,12 +145,14 @@ def series(
     unknown: DataFrame,
     now_ms: int,
     window_ms: int,
+    cut: Collection[str] = (),
 ) -> DataFrame:
     """LOADS to SERIES. A broker's load is what was done about the clients that `sessions` (tenant,
     client_id, broker) has at it now. The history has them by `operations.subject_name`.
 
     A window of a Raft group that lies in UNKNOWN (`jobs.unknown`) has no numbers, for nothing is
-    not what was done.
+    not what was done. Nor has that of a broker in which a group of its clients' kind is not whole,
+    or is not among the groups of the `cut` that `sessions` are from: its clients may be in there.
     """
     result = sql(
         loads,
@@ -180,9 +183,15 @@ def series(
                 first_ms, cast({last_ms} as bigint), cast({window_ms} as bigint))) as start_ms
             from spans
         ), lost as (
-            select distinct 'group' as `of`, e.name, e.start_ms
-            from every e join {unknown} u on e.`of` = 'group' and u.`group` = e.name
-                and coalesce(u.from_ms, 0L) < e.start_ms + {window_ms} and u.to_ms >= e.start_ms
+            select distinct e.`of`, e.name, e.start_ms
+            from every e join {unknown} u on coalesce(u.from_ms, 0L) < e.start_ms + {window_ms}
+                and u.to_ms >= e.start_ms and (e.`of` = 'group' and u.`group` = e.name
+                    or e.`of` = 'broker' and u.`group` rlike {of_clients})
+            union
+            select e.`of`, e.name, e.start_ms from every e join (
+                select distinct start_ms from {loads}
+                where `of` = 'client' and {cut} != '' and find_in_set(`within`, {cut}) = 0
+            ) l on e.`of` = 'broker' and l.start_ms = e.start_ms
         ), whole as (
             select e.`of`, e.name, e.start_ms, coalesce(f.commands, 0) as commands,
                 case when x.name is not null then null when f.commands is null then 0
@@ -203,6 +212,8 @@ def series(
         digits=SUBJECT_DIGITS,
         last_ms=end_of(now_ms, window_ms) - window_ms,
         window_ms=window_ms,
+        of_clients=OF_CLIENTS,
+        cut=",".join(sorted(cut)),
     )
     return require(result, SERIES, "series")
 

@@ -370,6 +370,47 @@ def test_a_group_that_lags_or_has_a_gap_did_not_do_nothing(rows: Rows, tmp_path:
     assert (number.value, number.alarming) == (3, True)
 
 
+@pytest.mark.spark
+def test_a_broker_has_no_load_where_a_group_of_its_clients_is_not_whole(rows: Rows) -> None:
+    def asked(window: int, group: str, client: str) -> Row:
+        return did(window, 60, op="mqtt.will.set", group=group, tenant="t", subject=client)
+
+    history = [
+        *(asked(window, "mqtt-0", "c0") for window in (-5, -4, -3, -2, -1)),
+        *(asked(window, "mqtt-1", "c1") for window in (-5, -4)),
+        *(asked(window, "mqtt-2", "c2") for window in (-5, -2)),
+        did(-1, 60),
+    ]
+    late = {"from_ms": END - 4 * MINUTE + 7, "entries": 1, "reason": "not exported yet"}
+    lacking = [
+        {"group": "mqtt-1", **late, "to_ms": END - 3 * MINUTE + 7},
+        {"group": "offset-0", **late, "to_ms": END},
+    ]
+    sessions = [
+        {"tenant": "t", "client_id": f"c{n}", "broker": broker, "connected": True}
+        for n, broker in enumerate(("b1", "b1", "b2"))
+    ]
+    of_windows = loads(rows(OPERATIONS, history), NOW, MINUTE, 5).persist()
+
+    def of_brokers(*cut: str) -> dict[str, list[float | None]]:
+        given = (rows(SESSIONS, sessions), rows(UNKNOWN, lacking))
+        made = series(of_windows, *given, NOW, MINUTE, cut).where("`of` = 'broker'")
+        every = collect(made, SERIES, "name", "start_ms")
+        return {
+            name: [each["per_s"] for each in every if each["name"] == name] for name in ("b1", "b2")
+        }
+
+    whole = {"b1": [2.0, None, None, 1.0, 1.0], "b2": [1.0, None, None, 1.0, 0.0]}
+    assert of_brokers() == whole
+    assert of_brokers("mqtt-0", "mqtt-1", "mqtt-2", "offset-0") == whole
+    # Whose clients those of mqtt-2 are is not in the cut.
+    assert of_brokers("mqtt-0", "mqtt-1") == {
+        "b1": [None, None, None, None, 1.0],
+        "b2": [None, None, None, None, 0.0],
+    }
+    of_windows.unpersist()
+
+
 @pytest.mark.parametrize(
     ("now_ms", "last_ms", "known"),
     [
