@@ -11,7 +11,7 @@ from typing import Final
 COMMIT_STORM, FLAPPING, CHURN = "commit storm", "flapping client", "session churn"
 
 QUOTAS: Final = """
-with next as (select name, coalesce(per_s, 0D) as per_s, regexp_extract(name, '^(.*)-[0-9]+$', 1)
+with next as (select name, per_s, regexp_extract(name, '^(.*)-[0-9]+$', 1)
         as kind from {forecast} where `of` = 'group' and ahead = 1
 ), latest as (
     select name as target, `of` as `limit`, max_by(struct(`within`, start_ms, operations, per_s,
@@ -134,7 +134,8 @@ with here as (
 ), counted as (select broker, sessions from every where online = known  -- a dead one takes none
 ), whole as (select avg(sessions) as mean, min(struct(sessions, broker)) as emptiest from counted
 ), full as (
-    select c.*, mean, emptiest, floor(sessions - mean) as number, coalesce(f.per_s, 0D) as per_s
+    select c.*, mean, emptiest, floor(sessions - mean) as number,
+        if(f.name is null, 0D, f.per_s) as per_s
     from counted c cross join whole left join {forecast} f
         on f.`of` = 'broker' and f.ahead = 1 and f.name = c.broker
 )

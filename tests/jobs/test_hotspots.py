@@ -538,7 +538,7 @@ def test_storms(rows: Rows) -> None:
 ODD = 'a%s$d{}\\"\n'
 
 
-def next_window(per_s: dict[str, float]) -> list[Row]:
+def next_window(per_s: dict[str, float | None]) -> list[Row]:
     return [
         {
             "of": "broker" if name.startswith("b") else "group",
@@ -687,6 +687,29 @@ def test_every_kind_of_advice(rows: Rows) -> None:
     assert len(client["target"].encode()) <= 256
     assert ODD in client["reason"]
     assert not of_kind
+
+
+@pytest.mark.spark
+def test_a_forecast_that_is_not_known_is_no_evidence_of_nothing(rows: Rows) -> None:
+    beside = {"share": 0.9, "times": 90.0, "per_s": 150.0, "median": 100, "others": 9}
+    hot_tenant = {**load("offset_commits_per_s", "w", 9_000, tenant="w"), **beside, "total": 10_000}
+    sessions = [
+        {"tenant": "t", "client_id": f"c{n}", "broker": broker, "connected": True}
+        for n, broker in enumerate(["b1"] * 50 + ["b2"] + ["b3"] * 40)
+    ]
+    found = advised(
+        rows,
+        [hot_tenant],
+        [],
+        sessions=sessions,
+        uneven_sessions=1,
+        uneven=110,
+        next_={"offset-0": None, "b1": None},
+    )
+    told = {each["target"]: json.loads(each["evidence"]) for each in found}
+    assert "forecast_per_s" not in told["w"]
+    assert "per_s" not in told["b1"]
+    assert told["b3"]["per_s"] == 0.0, "nobody asked anything of it"
 
 
 @pytest.mark.spark
