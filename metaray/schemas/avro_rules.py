@@ -20,7 +20,7 @@ import avro.compatibility
 import avro.errors
 import avro.schema
 
-from metaray.schemas.problems import NotASchema, each_way, shortened
+from metaray.schemas.problems import NotASchema, each_way, no_constant, shortened
 
 Schema = Any
 """A schema as the library reads it."""
@@ -29,8 +29,9 @@ BITS: Final = {"int": 32, "long": 64}
 
 
 def parse(text: str) -> Schema:
-    """Raises NotASchema, also for a default that is not of its field's type."""
+    """Raises NotASchema, also for a default that is not of its field's type, and for NaN."""
     schema, misfits = _read(text)
+    json.loads(text, parse_constant=no_constant)
     for name, field in misfits:
         said = f"{name}: the default {json.dumps(field.default)} is not of the field's type"
         raise NotASchema(shortened(said))

@@ -34,7 +34,7 @@ import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
 
-from metaray.schemas.problems import NotASchema, each_way, shortened
+from metaray.schemas.problems import NotASchema, each_way, no_constant, shortened
 
 DEPTH_MAX: Final = 128  #: of schemas within schemas, a reference counting as one
 
@@ -90,14 +90,10 @@ class Document:
 
 def parse(text: str) -> Document:
     """Raises NotASchema, also for a reference to what is no schema, and for NaN."""
-    document = parse_stored(text, _no_constant)
+    document = parse_stored(text, no_constant)
     for reference, why in document.broken.items():
         raise NotASchema(shortened(f"$ref {reference!r}: {why}"))
     return document
-
-
-def _no_constant(name: str) -> float:
-    raise NotASchema(f"{name} is not JSON")
 
 
 def parse_stored(text: str, constant: Callable[[str], float] = float) -> Document:

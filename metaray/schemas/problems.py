@@ -16,6 +16,11 @@ class NotASchema(Exception):
     """The text is not a schema of its type, in the words of who read it."""
 
 
+def no_constant(name: str) -> float:
+    """What Python reads as a number, and JSON does not have: NaN and Infinity."""
+    raise NotASchema(f"{name} is not JSON")
+
+
 def shortened(words: object) -> str:
     """An explanation on one line, cut where it is long."""
     line = " ".join(str(words).split())

@@ -13,8 +13,9 @@ An extension counts as a field of the message that it extends, if that is in the
 features of an edition make of a field is resolved first: `LEGACY_REQUIRED` is `required`,
 `DELIMITED` a group.
 
-A field may be renamed: the number is what is written. Services are not looked at. A file stands
-alone, but for Google's well-known types.
+A field may be renamed: the number is what is written. The message that protoc makes of a map is
+part of its field, whose name it has, and comes and goes with that. Services are not looked at. A
+file stands alone, but for Google's well-known types.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ def problems(mode: str, new: ProtoFile, old: ProtoFile) -> list[str]:
     """What of `old` is gone or means something else in `new`, whatever the mode is."""
     found: list[str] = []
     for name, before in sorted(old.messages.items()):
+        if before.options.map_entry:
+            continue  # part of its field
         now = new.messages.get(name)
         found += _of_message(name, now, before) if now is not None else [f"{name} is gone"]
     for name, values in sorted(old.enums.items()):
@@ -157,6 +160,10 @@ def _of_message(name: str, new: DescriptorProto, old: DescriptorProto) -> list[s
         where = f"{name}.{before.name} = {before.number}"
         field = now.get(before.number)
         if field is not None:
+            entry, was = _entry(name, new, field), _entry(name, old, before)
+            if entry is not None and was is not None:
+                found += _of_message(f"{name}.{was.name}", entry, was)
+                field, before = _untyped(field), _untyped(before)
             found += [f"{where}: {each}" for each in _of_field(new, field, old, before)]
         elif not _within(before.number, new):
             found.append(f"{where} is gone and its number is not reserved")
@@ -172,6 +179,24 @@ def _of_message(name: str, new: DescriptorProto, old: DescriptorProto) -> list[s
         if _within(field.number, old) or field.name in old.reserved_name:
             found.append(f"{name}.{field.name} = {field.number} was reserved")
     return [*found, *_no_longer_reserved(name, new, old, 0)]
+
+
+def _entry(
+    name: str, message: DescriptorProto, field: FieldDescriptorProto
+) -> DescriptorProto | None:
+    """What protoc has made of a map; none of any other field."""
+    for each in message.nested_type:
+        if each.options.map_entry and field.type_name == f".{name}.{each.name}":
+            return each
+    return None
+
+
+def _untyped(field: FieldDescriptorProto) -> FieldDescriptorProto:
+    """A field but for the name of its type."""
+    found = FieldDescriptorProto()
+    found.CopyFrom(field)
+    found.ClearField("type_name")
+    return found
 
 
 def _no_longer_reserved(

@@ -126,6 +126,8 @@ def test_an_avro_decimal_keeps_its_precision_and_scale(kind: dict[str, Any]) -> 
         *("", "{", "1", "null", '"nothing"', '{"type": "record"}', "[" * 100_000),
         '{"type": "record", "name": [], "fields": {}}',
         '{"type": "enum", "name": "e", "symbols": [1]}',
+        '{"type": "record", "name": "r", "fields":'
+        ' [{"name": "a", "type": "double", "default": NaN}]}',
         '{"type": "array", "items": ' * 2_000 + '"int"' + "}" * 2_000,
     ],
 )
@@ -174,6 +176,11 @@ BEFORE = file(
         ("reserved 20 to 29;", "int32 again = 25;", "shop.Order.again = 25 was reserved"),
         ("reserved 'old';", "int32 old = 30;", "shop.Order.old = 30 was reserved"),
         ("int32> counts", "int64> counts", "shop.Order.CountsEntry.value = 2: its type was"),
+        ("int32> counts", "int32> amounts", None),
+        ("map<string, int32> counts = 3;", "reserved 3;", None),
+        ("map<string, int32> counts = 3;", "", "shop.Order.counts = 3 is gone and its number is"),
+        ("map<string, int32> counts", "repeated Line counts", "and is shop.Order.Line"),
+        ("map<string, int32> counts", "map<string, Line> amounts", "shop.Order.CountsEntry.value"),
         ("message Line { int32 price = 1; }", "", "shop.Order.Line is gone"),
         ("PAID = 1;", "", "shop.Order.Kind.PAID = 1 is gone and its number is not reserved"),
         ("reserved 9;", "AGAIN = 9;", "shop.Order.Kind.AGAIN = 9 was reserved"),
