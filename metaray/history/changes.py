@@ -59,6 +59,7 @@ def changes(
     if after + 1 < found[0].first:
         raise NotFound(f"from: {after} is gone, the history begins after {found[0].first - 1}")
     wanted = Wanted(tenant=tenant, group=group, after=after, upto=upto)
+    missing = [gap for gap in gaps(found) if gap.last > after and gap.first <= upto]
     found = [each for each in found if each.last > after and each.first <= upto]
     parts: list[pa.Table] = []  # the first has what is joined already
     waiting = 0
@@ -80,7 +81,7 @@ def changes(
         rows,
         folded.num_rows if folded is not None else 0,
         pc.sum(folded["commands"]).as_py() if folded is not None else 0,
-        [gap for gap in gaps(found) if gap.last > after and gap.first <= upto],
+        missing,
     )
 
 

@@ -175,6 +175,11 @@ def test_diff_tells_what_was_touched(told: Path) -> None:
     found = said("diff", *where, "--from", "1", "--to", "3", "--tenant", "a")
     assert [(each["subject"], each["items"]) for each in found["subjects"]] == [("x", 2)]
     assert found["gaps"] == []
+    # What nobody has explained lies between files, of which the range may touch one or none.
+    operation_files.path_of(told, "metadata-0", 4, 5, gap=True).unlink()
+    for after, upto, gaps in ((3, 6, 1), (1, 4, 1), (3, 4, 1), (1, 3, 0), (5, 6, 0)):
+        found = said("diff", *where, "--from", str(after), "--to", str(upto))
+        assert len(found["gaps"]) == gaps, (after, upto)
     plain = CliRunner().invoke(app, ["diff", *where, "--from", "1", "--to", "3"])
     assert "2 subjects, touched 2 times" in plain.stdout, "by one command"
 
