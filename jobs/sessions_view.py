@@ -41,6 +41,7 @@ def view(results: Results, context: Context) -> View:
     brokers = results.top("brokers", "total", LISTING_ROWS, "broker")
     tenants = results.top("statistics", "total", LISTING_ROWS, "value", where=of_tenant)
     churn = results.top("churn", "minute_ms", MINUTES_MAX)[::-1]
+    tells = any(row["takeovers"] is not None for row in churn)  # which a cut does not
     even = 1 / skew["brokers"] if skew["brokers"] else None
     share = skew["share_largest"]
     uneven = bool(share and even and skew["brokers"] > 1 and share > SHARE_ALARMING * even)
@@ -52,7 +53,7 @@ def view(results: Results, context: Context) -> View:
             Number("brokers", skew["brokers"]),
             Number("share of the largest broker", share, "share", alarming=uneven),
             Number("coefficient of variation over brokers", skew["coefficient"], "share"),
-            Number("takeovers", _sum(churn, "takeovers")),
+            Number("takeovers", results.sum("churn", "takeovers") if tells else None),
             Number("clients that flap", flapping_all, alarming=bool(flapping)),
             unknown_view.number(results),
         ),
@@ -127,8 +128,3 @@ def _stacks(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Stacks
         parts=PARTS,
         values=[[float(row[part]) for part in PARTS] for _, row in rows],
     )
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int | None:
-    known = [row[column] for row in rows if row[column] is not None]
-    return sum(known) if known else None

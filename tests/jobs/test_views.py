@@ -142,6 +142,16 @@ def test_what_is_shown_of_sessions_is_some_of_all(tmp_path: Path) -> None:
     assert listed["Tenants by sessions"] == (20, 23)
 
 
+def test_takeovers_are_those_of_the_whole_window(tmp_path: Path) -> None:
+    """A plot has the last minutes alone."""
+    known: Rows = {"statistics": [everyone()], "skew": [{}]}
+    minutes = [{"minute_ms": 60_000 * n, "takeovers": 1} for n in range(2_000)]
+    view = shown(sessions.JOB, tmp_path, {**known, "churn": minutes})
+    assert numbers(view)["takeovers"] == 2_000
+    view = shown(sessions.JOB, tmp_path, {**known, "churn": [{"told_by": "cut"}]})
+    assert numbers(view)["takeovers"] is None
+
+
 def test_no_sessions(tmp_path: Path) -> None:
     view = shown(sessions.JOB, tmp_path, {"statistics": [everyone()], "skew": [{}]})
     assert view.headline == "there are no sessions"
