@@ -148,6 +148,21 @@ HAD: Final = (
         "        if each.group != group and each.first < 1:\n",
     ),
     Mutant(
+        "what-is-missing-beside-a-range-is-not-told",
+        "each command once",
+        "metaray.history.changes",
+        "    missing = [gap for gap in gaps(found)",
+        "    found = [each for each in found if each.last > after and each.first <= upto]\n"
+        "    missing = [gap for gap in gaps(found)",
+    ),
+    Mutant(
+        "takeovers-are-those-of-the-plot-alone",
+        "each command once",
+        "jobs.sessions_view",
+        'results.sum("churn", "takeovers") if tells',
+        'sum(row["takeovers"] for row in churn) if tells',
+    ),
+    Mutant(
         "sessions-whose-broker-died-are-not-closed",
         "each command once",
         "jobs.churn",
