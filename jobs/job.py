@@ -44,6 +44,8 @@ class Input:
     """Otherwise the job gets no rows where there is no such dataset."""
     told: bool = False
     """Where there is no such dataset the job does not get this input, instead of no rows."""
+    beside_history: bool = False
+    """Of a cut: only asked for where the operation history is given, which it is compared with."""
     about: str = ""
 
 

@@ -59,9 +59,12 @@ class Inputs:
     cut: Mapping[str, int]
 
 
-def tables(job: Job) -> tuple[str, ...]:
-    """The tables of a cut that a job reads, sorted."""
-    return tuple(sorted({each.table for each in job.inputs.values() if each.of == "cut"}))
+def tables(job: Job, given: Sources) -> tuple[str, ...]:
+    """The tables of a cut that a job reads beside what else is given, sorted."""
+    wanted = [each for each in job.inputs.values() if each.of == "cut"]
+    if given.history is None:
+        wanted = [each for each in wanted if not each.beside_history]
+    return tuple(sorted({each.table for each in wanted}))
 
 
 def check(job: Job, given: Sources, *, live: bool) -> None:

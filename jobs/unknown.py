@@ -44,6 +44,7 @@ CLOCK_INPUT: Final = Input(
     schema=CLOCKS,
     table="group.clock",
     required=False,
+    beside_history=True,
     about="How far each Raft group is: what the history has not yet.",
 )
 GAPS_INPUT: Final = Input(

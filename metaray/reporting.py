@@ -65,7 +65,7 @@ def run(
         if live:
             directory = session.directory / "cut"
             take(
-                sorted({table for job in jobs for table in sources.tables(job)}),
+                sorted({table for job in jobs for table in sources.tables(job, given)}),
                 directory,
                 progress,
             )
@@ -103,7 +103,7 @@ def needs_cluster(jobs: Iterable[Job], given: Sources) -> bool:
 
 def could_use_cluster(jobs: Iterable[Job], given: Sources) -> bool:
     """Whether a cut that can be had is worth taking: a job reads one, if there is one."""
-    return given.cut is None and any(sources.tables(job) for job in jobs)
+    return given.cut is None and any(sources.tables(job, given) for job in jobs)
 
 
 def with_leaders(jobs: Iterable[Job], given: Sources, directory: Path) -> Sources:

@@ -111,7 +111,15 @@ def test_what_is_missing_is_said_with_the_option_that_gives_it(wanted: Input, wo
 def test_what_need_not_be_there_is_not_missed() -> None:
     optional = Input(schema=MARKS, of="file", required=False)
     sources.check(job(it=optional, rows=OF_CUT), Sources(), live=True)
-    assert sources.tables(job(it=optional, rows=OF_CUT, old=BEFORE)) == ("mqtt.session",)
+    wanted = job(it=optional, rows=OF_CUT, old=BEFORE)
+    assert sources.tables(wanted, Sources()) == ("mqtt.session",)
+
+
+def test_no_group_is_cut_for_a_clock_that_no_history_is_compared_with() -> None:
+    """Every group has one: of a large group a copy would be made for it."""
+    assert sources.tables(JOBS["sessions"], Sources()) == ("mqtt.session",)
+    given = Sources(history=Path("history"))
+    assert sources.tables(JOBS["sessions"], given) == ("group.clock", "mqtt.session")
 
 
 def test_files_are_asked_for_and_there(tmp_path: Path) -> None:
