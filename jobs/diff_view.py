@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from jobs.job import Context
 from jobs.results import Results
+from jobs.unknown_view import GROUPS_SAID
 from jobs.view import LISTING_ROWS, PLOT_NAMES, Column, Listing, Number, Stacks, View
 
 PARTS: Final = ("added", "changed", "removed")
@@ -27,12 +28,14 @@ def view(results: Results, context: Context) -> View:
     changed = [row for row in tables if _changes(row)]
     totals = {name: sum(row[name] for row in tables) for name in (*PARTS, "rewritten")}
     tenants = _tenants(results)
+    groups = _groups_apart(context, tables)
     return View(
-        headline=_headline(totals, changed, len(apart)),
+        headline=_headline(totals, changed, len(apart), groups),
         numbers=(
             *(Number(f"rows {name}", totals[name]) for name in (*PARTS, "rewritten")),
             Number("rows before", sum(row["rows_before"] for row in tables)),
             Number("rows after", sum(row["rows_after"] for row in tables)),
+            Number("Raft groups in one cut alone", len(groups), alarming=bool(groups)),
         ),
         listings=(
             Listing(
@@ -92,8 +95,24 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(totals: Mapping[str, int], changed: Sequence[Any], apart: int) -> str:
+def _groups_apart(context: Context, tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The Raft groups that one of the cuts lacks, of a kind whose tables are compared: where it has
+    rows, they count as added or removed."""
+    if not context.before or not context.cut:
+        return []
+    kinds = {row["table"].partition(".")[0] for row in tables}
+    apart = sorted(context.before.keys() ^ context.cut.keys())
+    return [each for each in apart if each.rpartition("-")[0] in kinds]
+
+
+def _headline(
+    totals: Mapping[str, int], changed: Sequence[Any], apart: int, groups: Sequence[str]
+) -> str:
     rest = f"; {apart} tables are in one cut alone" if apart else ""
+    if groups:
+        more = f" and {len(groups) - GROUPS_SAID} more" if len(groups) > GROUPS_SAID else ""
+        named = ", ".join(groups[:GROUPS_SAID])
+        rest += f"; in one cut alone are the Raft groups {named}{more}"
     if not changed:
         return f"nothing changed{rest}"
     said = ", ".join(f"{totals[part]:,} {part}" for part in PARTS)

@@ -76,6 +76,8 @@ class Context:
     """The moment the job speaks of, Unix milliseconds: the clock of the cut, not of the job."""
     cut: Mapping[str, int] = field(default_factory=dict)
     """Group to the applied index its rows were read at."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """The same of the earlier cut."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """A value for each `Job.options`."""
 
@@ -96,7 +98,13 @@ class Job:
     view: Callable[[Results, Context], View]
     options: Mapping[str, Option] = field(default_factory=dict)
 
-    def context(self, now_ms: int, cut: Mapping[str, int], given: Mapping[str, Any]) -> Context:
+    def context(
+        self,
+        now_ms: int,
+        cut: Mapping[str, int],
+        given: Mapping[str, Any],
+        before: Mapping[str, int] | None = None,
+    ) -> Context:
         """The context of a run. Raises Invalid naming an option that is none or out of limits."""
         values: dict[str, Any] = {name: option.default for name, option in self.options.items()}
         for name, value in given.items():
@@ -112,7 +120,7 @@ class Job:
             if isinstance(value, str) and not _encodes(value):
                 raise Invalid(f"{name}: {value!r}, expected text in UTF-8")
             values[name] = value
-        return Context(now_ms=now_ms, cut=dict(cut), options=values)
+        return Context(now_ms=now_ms, cut=dict(cut), before=dict(before or {}), options=values)
 
 
 def _encodes(text: str) -> bool:

@@ -52,11 +52,12 @@ class Sources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a job reads: its DataFrames, and the moment and the cut they are of."""
+    """What a job reads: its DataFrames, and the moment and the cuts they are of."""
 
     frames: Mapping[str, DataFrame]
     now_ms: int
     cut: Mapping[str, int]
+    before: Mapping[str, int] = field(default_factory=dict)
 
 
 def tables(job: Job, given: Sources) -> tuple[str, ...]:
@@ -151,7 +152,8 @@ def _read(session: Session, job: Job, given: Sources, checked: set[Path]) -> Inp
     session.fit(sum(rows))
     manifest = manifests.get("cut")
     if manifest is not None:
-        return Inputs(frames=frames, now_ms=manifest.taken_ms, cut=manifest.cut)
+        before = manifests["before"].cut if "before" in manifests else {}
+        return Inputs(frames=frames, now_ms=manifest.taken_ms, cut=manifest.cut, before=before)
     return Inputs(frames=frames, now_ms=_latest(job, frames), cut={})
 
 

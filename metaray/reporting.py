@@ -75,7 +75,7 @@ def run(
         for job in jobs:
             progress(f"{job.name}: reading")
             read = sources.read(session, job, given, checked)
-            context = job.context(read.now_ms, read.cut, values[job.name])
+            context = job.context(read.now_ms, read.cut, values[job.name], read.before)
             made.append(reports.run(session, job, read.frames, context, out / job.name, progress))
     write_index(out)
     return made

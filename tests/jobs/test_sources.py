@@ -151,6 +151,7 @@ def test_a_cut_is_read_as_it_is_and_its_moment_is_the_jobs(
     both = Sources(cut=tmp_path, before=tmp_path)
     again = sources.read(session, job(rows=OF_CUT, old=BEFORE), both, checked)
     assert set(again.frames) == {"rows", "old"}
+    assert (found.before, again.before) == ({}, {"mqtt-0": 7})
 
 
 @pytest.mark.spark

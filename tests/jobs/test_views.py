@@ -18,8 +18,12 @@ LARGEST = 2**63 - 1
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def shown(job: Job, place: Path, rows: Rows, **options: Any) -> View:
-    """The job's view of these rows; columns that are not given are 0, "" or null."""
+Cuts = tuple[dict[str, int], dict[str, int]]
+
+
+def shown(job: Job, place: Path, rows: Rows, *, cuts: Cuts = ({}, {}), **options: Any) -> View:
+    """The job's view of these rows; columns that are not given are 0, "" or null. `cuts` are the
+    earlier one and that of the job."""
     files = {}
     for name, output in job.outputs.items():
         table = [
@@ -28,7 +32,8 @@ def shown(job: Job, place: Path, rows: Rows, **options: Any) -> View:
         ]
         files[name] = place / f"{name}.parquet"
         pq.write_table(pa.Table.from_pylist(table, schema=output.schema), files[name])
-    view = job.view(Results(files), job.context(0, {}, options))
+    before, cut = cuts
+    view = job.view(Results(files), job.context(0, cut, options, before))
     for listing in view.listings:
         assert listing.of >= len(listing.rows)
         for row in listing.rows:
@@ -207,6 +212,24 @@ def test_what_the_history_lacks_is_in_the_headline(
     assert (listing.title, [row["group"] for row in listing.rows]) == (
         *("What is not known", ["mqtt-1", "mqtt-0", "mqtt-0"]),
     )
+
+
+def test_a_diff_names_the_raft_groups_that_one_of_the_cuts_lacks(tmp_path: Path) -> None:
+    rows: Rows = {
+        "tables": [
+            {"table": "mqtt.session", "removed": 5},
+            {"table": "offset.offset", "only": "before"},  # not compared, nor are its groups
+        ]
+    }
+    before = {"mqtt-0": 1, "mqtt-1": 7, "offset-0": 1}
+    view = shown(diff.JOB, tmp_path, rows, cuts=(before, {"mqtt-0": 2, "mqtt-2": 1}))
+    assert view.headline == (
+        "0 added, 0 changed, 5 removed in 1 tables; 1 tables are in one cut alone; "
+        "in one cut alone are the Raft groups mqtt-1, mqtt-2"
+    )
+    assert alarms(view) == {"Raft groups in one cut alone"}
+    same = shown(diff.JOB, tmp_path, rows, cuts=(before, before))
+    assert alarms(same) == set()
 
 
 def test_diff(tmp_path: Path) -> None:

@@ -163,6 +163,13 @@ HAD: Final = (
         'sum(row["takeovers"] for row in churn) if tells',
     ),
     Mutant(
+        "a-diff-of-other-groups-looks-whole",
+        "one cut",
+        "jobs.diff_view",
+        "        named = ",
+        "        return rest\n        named = ",
+    ),
+    Mutant(
         "sessions-whose-broker-died-are-not-closed",
         "each command once",
         "jobs.churn",
