@@ -8,7 +8,6 @@ listens", "somebody else listens", "the wrong token" and "another version of Ray
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from ray.exceptions import AuthenticationError, RayError
 from actors.ray_env import NAMESPACE
 from metaray import local
 from metaray.local.state import read_state
-from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
+from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA, address_of
 from state_machines.errors import Invalid, NoQuorum
 
 HEAD_SECONDS: Final = 5.0  #: our own deadline for the head's first answer
@@ -39,13 +38,14 @@ _HELP: Final = (
 def join_cluster(address: str | None = None, data: Path | None = None) -> None:
     """Connect this process to Ray, unless it is.
 
-    The address is the one given, or that of `METARAY_ADDRESS`, or of the local cluster whose data
-    lies in `data` (`.metaray` here). Raises NoQuorum when there is no cluster to join, Invalid when
-    the address is none or the cluster does not know this process's token; both within seconds.
+    The address is the one given, or that of the local cluster whose data lies in `data`. Where no
+    other directory than the usual one is named (`.metaray` here), that of `METARAY_ADDRESS` goes
+    before it. Raises NoQuorum when there is no cluster to join, Invalid when the address is none or
+    the cluster does not know this process's token; both within seconds.
     """
     if ray.is_initialized():
         return
-    address = address or os.environ.get(ADDRESS_VARIABLE)
+    address = address_of(address, data)
     home = data or DEFAULT_DATA
     try:
         running = local.find(home)

@@ -93,6 +93,7 @@ def up(
             )
         console.print(f"[green]✓[/] {len(cluster.nodes)} Ray nodes at {cluster.address}")
         console.print(f"  dashboard {cluster.dashboard}", highlight=False)
+        address = cluster.address  # this one, whatever METARAY_ADDRESS says
     # Two starts at once take each other's replicas for left over, and `down` ends them half made.
     with local.at_work(data.expanduser().resolve()) if local_nodes else nullcontext():
         join_cluster(address, data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import join_cluster
-from metaray.where import ADDRESS_VARIABLE, DEFAULT_DATA
+from metaray.where import DEFAULT_DATA, address_of
 from state_machines.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def report(
     options = pairs("set", settings)
     reporting.check(jobs, given, options)
     # What needs no cluster asks for none, unless one is there to run Spark on, or to know more of.
-    named = bool(address or os.environ.get(ADDRESS_VARIABLE))
+    named = address_of(address, data) is not None
     useful = reporting.could_use_cluster(jobs, given) and local.find(data) is not None
     joins = reporting.needs_cluster(jobs, given) or named or useful
     if joins:

@@ -332,6 +332,21 @@ def test_up_lets_replicas_share_nodes_as_its_option_says_and_else_its_file(
     assert started == [ClusterConfig(replicas=5, allow_colocated=wanted)]
 
 
+def test_up_starts_its_service_on_the_cluster_that_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mock.Mock(nodes=[1, 2, 3], address="127.0.0.1:2", dashboard="")
+    joined = mock.Mock()
+    monkeypatch.setenv("METARAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(local, "up", lambda *_, **__: made)
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", joined)
+    monkeypatch.setattr("metaray.cli.cluster.start_service", lambda _: iter(()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".metaray").mkdir()
+    assert run("up", "--local", "3").exit_code == 0
+    assert joined.call_args.args[0] == made.address
+
+
 @pytest.mark.parametrize("name", ["replicas", "learners"])
 def test_up_refuses_what_its_file_says_beside_the_file(tmp_path: Path, name: str) -> None:
     config = tmp_path / "cluster.yaml"

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import ray
 
-from metaray import join, local
+from metaray import join, local, where
 from metaray.where import ADDRESS_VARIABLE
 from state_machines.errors import NoQuorum
 
@@ -51,3 +51,31 @@ def test_no_cluster_is_offered_to_be_started_over_nodes_that_live(
     said = refusal(monkeypatch, None)
     assert ("its process has ended" in said) == alive
     assert ("no cluster runs on" in said) != alive
+
+
+@pytest.mark.parametrize(
+    ("address", "data", "wanted"),
+    [
+        (None, None, HEAD),
+        (None, where.DEFAULT_DATA, HEAD),
+        (None, Path("rehearsal"), None),  # of this very command: it goes before the environment
+        ("other:1", Path("rehearsal"), "other:1"),
+        ("other:1", None, "other:1"),
+        ("", None, HEAD),
+        ("", Path("rehearsal"), None),
+    ],
+)
+def test_a_directory_that_is_named_goes_before_the_address_of_the_environment(
+    address: str | None, data: Path | None, wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
+    assert where.address_of(address, data) == wanted
+
+
+def test_what_names_its_cluster_by_a_directory_reaches_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
+    with pytest.raises(NoQuorum, match=f"no cluster runs on {tmp_path}"):
+        join.join_cluster(None, tmp_path)
