@@ -84,6 +84,7 @@ def up(
     for warning in wanted.warnings():
         console.print(f"[yellow]warning[/]: {warning}", highlight=False)
     if local_nodes:
+        _check_room(data, local_nodes, wanted)
         with console.status("starting Ray nodes …") as status:
             cluster = local.up(
                 data,
@@ -104,6 +105,23 @@ def up(
             elif name == SLOTS or is_learner(name):
                 said = cell(where)
             console.print(f"[green]✓[/] {name} [cyan]{seconds:.1f} s[/]  {said}", highlight=False)
+
+
+def _check_room(data: Path, nodes: int, wanted: ClusterConfig) -> None:
+    """Raise NotEnoughNodes if a cluster of so many would be started for nothing. One that runs has
+    places, perhaps, that were given under another config."""
+    needed = wanted.replicas + wanted.learners
+    if not 0 < nodes < needed or wanted.allow_colocated or local.find(data) is not None:
+        return
+    from actors.placement import NotEnoughNodes  # it brings Ray
+
+    learners = f" and {wanted.learners} learners" * bool(wanted.learners)
+    lower = " or `learners`" * bool(wanted.learners)
+    raise NotEnoughNodes(
+        f"local: {nodes} nodes for {wanted.replicas} replicas{learners} of each group, each on a "
+        f"node of its own; nothing was started. Say `--local {needed}`, lower `replicas`{lower}, "
+        "or let them share nodes with `--allow-colocated`"
+    )
 
 
 @app.command()

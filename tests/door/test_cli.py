@@ -332,6 +332,28 @@ def test_up_lets_replicas_share_nodes_as_its_option_says_and_else_its_file(
     assert started == [ClusterConfig(replicas=5, allow_colocated=wanted)]
 
 
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        (("--local", "1"), 3),
+        (("--local", "4", "--replicas", "5"), 5),
+        (("--local", "3", "--learners", "1"), 4),
+    ],
+)
+def test_up_starts_no_node_where_they_would_be_too_few(
+    given: tuple[str, ...], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = mock.Mock(side_effect=Invalid("nodes are started"))
+    monkeypatch.setattr(local, "up", started)
+    said = refused("up", *given, "--data", str(tmp_path))
+    assert said.startswith(f"NotEnoughNodes: local: {given[1]} nodes for ")
+    assert f"Say `--local {needed}`" in said
+    started.assert_not_called()
+    assert "nodes are started" in run("up", *given, "--allow-colocated").stderr
+    monkeypatch.setattr(local, "find", mock.Mock())  # whose groups may have their places
+    assert "nodes are started" in refused("up", *given, "--data", str(tmp_path))
+
+
 def test_up_starts_its_service_on_the_cluster_that_it_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

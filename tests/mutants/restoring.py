@@ -35,4 +35,25 @@ RESTORING: Final = (
         "    _remember(db, table.name, row_key.pack(key), field)\n    return 0\n",
         "    return 0\n",
     ),
+    Mutant(
+        "a-rehearsal-reaches-the-cluster-that-the-environment-names",
+        "docs/operations.md: backups",
+        "metaray.where",
+        "    if address or data not in (None, DEFAULT_DATA):\n",
+        "    if address:\n",
+    ),
+    Mutant(
+        "up-starts-its-groups-on-another-cluster-than-it-made",
+        "docs/operations.md: backups",
+        "metaray.cli.cluster",
+        "        address = cluster.address  # this one, whatever METARAY_ADDRESS says\n",
+        "",
+    ),
+    Mutant(
+        "nodes-are-started-that-are-too-few",
+        "design 5.6",
+        "metaray.cli.cluster",
+        "        _check_room(data, local_nodes, wanted)\n",
+        "",
+    ),
 )
