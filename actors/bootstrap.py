@@ -22,7 +22,7 @@ from actors.config import ClusterConfig
 from actors.duties.slots import Slots
 from actors.seat_names import learner_seats, voter_seats
 from actors.seat_spec import SeatSpec
-from state_machines.errors import Conflict, NoQuorum, Stopped
+from state_machines.errors import Conflict, Invalid, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
 
 SEAT_SECONDS = 60.0  #: until every seat of a new group has answered once
@@ -68,9 +68,10 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     names = [spec.seat for spec in seats]
     hellos = wait_for_seats(names)
     try:
+        check_seats(group, hellos, config.replicas)
         cluster = agree_on_cluster(hellos, cluster)
         found_group(group, hellos, cluster, lambda: _ask_nodes(group))
-    except (Conflict, Stopped) as error:
+    except (Conflict, Invalid, Stopped) as error:
         places = _places(hellos)
         empty = all(each["status"] == "vacant" for each in hellos.values())
         if empty or living.isdisjoint(names):
@@ -130,6 +131,21 @@ def _places(hellos: Mapping[str, Any]) -> str:
     nodes = {node.id: node.name for node in placement.observe().nodes}
     where = calls.each_call(list(hellos), "node", seconds=CALL_SECONDS)
     return ", ".join(f"{name} is on {nodes.get(str(each), each)}" for name, each in where.items())
+
+
+def check_seats(group: str, hellos: Mapping[str, Mapping[str, Any]], replicas: int) -> None:
+    """Raise Invalid for fewer seats than a majority of those that founded the group: it could elect
+    nobody, and the controller, which might help, would not come."""
+    for each in hellos.values():
+        founders = each["founding"].voters if each.get("founding") else ()
+        if each["replica"] in founders and each["status"] == "active":
+            if replicas <= len(founders) // 2:
+                raise Invalid(
+                    f"replicas is {replicas}, but {group} was founded with {len(founders)}, of "
+                    "which a majority is needed: another number takes a backup and a restore into "
+                    "new directories"
+                )
+            return
 
 
 def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from actors import bootstrap, calls, placement, remote
 from actors.config import FIRST_GROUP, ClusterConfig
 from actors.directories import Lying
-from state_machines.errors import Conflict, NoQuorum, Stopped
+from state_machines.errors import Conflict, Invalid, NoQuorum, Stopped
+from state_machines.raft.messages import Configuration
 
 SEATS = ("metadata-0/0", "metadata-0/1", "metadata-0/2")
 LYING = Lying(path="/data/metadata-0/7", replica=7, status="active", written_ns=1)
@@ -133,4 +135,51 @@ def test_a_start_whose_founding_was_refused_leaves_no_place_behind(
     monkeypatch.setattr(bootstrap, "_ask_nodes", lambda _: ({"n": said}, {"n": "node-3"}))
     with pytest.raises((Stopped, Conflict), match=r"node-3.*the nodes of its seats"):
         bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,)), FIRST_GROUP, "")
+    assert removed == [[FIRST_GROUP]]
+
+
+def founded(*replicas: int, status: str = "active") -> dict[str, dict[str, Any]]:
+    """What seats say that sit on some of the directories of a group of three."""
+    founding = Configuration(voters=(7, 8, 9))
+    return {
+        seat: {"status": status, "replica": replica, "cluster": "c", "founding": founding}
+        for seat, replica in zip(SEATS, replicas, strict=False)
+    }
+
+
+@pytest.mark.parametrize(
+    ("seats", "replicas"),
+    [
+        (founded(7, 8), 2),  # a majority: the controller makes up for the third
+        (founded(7, 8, 9), 3),
+        (founded(7, 8, 9), 5),
+        (founded(10), 1),  # nobody who founded it: others may have left it to this one
+        (founded(7, status="founding"), 1),
+        ({SEATS[0]: {"status": "vacant", "replica": 0, "founding": None}}, 1),
+    ],
+)
+def test_as_many_seats_as_a_group_can_go_on_with(
+    seats: dict[str, dict[str, Any]], replicas: int
+) -> None:
+    bootstrap.check_seats(FIRST_GROUP, seats, replicas)
+
+
+def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would wait for a leader that none can be, and hold places that the next start wants."""
+    removed: list[list[str]] = []
+    for name, answer in (
+        ("states", lambda: {FIRST_GROUP: "CREATED"}),
+        ("ensure_group", lambda *_, **__: None),
+        ("remove", removed.append),
+    ):
+        monkeypatch.setattr(placement, name, answer)
+    monkeypatch.setattr(calls, "named_actors", set)
+    monkeypatch.setattr(remote, "create_seat", mock.Mock())
+    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(7))
+    monkeypatch.setattr(bootstrap, "_places", lambda _: "the node of its seat")
+    monkeypatch.setattr(bootstrap, "wait_for_leader", mock.Mock())
+    with pytest.raises(Invalid, match="replicas is 1, but metadata-0 was founded with 3.*the node"):
+        bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=1), FIRST_GROUP, "")
     assert removed == [[FIRST_GROUP]]

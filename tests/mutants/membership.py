@@ -168,4 +168,11 @@ MEMBERSHIP: Final = (
         '        seats.update(seat for each in named for seat in each["group_seats"])\n',
         "        seats.intersection_update(answers)\n",
     ),
+    Mutant(
+        "a-group-is-started-with-too-few-seats-to-elect",
+        "design 5.6",
+        "actors.bootstrap",
+        "            if replicas <= len(founders) // 2:\n",
+        "            if replicas < 0:\n",
+    ),
 )
