@@ -9,10 +9,13 @@ under `--data`. Errors are one line that says what is wrong and what to do, and 
 `--json` prints plain values for other programs.
 """
 
+import io
 import os
+import sys
 from importlib.metadata import entry_points
 
 from metaray import plain
+from metaray.cli import ending
 
 # Ray tells every driver of every worker that dies, in the middle of whatever it prints. Replicas
 # that die are shown by `status`; Ray reads this setting when it is imported.
@@ -21,9 +24,17 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed 
 
 def main() -> None:
     """The command `metaray`."""
+    ending.at_once()
     plain.again("metaray.cli")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the locale has no letters for is escaped
+            stream.reconfigure(errors="backslashreplace")
     from metaray.cli.app import app
     from metaray.cli.tree import LATER
 
     LATER.update({each.name: each for each in entry_points(group="metaray.commands")})
-    app()
+    ending.by_raising()
+    try:
+        app()
+    finally:
+        ending.at_once()

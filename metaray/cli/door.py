@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metaray.cli import ending
 from state_machines.errors import NotFound
 
 if TYPE_CHECKING:
@@ -22,14 +23,15 @@ def connect(address: str | None, data: Path) -> Client:
     """`metaray.connect`, by a thread that has joined the cluster before."""
     from metaray import client
 
-    client.join_cluster(address, data)
+    join_cluster(address, data)
     return client.connect(address, data=data)
 
 
 def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
-    """`metaray.connect_sync`."""
+    """`metaray.connect_sync`, by a thread that has joined the cluster before."""
     from metaray import client
 
+    join_cluster(address, data)
     return client.connect_sync(address, data=data)
 
 
@@ -43,10 +45,11 @@ def known_group(name: str, groups: Sequence[str]) -> str:
 
 
 def join_cluster(address: str | None, data: Path) -> None:
-    """`metaray.client.join_cluster`."""
+    """`metaray.client.join_cluster`, and signals end the command as before."""
     from metaray import client
 
     client.join_cluster(address, data)
+    ending.by_raising()
 
 
 def overview() -> dict[str, Any]:

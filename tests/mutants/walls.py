@@ -110,4 +110,18 @@ WALLS: Final = (
         "        if count > KEYS_MAX:",
         "        if count < 0:",
     ),
+    Mutant(
+        "a-command-that-is-ended-undoes-nothing",
+        "docs/operations.md: on the terminal",
+        "metaray.cli.ending",
+        "    raise SystemExit(SIGNALLED + number)\n",
+        "    signal.raise_signal(signal.SIGKILL)\n",
+    ),
+    Mutant(
+        "ray-answers-for-a-command-that-is-ended",
+        "docs/operations.md: on the terminal",
+        "metaray.cli.door",
+        "    ending.by_raising()\n",
+        "",
+    ),
 )
