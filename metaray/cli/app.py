@@ -9,11 +9,12 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from metaray.cli.tree import Tree
@@ -22,6 +23,8 @@ from state_machines.errors import MetarayError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+UNBOUNDED: Final = 1_000_000  #: columns: what a table would like to have
 
 console = Console()
 errors = Console(stderr=True)
@@ -91,6 +94,16 @@ def printable(text: str) -> str:
 def cell(text: str) -> str:
     """The same in a table, where brackets would be colours."""
     return escape(printable(text))
+
+
+def print_whole(table: Table) -> None:
+    """A table of short cells, which a narrow terminal breaks into more lines and does not cut: three
+    seats that begin alike would be one."""
+    unbounded = console.options.update(width=UNBOUNDED)
+    wanted = console.measure(table, options=unbounded).maximum
+    if wanted > console.width:
+        table.width = wanted
+    console.print(table, crop=False)
 
 
 def print_json(value: Any) -> None:

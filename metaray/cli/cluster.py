@@ -25,6 +25,7 @@ from metaray.cli.app import (
     console,
     explained,
     print_json,
+    print_whole,
     printable,
 )
 from metaray.cli.door import join_cluster, overview, start_service
@@ -174,7 +175,7 @@ def _print(seen: dict[str, Any]) -> None:
     if not seen["groups"]:
         console.print("no groups here: start them with `metaray up --address ...`")
     else:
-        console.print(_groups(seen, numbers))
+        print_whole(_groups(seen, numbers))
     for group in seen["groups"].values():
         for each in group["replicas"]:
             if is_learner(each["seat"]):

@@ -22,6 +22,7 @@ from metaray.cli.app import (
     console,
     explained,
     print_json,
+    print_whole,
     printable,
     who,
 )
@@ -104,7 +105,7 @@ def print_controller(said: dict[str, Any], where: str = "") -> None:
     fenced = "  [yellow]fenced[/]" if said["fenced"] else ""
     on = where or said["node"]
     console.print(f"[bold]{cell(said['name'])}[/] on node {cell(on)}{fenced}", highlight=False)
-    console.print(duty_table(said))
+    print_whole(duty_table(said))
     for line in _remarks(said):
         console.print(line, soft_wrap=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from metaray.cli import show
 from metaray.cli.app import (
@@ -108,7 +108,7 @@ def kv_ls(
 ) -> None:
     """List the keys that begin with a prefix."""
     rows, note = _rows(RangeKv(tenant=tenant, prefix=prefix, limit=limit), address, data)
-    table = Table("key", "value")
+    table = Table(_name("key"), "value")
     table.add_column("revision", justify="right")
     for entry in rows:
         text = entry.value[:60].decode(errors="replace")
@@ -128,7 +128,7 @@ def offsets(
 ) -> None:
     """Show committed offsets."""
     rows, note = _rows(ListOffsets(tenant=tenant, group=group, limit=limit), address, data)
-    table = Table("group", "topic")
+    table = Table(_name("group"), _name("topic"))
     for column in ("partition", "offset", "commits"):
         table.add_column(column, justify="right")
     for row in rows:
@@ -152,7 +152,7 @@ def sessions(
 ) -> None:
     """Show MQTT sessions."""
     rows, note = _rows(ListSessions(tenant=tenant, starts=starts, limit=limit), address, data)
-    table = Table("client id", "broker", "state")
+    table = Table(_name("client id"), _name("broker"), "state")
     for column in ("epoch", "expiry s"):
         table.add_column(column, justify="right")
     for row in rows:
@@ -164,6 +164,11 @@ def sessions(
             str(row.expiry_s),
         )
     _print(rows, table, note, as_json=as_json)
+
+
+def _name(header: str) -> Column:
+    """A column of what other commands are told: too long for its line it goes on in the next."""
+    return Column(header, overflow="fold")
 
 
 def _rows(asked: Any, address: str | None, data: Path) -> tuple[Sequence[Any], str]:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metaray.cli.app import cell, console, errors, print_json
+from metaray.cli.app import UNBOUNDED, cell, console, errors, print_json
 from metaray.cli.values import CELL_MAX, text_of, to_json
 from metaray.contract import registry
 from metaray.contract.registry import Operation
 from state_machines.batch import Outcome
 from state_machines.errors import NotFound
-
-UNBOUNDED: Final = 1_000_000  #: columns: what a table would like to have
 
 
 def rows_of(page: Any) -> str:

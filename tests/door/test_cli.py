@@ -27,7 +27,7 @@ from metaray.local.processes import Started
 from metaray.local.start import free_port
 from metaray.local.state import write_state
 from state_machines.errors import Invalid, NoQuorum
-from state_machines.metadata.kv import KEY_BYTES_MAX
+from state_machines.metadata.kv import KEY_BYTES_MAX, KvEntry
 from state_machines.mqtt.session import OpenSession
 from state_machines.offset.offset import OffsetCommit
 
@@ -465,3 +465,34 @@ def test_one_start_of_the_service_at_a_time(
     assert "another `metaray up` or `metaray down` is at work" in " ".join(said[0].stderr.split())
     with local.at_work(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_narrow_terminal_cuts_nothing_of_a_table_of_seats(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seats = [f"metadata-0/learner-{number}" for number in range(3)]
+    replica = {"node": "n", "role": "pre-candidate", "term": 1, "commit": 7_777_777_777}
+    replica |= {"applied": 8_888_888_888, "lag": None, "queue": 5, "fault": "", "votes": True}
+    seen = {
+        "alarms": [],
+        "groups": {"metadata-0": {"replicas": [{**replica, "seat": seat} for seat in seats]}},
+        "controllers": [],
+        "nodes": [],
+    }
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.overview", lambda: seen)
+    said = CliRunner().invoke(app, ["status"], env={"COLUMNS": str(columns)})
+    assert said.exit_code == 0, said.output
+    for text in (*seats, "pre-candidate", "7777777777", "8888888888"):
+        assert text in said.stdout
+    assert "…" not in said.stdout
+
+
+def test_a_long_name_is_whole_in_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has to be able to say it to the next command."""
+    pair = KvEntry(key="k" * 199 + "e", value=b"v" * 99, revision=7)
+    monkeypatch.setattr("metaray.cli.data._rows", lambda *_: ((pair,), ""))
+    said = run("kv", "ls").stdout
+    assert said.count("k") == 199 + len("key") - 2
+    assert "ke " in said.replace("│", " ")
