@@ -197,7 +197,8 @@ def _all(names: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
     answers = calls.each_call(names, method, *args, seconds=CALL_SECONDS)
     for name, each in answers.items():
         if isinstance(each, Exception):
-            raise Stopped(f"{name}: {method} failed: {each}") from each
+            why = getattr(each, "cause", None) or each  # what Ray tells the story of
+            raise Stopped(f"{name}: {method} failed: {why}") from each
     return answers
 
 

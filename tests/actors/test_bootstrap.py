@@ -7,12 +7,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from actors import bootstrap, calls, placement, remote
 from actors.config import FIRST_GROUP, ClusterConfig
 from actors.directories import Lying
 from state_machines.errors import Conflict, Invalid, NoQuorum, Stopped
 from state_machines.raft.messages import Configuration
+from storage.errors import StorageFailed
 
 SEATS = ("metadata-0/0", "metadata-0/1", "metadata-0/2")
 LYING = Lying(path="/data/metadata-0/7", replica=7, status="active", written_ns=1)
@@ -183,3 +185,15 @@ def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
     with pytest.raises(Invalid, match=r"replicas is 1, but metadata-0 was founded with 3.*the node"):
         bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=1), FIRST_GROUP, "")
     assert removed == [[FIRST_GROUP]]
+
+
+def test_a_seat_that_its_disk_has_failed_says_so_without_a_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = StorageFailed("/data/log", "its journal cannot be written: no space")
+    story = RayTaskError("activate", f"Traceback:\n  File ...\n{failed}", cause=failed)
+    monkeypatch.setattr(calls, "each_call", lambda names, *_, **__: dict.fromkeys(names, story))
+    hellos = founded(7, status="founding") | {SEATS[1]: founded(8)[SEATS[0]]}
+    with pytest.raises(Stopped) as raised:
+        bootstrap.found_group(FIRST_GROUP, hellos, "c", lambda: ({}, {}))
+    assert raised.value.detail == f"{SEATS[0]}: activate failed: {failed}"
