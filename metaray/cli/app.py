@@ -97,8 +97,8 @@ def cell(text: str) -> str:
 
 
 def print_whole(table: Table) -> None:
-    """A table of short cells, which a narrow terminal breaks into more lines and does not cut: three
-    seats that begin alike would be one."""
+    """A table of short cells, whose lines a narrow terminal breaks and does not cut: three seats
+    that begin alike would be one."""
     unbounded = console.options.update(width=UNBOUNDED)
     wanted = console.measure(table, options=unbounded).maximum
     if wanted > console.width:

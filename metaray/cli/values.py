@@ -14,6 +14,7 @@ field, before anything is sent.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import sys
@@ -231,6 +232,8 @@ def _read(path: str, field: str) -> bytes:
     """A whole file, or standard input, no larger than a request may be."""
     try:
         if path == "-":
+            if sys.stdin is None:  # `<&-`, or a service that was begun without one
+                raise OSError(errno.EBADF, "standard input is closed")
             data = _within(sys.stdin.buffer)
         else:
             with Path(path).open("rb") as file:

@@ -182,7 +182,7 @@ def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
     monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(7))
     monkeypatch.setattr(bootstrap, "_places", lambda _: "the node of its seat")
     monkeypatch.setattr(bootstrap, "wait_for_leader", mock.Mock())
-    with pytest.raises(Invalid, match=r"replicas is 1, but metadata-0 was founded with 3.*the node"):
+    with pytest.raises(Invalid, match=r"is 1, but metadata-0 was founded with 3.*the node"):
         bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=1), FIRST_GROUP, "")
     assert removed == [[FIRST_GROUP]]
 

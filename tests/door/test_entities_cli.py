@@ -26,6 +26,7 @@ from metaray.cli.app import app, console
 from metaray.contract import registry
 from state_machines import op
 from state_machines.batch import Batch, Outcome
+from state_machines.errors import Invalid
 from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.kv import PutKv
 from state_machines.metadata.node import Address, Node
@@ -634,3 +635,9 @@ def test_an_entry_point_is_shown_unimported_and_run() -> None:
     found = alone(program)
     assert found.returncode == 2
     assert "No such option" in found.stderr
+
+
+def test_standard_input_that_is_closed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(Invalid, match="value: '-' cannot be read: standard input is closed"):
+        values.from_text(bytes, "@-", "value")
