@@ -157,6 +157,7 @@ class Stream:
         self._grew = grew
         self._begun = asyncio.Event()  # a position is known
         self._turn = 0  # raised whenever what is asked changes: older answers do not count
+        self._known = 0  # the group has come to this revision
         self._changed: asyncio.Future[None] | None = None
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -194,6 +195,15 @@ class Stream:
     async def begun(self) -> None:
         """Wait until it is known where it began."""
         await self._begun.wait()
+
+    async def known(self, revision: int) -> None:
+        """Make sure that the group has come to a revision, though it may not have been heard here.
+        Raises Compacted for one that it has not come to: it is of an earlier cluster, say."""
+        if revision > max(self.position, self._known):
+            await self._source.poll(
+                self.group, self._wanted(), revision, stale=True, limit=1, progress_at=revision
+            )
+            self._known = max(self._known, revision)
 
     async def reached(self, revision: int) -> None:
         """Wait until everything up to a revision was heard. Who waits has a deadline."""
@@ -254,6 +264,7 @@ class Stream:
         """From now on. What is kept is read anew."""
         reply = await self._source.poll(self.group, self._wanted(), None)
         self._turn += 1
+        self._known = reply.revision
         self.history.restart(reply.revision)
         self._begun.set()
         for share in self.shares.values():

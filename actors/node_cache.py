@@ -164,7 +164,8 @@ class NodeCache:
 
     async def watch(self, request: bytes) -> bytes:
         """An encoded `api.WatchRequest` of one table, and at most one part of it. Overflow: its
-        revision is behind what is kept here, or the slice went meanwhile; the group may have it."""
+        revision is behind what is kept here, or the slice went meanwhile; the group may have it.
+        Compacted: the group has not come to it."""
         return await self._answered(self._watch, request, api.WatchRequest)
 
     async def _answered(self, method: Any, request: bytes, kind: Any) -> bytes:
@@ -230,6 +231,8 @@ class NodeCache:
         if stream is None:
             raise NotFound(f"group: {request.group[:80]!r} has no {wanted.tables[0]}")
         await stream.begun()
+        if not request.now:
+            await stream.known(request.from_revision)
         if found.gone:
             raise _behind(request)
         if not request.now and request.from_revision < stream.shares[found.tenant].since:

@@ -229,7 +229,8 @@ class Cached(Generic[Row]):
     async def changes(
         self, positions: Mapping[str, int] | None = None, *, progress: bool = False
     ) -> AsyncGenerator[Change[Row] | Progress, None]:
-        """The same after these positions. Raises Compacted when nobody keeps what came after."""
+        """The same after these positions. Raises Compacted when nobody keeps what came after, or
+        when a group has not come to its position, as to one of an earlier cluster."""
         door = self._door()
         if positions is None and self._listed is None:
             self._note(await self._read(0, key=b"", limit=1))

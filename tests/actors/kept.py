@@ -77,7 +77,7 @@ class Kept(alone.Group):
         self.asked.append(wanted)
         self.under_way += 1
         try:
-            return await self.history.watch(wanted.fill(request), 4_000)
+            return await self.history.watch(wanted.fill(request), 4_000, self.index)
         finally:
             self.under_way -= 1
 

@@ -268,6 +268,40 @@ async def test_who_is_behind_what_is_kept_is_told_and_not_left_out() -> None:
         assert (await reader.watch(pairs, group.index - 1)).revision == group.index
 
 
+@in_virtual_time
+async def test_who_is_ahead_of_the_group_is_told_and_not_passed_over_in_silence() -> None:
+    group, pairs = Kept(), Wanted.of_table(KV.name, "t")
+    group.does(put("a"))
+    async with keeping(group) as reader:
+        await reader.all("t")
+        ahead = group.index + 3
+        listening = asyncio.create_task(reader.watch(pairs, ahead))
+        for number in range(6):
+            await settled()
+            group.does(put(f"new{number}"))
+        with pytest.raises(Compacted, match=f"{ahead} is ahead of the group"):
+            await listening
+
+
+@in_virtual_time
+async def test_who_is_ahead_of_what_was_heard_here_waits_and_the_group_is_asked_once() -> None:
+    group, pairs = Kept(), Wanted.of_table(KV.name, "t")
+    group.does(put("a"))
+    async with keeping(group) as reader:
+        await reader.all("t")
+        await settled()
+        begin, asked = group.idle(), len(group.asked)
+        for _ in range(5):
+            quiet = await reader.watch(pairs, begin, 100)
+            assert (quiet.revision, quiet.changes) == (begin, [])
+        assert len(group.asked) == asked + 1
+        listening = asyncio.create_task(reader.watch(pairs, begin))
+        await settled()
+        revision = group.does(put("b"))
+        told = await listening
+        assert (told.revision, len(told.changes)) == (revision, 1)
+
+
 @pytest.mark.parametrize("turns", range(0, 60, 4))
 def test_who_listens_to_what_is_let_go_of_misses_nothing(turns: int) -> None:
     """The others of the table go on being followed, past what changed in the part that went."""

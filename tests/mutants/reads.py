@@ -301,6 +301,20 @@ READS: Final = (
         "        if not found:\n",
     ),
     Mutant(
+        "a-cache-passes-over-what-comes-before-a-revision-of-an-earlier-cluster",
+        "design 5.18",
+        NODE_CACHE,
+        "            await stream.known(request.from_revision)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a-cache-asks-the-group-for-each-listener-who-is-ahead",
+        "one watch a node",
+        STREAM,
+        "            self._known = max(self._known, revision)\n",
+        "",
+    ),
+    Mutant(
         "a-closed-cache-begins-anew",
         "liveness",
         NODE_CACHE,
