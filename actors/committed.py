@@ -46,6 +46,7 @@ WAIT_MS_MAX: Final = 10_000  #: the longest a page is waited for
 EXPORTERS_MAX: Final = 8  #: registered at one replica
 QUIET_SECONDS: Final = 30.0  #: who was not heard for so long makes room for one more
 SAVE_SECONDS: Final = 60.0  #: how often is written down how far they are
+MARK_ENTRIES: Final = 64  #: what is held is counted, and goes, by so many entries
 NAME_MAX: Final = 64  #: characters of an exporter's name
 
 log = logging.getLogger(__name__)
@@ -149,13 +150,19 @@ class Holds:
         log.warning("exporter %s makes room for another: nothing is kept for it", quietest)
         del self._told[quietest]
 
+    def _count(self, first: int, last: int) -> None:
+        """Mark these entries. After a start they may be all that is held, and a mark goes whole."""
+        for begin in range(first, last + 1, MARK_ENTRIES):
+            end = min(begin + MARK_ENTRIES - 1, last)
+            size = self._core.bytes_between(begin, end)
+            self._marks.append((end, size))
+            self._bytes += size
+
     def _within_bound(self, wanted: int, flushed: int) -> int:
         """The entry after which all that is held takes `hold_bytes` at most."""
         begin = max(self._counted + 1, wanted + 1, self._core.first_index)
         if begin <= flushed:
-            size = self._core.bytes_between(begin, flushed)
-            self._marks.append((flushed, size))
-            self._bytes += size
+            self._count(begin, flushed)
             self._counted = flushed
         while self._marks and self._marks[0][0] <= wanted:
             self._bytes -= self._marks.popleft()[1]

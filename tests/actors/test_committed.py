@@ -13,7 +13,13 @@ from typing import Any, cast
 import pytest
 
 from actors.caller import Caller
-from actors.committed import EXPORTERS_MAX, PAGE_BYTES_MAX, SAVE_SECONDS, Holds
+from actors.committed import (
+    EXPORTERS_MAX,
+    MARK_ENTRIES,
+    PAGE_BYTES_MAX,
+    SAVE_SECONDS,
+    Holds,
+)
 from actors.config import RaftSettings
 from actors.seat import Seat
 from state_machines.errors import Invalid, Overloaded, Stopped
@@ -142,6 +148,18 @@ def test_what_is_held_is_within_the_bound_and_the_time() -> None:
     holds.tell(ME, 140)
     holds.tell("other", 150)
     assert holds.limit(140) is None
+
+
+def test_what_was_held_before_a_start_does_not_go_all_at_once() -> None:
+    core = SimpleNamespace(
+        first_index=21, progress={}, bytes_between=lambda first, last: 10 * (last - first + 1)
+    )
+    settings = RaftSettings(hold_bytes=100_000)
+    holds = Holds(cast(Any, core), settings, STOPPED_CLOCK, {ME: 20})
+    assert holds.limit(9_020) == holds.limit(10_020) == 20
+    gone_to = holds.limit(11_020)
+    assert gone_to is not None
+    assert 3_520 <= gone_to < 3_520 + MARK_ENTRIES, "a quarter of what may be held, and what came"
 
 
 PEER, OTHER = 2, 3

@@ -75,6 +75,14 @@ EXPORTS: Final = (
 
 HISTORY: Final = (
     Mutant(
+        "all-that-was-held-before-a-start-goes-at-once",
+        "no silent gap",
+        "actors.committed",
+        "        for begin in range(first, last + 1, MARK_ENTRIES):\n"
+        "            end = min(begin + MARK_ENTRIES - 1, last)\n",
+        "        for begin in (first,):\n            end = last\n",
+    ),
+    Mutant(
         "compaction-waits-for-the-fastest-exporter",
         "each command once",
         "actors.committed",
