@@ -116,9 +116,12 @@ class Connection(asyncio.Protocol):
         self._write(link.Frame(kind=link.CHALLENGE, body=self._nonce))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`. What was called goes on: it may be half done."""
+        """See `asyncio.Protocol`. What was called goes on: it may be half done. Long polls do
+        nothing, and would take the places of those that come when the other side is back."""
         self._greeting.cancel()
         self._listener.connections.pop(self, None)
+        for each in self._polls:
+            each.cancel()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

@@ -73,6 +73,13 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "self._transport.get_write_buffer_size() > 1 << 40:",
     ),
     Mutant(
+        "long-polls-of-who-is-gone-keep-their-places",
+        "liveness",
+        "actors.direct.listener",
+        "        for each in self._polls:\n",
+        "        for each in ():\n",
+    ),
+    Mutant(
         "a-look-after-a-lost-process-waits-for-whoever-took-it",
         "law 13",
         "actors.direct.links",

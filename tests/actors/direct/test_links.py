@@ -343,6 +343,22 @@ async def test_long_polls_are_bounded_and_those_beyond_are_told(
 
 
 @in_loop
+async def test_long_polls_of_who_is_gone_take_no_places_any_more() -> None:
+    async with connected() as place:
+        [came_in] = place.listener.connections
+        lost = [the_link(place).call(each, b"x") for each in ["polled"] * 3 + ["held"] * 2]
+        await eventually(lambda: len(place.served.called) == 5)
+        polls = tuple(came_in._polls)
+        place.wire.cut()
+        await asyncio.gather(*lost, return_exceptions=True)
+        await eventually(lambda: not came_in._polls)
+        assert [each.cancelled() for each in polls] == [True] * 3
+        assert len(came_in._under_way) == 2, "what may be half done goes on"
+        place.served.gate.set()
+        await eventually(lambda: not came_in._under_way)
+
+
+@in_loop
 async def test_what_comes_after_a_connection_was_ended_is_not_heard() -> None:
     async with connected() as place:
         [came_in] = place.listener.connections
