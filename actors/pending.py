@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from random import Random
 from typing import Any, Self
@@ -267,10 +268,13 @@ class Reads:
     begun: list[Read] = field(default_factory=list)  #: in the round under way, if there is but one
     waiting: list[Read] = field(default_factory=list)  #: for a round
     safe: list[tuple[int, list[Read]]] = field(default_factory=list)  #: once so much is applied
-    stale: list[tuple[int, Read]] = field(default_factory=list)  #: the same, without a round
+    stale: list[tuple[int, int, Read]] = field(default_factory=list)
+    """The same, without a round: a heap by index, and as they came. Some may wait for an index that
+    is far off, or never comes: with each apply only those are looked at that are due."""
     _rounds: dict[int, list[Read]] = field(default_factory=dict)
     _taken: int = 0  # reads in rounds, and those that are safe but for the state
     _next_round: int = 1
+    _came: int = 0  # to `stale`, ever
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.name, self.rng, self.clock.monotonic)
@@ -293,7 +297,8 @@ class Reads:
             self.refusals.let_go(self)
         if len(self.stale) >= READS_MAX:
             raise self.refusals.refuse(_READS_FULL, READS_MAX)
-        self.stale.append((index, read))
+        heappush(self.stale, (index, self._came, read))
+        self._came += 1
 
     def begin_round(self) -> tuple[int, list[Read]] | None:
         """All that waits shares one round. Its context is never used again."""
@@ -332,6 +337,8 @@ class Reads:
             self._taken -= len(reads)
             reads[:] = _wanted(reads)
             self._taken += len(reads)
+        self.stale = [each for each in self.stale if not each[2].gone]
+        heapify(self.stale)
         self.due(-1)
 
     @property
@@ -354,9 +361,11 @@ class Reads:
             elif wanted:
                 later.append((index, wanted))
                 self._taken += len(wanted)
-        stale = [(index, read) for index, read in self.stale if not read.reply.done()]
-        due += [read for index, read in stale if index <= applied]
-        self.safe, self.stale = later, [each for each in stale if each[0] > applied]
+        self.safe, stale = later, self.stale
+        while stale and (stale[0][0] <= applied or stale[0][2].gone):
+            read = heappop(stale)[2]
+            if not read.gone:
+                due.append(read)
         return due
 
     def fail(self, error: MetarayError, *, safe_too: bool) -> None:
@@ -369,7 +378,7 @@ class Reads:
         self._taken = sum(len(reads) for _, reads in self.safe)
         if safe_too:
             self.fail_confirmed(error)
-            refuse([read.reply for _, read in self.stale], error)
+            refuse([read.reply for *_, read in self.stale], error)
             self.stale.clear()
 
     def fail_confirmed(self, error: MetarayError) -> None:

@@ -410,6 +410,32 @@ async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPa
 
 
 @in_virtual_time
+async def test_with_each_apply_only_those_are_looked_at_that_are_due() -> None:
+    reads, looks = reads_of(), 0
+
+    class Looked(pending.Read):
+        @property
+        def gone(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().gone
+
+    def far(index: int) -> pending.Read:
+        return Looked(read(index).request, asyncio.get_running_loop().create_future())
+
+    waiting = {index: far(index) for index in (*range(900, 100, -1), *range(1_000, 1_200))}
+    for index, each in waiting.items():
+        reads.queue_stale(each, index)
+    for applied in range(101):
+        assert reads.due(applied) == []
+    assert looks <= 101
+    waiting[102].reply.cancel()
+    assert reads.due(102) == [waiting[101]]
+    assert reads.due(1_000) == [waiting[index] for index in (*range(103, 901), 1_000)]
+    assert len(reads) == 199
+
+
+@in_virtual_time
 async def test_who_finds_a_queue_full_of_readers_that_gave_up_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

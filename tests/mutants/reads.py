@@ -91,6 +91,20 @@ READS: Final = (
         "            if index >= 0:\n",
     ),
     Mutant(
+        "a-stale-read-that-is-due-waits-behind-one-of-a-later-revision",
+        "liveness",
+        PENDING,
+        "        heappush(self.stale, (index, self._came, read))\n",
+        "        self.stale.append((index, self._came, read))\n",
+    ),
+    Mutant(
+        "a-stale-read-is-answered-before-its-revision",
+        "law 10",
+        PENDING,
+        "        while stale and (stale[0][0] <= applied or stale[0][2].gone):\n",
+        "        while stale and (stale[0][0] <= applied + 1 or stale[0][2].gone):\n",
+    ),
+    Mutant(
         "an-answer-made-ahead-counts-however-late-its-round-ends",
         "law 10",
         PENDING,
