@@ -145,8 +145,8 @@ class Share:
 class Stream:
     """What is heard of one table of one group."""
 
-    def __init__(self, source: Source, group: str, table: str, grew: Callable[[], None]) -> None:
-        """`grew` is called whenever more is held than before."""
+    def __init__(self, source: Source, group: str, table: str, grew: Callable[[int], None]) -> None:
+        """`grew` is told by how many bytes more may be held than before."""
         self.group = group
         self.table = table
         self.shares: dict[str, Share] = {}  #: by tenant
@@ -181,8 +181,10 @@ class Stream:
         """The rows of a tenant (empty: all of them), from now on."""
         share = self.shares.get(tenant)
         if share is None:
+            asked = self._wanted()
             share = self.shares[tenant] = Share(tenant)
-            self._ask_anew()
+            if self._wanted() != asked:
+                self._ask_anew()
             if self._begun.is_set():
                 share.begin(self.position)
                 self._start(self._fill(share))
@@ -234,10 +236,10 @@ class Stream:
     # -- how it is heard --------------------------------------------------------------------
 
     def _wanted(self) -> Wanted:
-        tenants = list(self.shares)
-        if not tenants or "" in tenants or len(tenants) > PARTS_MAX:
+        shares = self.shares
+        if not shares or "" in shares or len(shares) > PARTS_MAX:
             return Wanted((self.table,))
-        return Wanted((self.table,), only=tuple([Part(each) for each in tenants]))
+        return Wanted((self.table,), only=tuple([Part(each) for each in shares]))
 
     def _ask_anew(self) -> None:
         self._turn += 1
@@ -313,6 +315,7 @@ class Stream:
         if turn != self._turn or reply.revision <= self.position:
             return
         self.history.tick(asyncio.get_running_loop().time())
+        before = self.history.bytes
         for revision, together in groupby(reply.changes, lambda each: each.revision):
             if revision <= self.position:
                 continue
@@ -327,19 +330,23 @@ class Stream:
         self.history.applied(reply.revision)
         self._tell()
         if reply.changes:
-            self._grew()
+            rows = sum([len(each.row) + ROW_BYTES for each in reply.changes])
+            # Of the tenant's, and of all.
+            self._grew(2 * rows + max(0, self.history.bytes - before))
 
     def _share_out(self, revision: int, changes: Changes) -> None:
-        if (whole := self.shares.get("")) is not None:
+        whole = self.shares.get("")
+        if whole is not None:
             whole.hear(revision, changes)
         if not has_tenant(self.table):
             return
         by_tenant: dict[KeyPart, list[Change]] = {}
         for change in changes:
             by_tenant.setdefault(change[1][0], []).append(change)
-        for tenant, share in self.shares.items():
-            if tenant and tenant in by_tenant:
-                share.hear(revision, by_tenant[tenant])
+        for tenant, theirs in by_tenant.items():
+            share = self.shares.get(str(tenant))
+            if share is not None and share is not whole:
+                share.hear(revision, theirs)
 
     def _tell(self) -> None:
         for future, revision in self._waiting.items():
@@ -368,7 +375,7 @@ class Stream:
             for value in page.rows:
                 row, revision = table.decode(value)
                 share.fill(table.key_of(row), value, revision)
-            self._grew()
+            self._grew(sum([len(value) + ROW_BYTES for value in page.rows]))
             after, upto = page.next, max(upto, page.revision)
             if not after:
                 share.filled()

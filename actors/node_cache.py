@@ -53,6 +53,7 @@ from state_machines.wire import api_pb2 as api
 BYTES_MAX: Final = 256 << 20  #: of rows and recent changes, about
 IDLE_SECONDS: Final = 600.0  #: after which a slice that nobody asks for is let go of
 REFUSED_SECONDS: Final = 60.0  #: before a slice that was too large is tried again
+ROOM_PARTS: Final = 64  #: what is held may be too much by one of so many parts until it is seen
 REFUSED_MAX: Final = 1_000  #: slices remembered as too large
 TIMEOUT_MS: Final = 30_000  #: of a request that names none, and at most
 
@@ -117,6 +118,7 @@ class NodeCache:
         self._source = source
         self._groups = groups
         self._bytes_max = bytes_max
+        self._room = 0  # so much more may be held before all is looked at
         self._streams: dict[tuple[str, str], Stream] = {}  # by group and table
         self._slices: dict[tuple[str, str], _Slice] = {}  # the one asked for last is the last
         self._refused: dict[tuple[str, str], float] = {}  # until when
@@ -295,9 +297,15 @@ class NodeCache:
     def _stream(self, group: str, table: str) -> Stream:
         stream = self._streams.get((group, table))
         if stream is None:
-            stream = Stream(self._source, group, table, self._shrink)
+            stream = Stream(self._source, group, table, self._grew)
             self._streams[group, table] = stream
         return stream
+
+    def _grew(self, size: int) -> None:
+        """At most so much more is held. Slices may be thousands: not all are asked each time."""
+        self._room -= size
+        if self._room < 0:
+            self._shrink()
 
     def _shrink(self) -> None:
         """Let go of what is too much."""
@@ -309,6 +317,9 @@ class NodeCache:
         while self._slices and self.size > self._bytes_max:
             self.counters.evicted += 1
             self._drop(next(iter(self._slices.values())))
+        largest = max([each.size for each in self._slices.values()], default=0)
+        room = min(self._bytes_max - self.size, self._bytes_max // 2 - largest)
+        self._room = max(room, self._bytes_max // ROOM_PARTS)
 
     def drop_idle(self) -> None:
         """Let go of what nobody asks for any more; to be called now and then."""

@@ -12,8 +12,8 @@ import pytest
 
 from actors import cache_stream
 from actors.config import RaftSettings
-from actors.node_cache import IDLE_SECONDS
-from actors.wanted import Part, Wanted
+from actors.node_cache import IDLE_SECONDS, NodeCache
+from actors.wanted import PARTS_MAX, Part, Wanted
 from state_machines.errors import (
     Compacted,
     Invalid,
@@ -293,7 +293,7 @@ async def test_who_is_ahead_of_what_was_heard_here_waits_and_the_group_is_asked_
         begin, asked = group.idle(), len(group.asked)
         for _ in range(5):
             quiet = await reader.watch(pairs, begin, 100)
-            assert (quiet.revision, quiet.changes) == (begin, [])
+            assert (quiet.revision, len(quiet.changes)) == (begin, 0)
         assert len(group.asked) == asked + 1
         listening = asyncio.create_task(reader.watch(pairs, begin))
         await settled()
@@ -388,6 +388,35 @@ async def test_what_is_too_large_is_refused_and_the_rest_is_kept() -> None:
         group.does(*[DeleteKv(tenant="big", key=f"k{number}") for number in range(25)])
         await asyncio.sleep(61)
         assert await reader.all("big") == group.pairs("big")
+
+
+@in_virtual_time
+async def test_a_change_of_one_tenant_is_no_look_at_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, looks = Kept(), 0
+    shrink = NodeCache._shrink
+
+    def counted(cache: NodeCache) -> None:
+        nonlocal looks
+        looks += 1
+        shrink(cache)
+
+    monkeypatch.setattr(NodeCache, "_shrink", counted)
+    tenants = [f"t{number}" for number in range(PARTS_MAX + 40)]
+    group.does(*[put("a", tenant=each) for each in tenants])
+    async with keeping(group, bytes_max=1 << 20) as reader:
+        for each in tenants[:-1]:
+            await reader.get(each, "a")
+        asked = len(group.asked)
+        await reader.get(tenants[-1], "a")
+        assert len(group.asked) == asked, "the whole table is followed by then"
+        for number in range(100):
+            group.does(put("a", b"%d" % number, tenant="t1"))
+            await settled()
+        assert await reader.get("t1", "a") == b"99"
+        assert looks <= 2
+        assert reader.cache.size < 1 << 20
 
 
 @in_virtual_time

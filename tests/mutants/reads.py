@@ -329,6 +329,20 @@ READS: Final = (
         "",
     ),
     Mutant(
+        "a-cache-looks-at-all-slices-with-each-change",
+        "design 6",
+        NODE_CACHE,
+        "        if self._room < 0:\n",
+        "        if self._room < 1 << 60:\n",
+    ),
+    Mutant(
+        "a-cache-that-grows-is-not-looked-at",
+        "design 6",
+        NODE_CACHE,
+        "        self._room -= size\n",
+        "",
+    ),
+    Mutant(
         "a-closed-cache-begins-anew",
         "liveness",
         NODE_CACHE,
