@@ -215,11 +215,14 @@ class Upkeep:
         held = self.holds.limit(flushed)
         if held is not None and held < core.first_index:
             return  # an exporter of the history wants what is oldest here
+        # How many bytes there are is counted entry by entry, so it is asked only where it decides:
+        # an exporter may be millions of entries behind.
         many = flushed - keep - core.first_index >= keep
-        much = core.behind(flushed, size + size // STRIDES) >= core.first_index
-        if not many and not much:
+        if not many and core.behind(flushed, size + size // STRIDES) < core.first_index:
             return  # in strides, so that each delete is worth its transactions
-        target = max(flushed - keep, core.behind(flushed, size))
+        target = flushed - keep
+        if held is None or held > target:
+            target = max(target, core.behind(flushed, size))
         if held is not None:
             target = min(target, held)
         point = self._core.snapshot_meta(target)

@@ -235,6 +235,33 @@ async def test_when_the_replica_has_stopped_nothing_begins_and_nobody_waits() ->
 
 
 @in_virtual_time
+async def test_for_an_exporter_that_is_far_behind_entries_are_not_counted_with_each_flush() -> None:
+    """There may be millions, and the loop counts them."""
+    kept, keep, flushed = Kept(), RaftSettings().log_keep_entries, 100_000
+    counted: list[int] = []
+    compacted: list[int] = []
+
+    def behind(last: int, most: int) -> int:
+        counted.append(last)
+        return 90_000
+
+    kept.core.behind = behind
+    kept.core.compact = compacted.append
+    kept.core.snapshot_meta = lambda index: index
+    kept.core.applied_handed = flushed
+    cast(Any, kept.upkeep)._stores.log = SimpleNamespace(compact=lambda point: None)
+    kept.put(flushed)
+    kept.state.flush()
+    kept.upkeep.holds.tell("history", 50_000)
+    kept.upkeep._compact()
+    assert (compacted, counted) == ([50_000], [])
+    kept.upkeep.holds.tell("history", flushed)
+    kept.upkeep._compact()
+    assert compacted == [50_000, flushed - keep]
+    assert counted, "what many bytes take goes as well"
+
+
+@in_virtual_time
 async def test_a_journal_that_is_full_is_carried_over_while_saves_go_on() -> None:
     kept = Kept()
     below = kept.log.engine

@@ -83,6 +83,13 @@ ENTRIES: Final = (
         "flushed = core.applied_handed",
     ),
     Mutant(
+        "entries-are-counted-with-each-flush-though-an-exporter-is-far-behind",
+        "law 15",
+        "actors.upkeep",
+        "        if held is None or held > target:\n",
+        "        if target:\n",
+    ),
+    Mutant(
         "a-peer-behind-the-log-gets-no-snapshot",
         "Raft 7",
         CORE,
