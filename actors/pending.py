@@ -91,6 +91,14 @@ class Read:
         """Whether its caller waits no more."""
         return self.reply.done()
 
+    def told_how_far(self, applied: int) -> bool:
+        """Answer it if it is stale and asks nothing but how far the replica is; whether it is. The
+        last entry may be without commands, which are all that the machine knows of."""
+        if not self.request.stale or self.request.queries:
+            return False
+        self.reply.set_result(api.Reply(revision=applied).SerializeToString())
+        return True
+
     def answered(self, index: int) -> bool:
         """Answer it with what was made ahead, if that is its answer now that it is safe at `index`;
         whether it is."""

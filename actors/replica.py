@@ -179,7 +179,7 @@ class Replica:
 
     def query(self, request: api.QueryRequest) -> asyncio.Future[bytes]:
         """Answer queries: after a read round or if somebody vouches (`vouching.py`), or (stale)
-        from what is applied."""
+        from what is applied. A stale request without queries asks how far that is."""
         read = pending.Read(request, self._loop.create_future())
         limit_ms = pending.limit_ms(request, self.settings)
         try:
@@ -426,10 +426,10 @@ class Replica:
 
     def _answer(self, read: pending.Read, index: int) -> None:
         """Answer a read that needs no round, once this index is applied: mostly it is."""
-        if index <= self.applied.index:
-            self.answers.hand((read,))
-        else:
+        if index > self.applied.index:
             self.reads.queue_stale(read, index)
+        elif not read.told_how_far(self.applied.index):
+            self.answers.hand((read,))
 
     def _serve_reads(self) -> None:
         """Answer every read whose index is applied, in one job."""

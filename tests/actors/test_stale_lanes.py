@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import Call, Script, calling, now, put
 from tests.actors.virtual_time import in_virtual_time, settled
+from tests.actors.wires import Group, eventually, in_loop, running
 
 APPLIED = 100  #: the revision that replicas have come to
 
@@ -284,3 +286,17 @@ async def test_a_read_of_now_wants_no_revision() -> None:
         some = [ask(caller, min_revision=each) for each in range(queue_lane.IN_FLIGHT_MAX + 1)]
         await asyncio.gather(*some)
         assert [(len(call.tags), call.stale) for call in script.queries] == [(5, False)]
+
+
+@in_loop
+async def test_an_entry_without_commands_is_a_revision_like_others(tmp_path: Path) -> None:
+    """Where nobody has written, that of the leader's election is all there is."""
+    async with running(Group(tmp_path, replicas=1)) as (group, caller):
+        await group.leader()
+        far = wait_for_ever(caller, stale_lanes.AWAITING_MAX)
+        awaiting = stale_lanes.AwaitingLane
+        await settled()
+        [lane] = [each for each in caller._queues.values() if type(each) is awaiting]
+        await eventually(lambda: len(lane._under_way) == stale_lanes.AWAITING_MAX)
+        assert await ask(caller, stale=True, min_revision=1) is None
+        await end(far)

@@ -91,6 +91,13 @@ READS: Final = (
         "            if index >= 0:\n",
     ),
     Mutant(
+        "a-replica-that-is-asked-how-far-it-is-says-how-far-commands-are",
+        "liveness",
+        PENDING,
+        "        if not self.request.stale or self.request.queries:\n",
+        "        if not self.gone:\n",
+    ),
+    Mutant(
         "a-stale-read-that-is-due-waits-behind-one-of-a-later-revision",
         "liveness",
         PENDING,
