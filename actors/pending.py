@@ -341,13 +341,13 @@ class Reads:
     def let_go(self) -> None:
         """Those whose callers wait no more leave room for others."""
         self.waiting = _wanted(self.waiting)
-        for reads in self._rounds.values():
+        for reads in (*self._rounds.values(), *[reads for _, reads in self.safe]):
             self._taken -= len(reads)
             reads[:] = _wanted(reads)
             self._taken += len(reads)
+        self.safe = [each for each in self.safe if each[1]]
         self.stale = [each for each in self.stale if not each[2].gone]
         heapify(self.stale)
-        self.due(-1)
 
     @property
     def wait_for_state(self) -> bool:
@@ -362,13 +362,11 @@ class Reads:
         due: list[Read] = []
         later: list[tuple[int, list[Read]]] = []
         for index, reads in self.safe:
-            self._taken -= len(reads)
-            wanted = _wanted(reads)
             if index <= applied:
-                due += wanted
-            elif wanted:
-                later.append((index, wanted))
-                self._taken += len(wanted)
+                self._taken -= len(reads)
+                due += _wanted(reads)
+            else:
+                later.append((index, reads))
         self.safe, stale = later, self.stale
         while stale and (stale[0][0] <= applied or stale[0][2].gone):
             read = heappop(stale)[2]

@@ -413,25 +413,31 @@ async def test_stale_readers_that_gave_up_make_room(monkeypatch: pytest.MonkeyPa
 async def test_with_each_apply_only_those_are_looked_at_that_are_due() -> None:
     reads, looks = reads_of(), 0
 
-    class Looked(pending.Read):
-        @property
-        def gone(self) -> bool:
+    class Looked(asyncio.Future[bytes]):
+        def done(self) -> bool:
             nonlocal looks
             looks += 1
-            return super().gone
+            return super().done()
 
     def far(index: int) -> pending.Read:
-        return Looked(read(index).request, asyncio.get_running_loop().create_future())
+        return pending.Read(read(index).request, Looked())
 
     waiting = {index: far(index) for index in (*range(900, 100, -1), *range(1_000, 1_200))}
     for index, each in waiting.items():
         reads.queue_stale(each, index)
+    in_a_round = [far(0) for _ in range(100)]
+    for each in in_a_round:
+        reads.queue(each)
+    begun = reads.begin_round()
+    assert begun is not None
+    reads.confirmed(begun[0], 950)
     for applied in range(101):
         assert reads.due(applied) == []
     assert looks <= 101
     waiting[102].reply.cancel()
     assert reads.due(102) == [waiting[101]]
-    assert reads.due(1_000) == [waiting[index] for index in (*range(103, 901), 1_000)]
+    later = [waiting[index] for index in (*range(103, 901), 1_000)]
+    assert reads.due(1_000) == [*in_a_round, *later]
     assert len(reads) == 199
 
 
