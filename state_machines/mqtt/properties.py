@@ -7,7 +7,7 @@ in order: only the message expiry interval counts down, so it is a field of what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from state_machines import names
 from state_machines.errors import Invalid
@@ -35,6 +35,30 @@ class PublishProperties:
     response_topic: str = ""
     correlation_data: bytes | None = None
     user_properties: tuple[UserProperty, ...] = ()
+
+
+class Message(Protocol):
+    """What a will and a retained message have in common."""
+
+    @property
+    def topic(self) -> str:
+        """Where to."""
+        ...
+
+    @property
+    def payload(self) -> bytes:
+        """What."""
+        ...
+
+    @property
+    def properties(self) -> PublishProperties | None:
+        """What else is said of it."""
+        ...
+
+
+def message_bytes(message: Message) -> int:
+    """What a message takes, about: any part of it may be most of it."""
+    return len(message.topic.encode()) + len(message.payload) + size(message.properties)
 
 
 def size(properties: PublishProperties | None) -> int:

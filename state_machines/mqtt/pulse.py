@@ -11,6 +11,7 @@ from state_machines.budgets import Budget
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.mqtt import blacklist, due, retained, session_life, will
+from state_machines.mqtt.properties import message_bytes
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -82,7 +83,7 @@ def _fire(db: Tables, at: Stamp, timer: due.Due, budget: Budget) -> bool:
                 budget.spend()
                 return False
             will.fire(db, at, pending, owner.broker if owner is not None else "")
-            budget.spend(size=len(pending.payload))
+            budget.spend(size=message_bytes(pending))
         case due.SESSION:
             owner = db.get(SESSIONS, timer.tenant, timer.name)
             if owner is None or owner.expires_ms != timer.due_ms:
@@ -95,7 +96,7 @@ def _fire(db: Tables, at: Stamp, timer: due.Due, budget: Budget) -> bool:
                 budget.spend()
                 return False
             retained.remove(db, message)
-            budget.spend(size=len(message.payload))
+            budget.spend(size=message_bytes(message))
         case due.BLACKLIST:
             budget.spend()
             return blacklist.expire(db, at, timer.tenant, timer.name, timer.due_ms)

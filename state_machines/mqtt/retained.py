@@ -18,7 +18,7 @@ from state_machines.budgets import Budget
 from state_machines.errors import NotFound
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt import due
-from state_machines.mqtt.properties import PublishProperties, check_properties
+from state_machines.mqtt.properties import PublishProperties, check_properties, message_bytes
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
@@ -184,7 +184,7 @@ class SetAllRetained(Batch):
         def retain(item: RetainedItem) -> None:
             budget.check("items")
             old = db.get(RETAINED, self.tenant, item.topic)
-            budget.spend(rows=0, size=0 if old is None else len(old.payload))
+            budget.spend(rows=0, size=0 if old is None else message_bytes(old))
             self._one(item).replace(db, at, old)
 
         return each(db, self.items, retain)
@@ -231,7 +231,7 @@ class DeleteAllRetained(Batch):
             old = db.get(RETAINED, self.tenant, topic)
             if old is None:
                 raise NotFound(f"topics: nothing is retained for {topic[:80]!r}")
-            budget.spend(rows=0, size=len(old.payload))
+            budget.spend(rows=0, size=message_bytes(old))
             remove(db, old)
 
         return each(db, self.topics, delete)

@@ -14,6 +14,7 @@ from state_machines import packing
 from state_machines.budgets import Budget
 from state_machines.errors import Invalid, Rejected
 from state_machines.mqtt import due, share_group, subscription, will
+from state_machines.mqtt.properties import message_bytes
 from state_machines.mqtt.sessions import (
     NEVER_S,
     SESSIONS,
@@ -351,7 +352,7 @@ def close(
         return
     if pending.delay_s == 0 and not budget.spent:
         will.fire(db, at, pending, session.broker)
-        budget.spend(rows=0, size=len(pending.payload))
+        budget.spend(rows=0, size=message_bytes(pending))
     else:  # without a delay a pulse fires it, or whoever opens the session before
         will.arm(db, pending, at.now_ms + min(pending.delay_s, lasts_s) * MS)
 
@@ -396,7 +397,7 @@ def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
     pending = db.get(will.WILLS, session.tenant, session.client_id)
     if pending is not None:
         will.fire(db, at, pending, session.broker)
-        size = len(pending.payload)
+        size = message_bytes(pending)
     rows = subscription.remove_all(db, session.tenant, session.client_id)
     members = share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
 from state_machines import names
+from state_machines.budgets import Budget
 from state_machines.errors import Invalid
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt import due
-from state_machines.mqtt.properties import PublishProperties, check_properties, size
+from state_machines.mqtt.properties import PublishProperties, check_properties, message_bytes
 from state_machines.mqtt.sessions import held
 from state_machines.op import Stamp, command, query
 from state_machines.removal import remover
@@ -330,10 +331,12 @@ class ClaimOutbox:
         """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX` (of the tenant, if
         there is one), up to a page.
 
-        What has expired meanwhile is not said any more, and goes (MQTT 5, 3.3.2.3.3).
+        What has expired meanwhile is not said any more (MQTT 5, 3.3.2.3.3), and goes: about
+        `BYTES_TAKEN_MAX` in one command.
         """
         free: list[Outbox] = []
-        over: list[Outbox] = []
+        over: list[tuple[str, int]] = []
+        budget = Budget()
         bytes_claimed = 0
         for row in _oldest(db, self.tenant):
             if row.claimed_until_ms > at.now_ms:
@@ -341,9 +344,11 @@ class ClaimOutbox:
             if row.broker != self.broker and at.now_ms - row.fired_ms < self.grace_ms:
                 continue
             if 0 < row.expires_ms <= at.now_ms:
-                over.append(row)
+                if not budget.spent:
+                    budget.spend(size=message_bytes(row))
+                    over.append((row.tenant, row.outbox_id))
                 continue
-            bytes_claimed += len(row.payload) + size(row.properties)
+            bytes_claimed += len(row.client_id.encode()) + message_bytes(row)
             if free and (len(free) >= self.limit or bytes_claimed > PAGE_BYTES_MAX):
                 break
             free.append(row)
@@ -351,8 +356,8 @@ class ClaimOutbox:
             replace(row, claimed_by=self.broker, claimed_until_ms=at.now_ms + self.lease_ms)
             for row in free
         ]
-        for row in over:
-            forget(db, row.tenant, row.outbox_id)
+        for tenant, outbox_id in over:
+            forget(db, tenant, outbox_id)
         for row in claimed:
             db.put(OUTBOX, row)
         return tuple(claimed)

@@ -154,4 +154,25 @@ MQTT: Final = (
         "opened.epoch, graceful=False)",
         "opened.epoch, graceful=True)",
     ),
+    Mutant(
+        "a-message-weighs-its-payload-alone",
+        "law 15",
+        "state_machines.mqtt.properties",
+        "len(message.topic.encode()) + len(message.payload) + size(message.properties)",
+        "len(message.payload)",
+    ),
+    Mutant(
+        "expired-wills-go-without-a-bound-of-bytes",
+        "law 15",
+        "state_machines.mqtt.will",
+        "                if not budget.spent:\n",
+        "                if True:\n",
+    ),
+    Mutant(
+        "wills-are-claimed-that-no-reply-can-carry",
+        "law 14",
+        "state_machines.mqtt.will",
+        "len(row.client_id.encode()) + message_bytes(row)",
+        "len(row.payload)",
+    ),
 )
