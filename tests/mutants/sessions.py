@@ -148,7 +148,7 @@ SESSIONS: Final = (
         "wills-of-sessions-that-last-are-no-burden-to-a-batch",
         "A10",
         LIFE,
-        "        budget.spend(rows=0, size=len(pending.payload))\n",
+        "        budget.spend(rows=0, size=message_bytes(pending))\n",
         "",
     ),
 )
