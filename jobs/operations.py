@@ -7,8 +7,9 @@ audit and the difference between two moments are told from it.
 A command that is about one thing is one row. A batch, or a run of commands of one class, that is
 about several (a thousand commits for a dozen consumer groups) is a row for each (tenant, subject):
 `items` and `bytes` of these rows add up to those of the command, and the first of them has its
-body. So sums by tenant and by subject need nothing but a group-by. A subject is at most
-`SUBJECT_MAX` characters: `subject_name` says what stands there for a longer one.
+body. So sums by tenant and by subject need nothing but a group-by. `subject_of` makes it of what a
+command is placed by. It is at most `SUBJECT_MAX` characters: `subject_name` says what stands there
+for a longer one.
 
 What was committed is not always what was done: a command may have been refused where it was
 applied, and a client that had no answer in time may have proposed the same (client, sequence)
@@ -62,6 +63,17 @@ DATASET: Final = "operations"
 SUBJECT_MAX: Final = 512  #: characters of a subject: an MQTT client id may have 65 535 bytes
 SUBJECT_DIGITS: Final = 16  #: hex digits of the SHA-256 at the end of a longer one's name
 SUBJECT_KEPT: Final = SUBJECT_MAX - 1 - SUBJECT_DIGITS  #: characters before the ~ of such a name
+
+
+def subject_of(parts: Sequence[str]) -> str:
+    """What a command is about, of the parts of a slot key without the tenant, at least one: joined
+    by `/`, for which `%2F` stands within those before the last (and `%25` for `%`).
+
+    So as many parts as an entity has are told apart whatever they say, and what has one part, such
+    as a client id or a topic, is as it is.
+    """
+    *before, last = parts
+    return "/".join([*(each.replace("%", "%25").replace("/", "%2F") for each in before), last])
 
 
 def subject_name(whole: str) -> str:

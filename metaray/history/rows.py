@@ -20,7 +20,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 import state_machines.machine  # noqa: F401 - registers every entity
-from jobs.operations import OPERATIONS, subject_name
+from jobs.operations import OPERATIONS, subject_name, subject_of
 from state_machines import clients, op, runs, slots
 from state_machines.errors import Rejected
 from state_machines.op import REGISTER_TAG
@@ -136,7 +136,7 @@ def _of_one(operation: Any) -> Counter[Subject]:
         keys = slots.slot_keys(operation)
     except Rejected:  # a transaction's steps are looked into only where it is carried out
         keys = ()
-    found = Counter([(key[0], "/".join(key[1:])) for key in keys if len(key) > 1])
+    found = Counter([(key[0], subject_of(key[1:])) for key in keys if len(key) > 1])
     if not found:
         found = Counter([(tenant, each) for each in _texts(operation)])
     if not found:

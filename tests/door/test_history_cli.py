@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs import operation_files, operations
-from jobs.operations import SUBJECT_MAX, subject_name
+from jobs.operations import SUBJECT_MAX, subject_name, subject_of
 from metaray.cli.app import app
 from metaray.cli.spans import moment
 from metaray.history.audit import Wanted
@@ -361,6 +362,15 @@ def test_subjects_that_begin_alike_are_told_apart_however_long_they_are() -> Non
     of_a_run = rows_of(entry(1, run_of(opened)), group="mqtt-0")
     assert {row["subject"] for row in of_a_run} == set(found)
     assert sum(row["items"] for row in of_a_run) == len(ids)
+
+
+def test_subjects_of_several_parts_are_told_apart_whatever_the_parts_say() -> None:
+    texts = ["a", "b", "a/b", "b/c", "a%2Fb", "/", "%", ""]
+    for count in (2, 3):
+        keys = list(itertools.product(texts, repeat=count))
+        assert len({subject_of(each) for each in keys}) == len(keys)
+    assert subject_of(("user", "a/b%")) == "user/a/b%", "the last part is as it was said"
+    assert subject_of(("a/b",)) == "a/b"
 
 
 def test_a_long_subject_is_looked_for_as_it_was_said_and_by_its_name(tmp_path: Path) -> None:

@@ -113,6 +113,13 @@ HAD: Final = (
         "subject[:512]",
     ),
     Mutant(
+        "two-subjects-of-two-parts-are-one",
+        "each command once",
+        "jobs.operations",
+        'each.replace("%", "%25").replace("/", "%2F")',
+        "each",
+    ),
+    Mutant(
         "a-subject-may-be-the-name-of-a-longer-one",
         "each command once",
         "jobs.operations",
