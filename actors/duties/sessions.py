@@ -33,10 +33,19 @@ class Sweep:
     def seek(self, silent: set[Silence]) -> None:
         """Go on for those that are still silent; when it has ended, begin for others, if any."""
         self.swept &= silent
-        self.sought &= silent  # who is heard again closes what is left himself
+        self.keep(silent)
         if not self.sought:
             self.sought = set(sorted(silent - self.swept)[:BROKERS_MAX])
             self.after, self.closed = b"", 0
+
+    def keep(self, silent: set[Silence]) -> None:
+        """Go on for those that are still silent."""
+        self.sought &= silent  # who is heard again closes what is left himself
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Whose sessions are sought, by id."""
+        return tuple(sorted({each.broker for each in self.sought}))
 
 
 class Sessions(Duty):
@@ -64,17 +73,25 @@ class Sessions(Duty):
         return await context.in_each(self, groups, lambda each: self._of(context, each, silent))
 
     async def _of(self, context: Context, group: str, silent: set[Silence]) -> int:
-        """Go on in a group: by a page at least, to its end or while there is time."""
+        """Go on in a group: by a page at least, to its end or while there is time.
+
+        Who is silent is read again after each page on which there are sessions: see the planner.
+        """
         sweep = self._sweeps[group]
         sweep.seek(silent)
-        brokers = tuple(sorted({each.broker for each in sweep.sought}))
         until = context.clock.monotonic() + STEP_SECONDS
         done = 0
         while sweep.sought:
-            query = ListHeldSessions(brokers=brokers, connected=True, limit=PAGE, after=sweep.after)
+            query = ListHeldSessions(
+                brokers=sweep.brokers, connected=True, limit=PAGE, after=sweep.after
+            )
             page = await context.caller.call(query, group=group)
-            for start in range(0, len(page.sessions), ROWS_A_COMMAND):
-                some = page.sessions[start : start + ROWS_A_COMMAND]
+            if page.sessions:
+                sweep.keep(plan_sweep(await context.rows(ListNodes(limit=PAGE))))
+            silent_yet = frozenset(sweep.brokers)
+            held = [each for each in page.sessions if each.broker in silent_yet]
+            for start in range(0, len(held), ROWS_A_COMMAND):
+                some = held[start : start + ROWS_A_COMMAND]
                 closed = await self._close(context, group, some)
                 sweep.closed += closed
                 done += closed

@@ -4,6 +4,11 @@ There is no index of sessions by broker, for every opening would pay for it: the
 sweep over all of them, in each group by itself. One that has ended has closed all that a silent
 broker held there, and is not made again until that broker has been heard of and has fallen silent
 once more.
+
+Sessions are closed only if the nodes that were read *after* them are still silent. A broker that is
+started again registers before its clients connect: so what it has opened since was either not read
+yet, or it is not silent any more. Else its clients would lose their sessions, and their wills would
+be said while they are there.
 """
 
 from __future__ import annotations

@@ -147,6 +147,52 @@ async def test_who_is_heard_again_keeps_what_is_left(monkeypatch: pytest.MonkeyP
 
 
 @in_virtual_time
+async def test_what_a_broker_opens_that_is_back_within_a_run_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was started again: its clients are there, and no will of theirs may be said."""
+    monkeypatch.setattr(sessions, "PAGE", 6)
+    world = Fleet()
+    world.silence("b1", "b2")
+    ask, back = world.call, GROUPS[0]
+
+    async def call(operation: Any, *, group: str = "", **more: Any) -> Any:
+        reply = await ask(operation, group=group, **more)
+        second = isinstance(operation, ListHeldSessions) and group == back and operation.after
+        if second and world.named(back).ask(late) is None:
+            world.run(RegisterNode(node_id="b1"))
+            world.open(back, late.client_id, "b1")
+        return reply
+
+    late = GetSession(client_id="99-b1")
+    monkeypatch.setattr(world, "call", call)
+    controller = await world.step(Sessions)
+    assert world.named(back).ask(late).connected
+    assert not controller.records[Sessions.name].duty.under_way()
+    assert [world.connected(name)["b2"] for name in GROUPS] == [0, 0]
+
+
+@in_virtual_time
+async def test_a_broker_that_is_heard_while_a_page_is_read_keeps_what_is_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Fleet()
+    world.silence("b1", "b2")
+    ask = world.call
+
+    async def call(operation: Any, *, group: str = "", **more: Any) -> Any:
+        reply = await ask(operation, group=group, **more)
+        if isinstance(operation, ListHeldSessions):
+            world.run(HeartbeatNode(node_id="b1", epoch=1))
+        return reply
+
+    monkeypatch.setattr(world, "call", call)
+    await world.step(Sessions)
+    for name in GROUPS:
+        assert world.connected(name) == ALL | {"b2": 0}
+
+
+@in_virtual_time
 async def test_a_group_that_is_away_holds_up_its_own_sessions_alone() -> None:
     world = Fleet()
     world.silence("b1")

@@ -105,4 +105,11 @@ FLEET: Final = (
         "context.live_nodes(CONNECTORS)",
         "context.live_nodes()",
     ),
+    Mutant(
+        "a-broker-that-is-back-loses-what-its-clients-open",
+        "A35",
+        "actors.duties.sessions",
+        "            if page.sessions:\n",
+        "            if False:\n",
+    ),
 )
