@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
 
 from actors.duties.duty import ROWS_A_COMMAND, SHORT_ROUNDS_MAX, Context, Duty
@@ -45,17 +46,23 @@ async def _of_brokers(context: Context, group: str) -> int:
     found = await context.rows(ListShareBrokers(limit=PAGE), group)
     if not found:
         return 0
-    nodes = await context.rows(ListNodes(limit=PAGE))
-    gone = plan_gone([each.broker for each in found], nodes)
+    gone = await _gone(context, [each.broker for each in found])
     for broker in gone:
         log.warning("%r: %s: shared subscriptions of broker %r: it is gone", context, group, broker)
         await _remove(context, broker, group)
     return len(gone)
 
 
+async def _gone(context: Context, brokers: Sequence[str]) -> list[str]:
+    return plan_gone(brokers, await context.rows(ListNodes(limit=PAGE)))
+
+
 async def _remove(context: Context, broker: str, group: str) -> None:
+    """Many commands may take seconds: of a broker that is back by then the rest is left."""
     command = RemoveShareBroker(controller_epoch=context.epoch, broker=broker, limit=ROWS_A_COMMAND)
     for _ in range(SHORT_ROUNDS_MAX):
+        if not await _gone(context, [broker]):
+            return
         done = await context.caller.call(command, group=group)
         if not done.more:
             return

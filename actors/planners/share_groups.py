@@ -2,7 +2,8 @@
 
 Both observe in an order that makes what they find safe to act on. `plan_gone` is given brokers that
 were read *before* the nodes: a broker registers before its clients join, so one that joined later
-is in neither list. `plan_orphans` is given members that were read *before* their sessions: a
+is in neither list. One that was in both may be back by the next command: it is asked again before
+each of them. `plan_orphans` is given members that were read *before* their sessions: a
 session is opened before its client joins, so a member whose session was not there then, or another
 in its place, has none, unless it joined anew since: then apply sees another `member_id` and leaves
 it.

@@ -139,6 +139,29 @@ def test_a_broker_that_is_gone_is_gone_from_every_group(
     assert run(duty.gone()) == 0
 
 
+def test_a_broker_that_is_back_while_it_is_removed_keeps_what_joins_by_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_groups, "ROWS_A_COMMAND", 1)
+    cluster.join("b1", "c1", *NAMES)
+    cluster.now(UnregisterNode(node_id="b1", epoch=1))
+    call, removals = cluster.call, list[RemoveShareBroker]()
+
+    async def called(operation: Any, /, *, group: str = "") -> Any:
+        reply = await call(operation, group=group)
+        if isinstance(operation, RemoveShareBroker):
+            removals.append(operation)
+            if len(removals) == 1:
+                cluster.now(RegisterNode(node_id="b1"))
+                cluster.join("b1", "c9", *NAMES)
+        return reply
+
+    monkeypatch.setattr(cluster, "call", called)
+    run(ShareDuty(cluster, 1).gone())
+    assert cluster.members("c9") == {*NAMES}
+    assert cluster.leaders(*NAMES) == ["b1"] * 6
+
+
 def test_a_member_whose_session_is_in_another_group_goes_with_it(cluster: Cluster) -> None:
     clients = [f"c{number}" for number in range(6)]
     for each in clients:

@@ -112,4 +112,11 @@ FLEET: Final = (
         "            if page.sessions:\n",
         "            if False:\n",
     ),
+    Mutant(
+        "a-broker-that-is-back-loses-what-its-clients-join",
+        "A18",
+        "actors.duties.share_groups",
+        "        if not await _gone(context, [broker]):\n            return\n",
+        "",
+    ),
 )
