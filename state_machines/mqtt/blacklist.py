@@ -322,13 +322,15 @@ class CheckBlacklist:
         return next((each for each in replies if each is not None), None)
 
     def read(self, db: Tables, at: Stamp) -> Barred | None:
-        """Three looks for the exact ones, then patterns and CIDRs one by one."""
+        """Looks for the exact ones, then patterns and CIDRs one by one."""
+        address, link, _ = self.ip.partition("%")  # an entry without a link bars it on all
         exact = (
             db.get(BLACKLIST, self.tenant, kind, resource)
             for kind, resource in (
                 (CLIENT_ID, self.client_id),
                 (USER, self.user),
                 (IP, plain_address(self.ip)),
+                (IP, plain_address(address) if link else ""),
             )
             if resource
         )

@@ -104,6 +104,15 @@ def test_an_address_has_many_spellings(group: Group) -> None:
     assert free(group, "ip", "192.0.2.9") == ["OK"]
 
 
+def test_a_client_of_a_link_is_barred_by_its_address(group: Group) -> None:
+    """A server hears of such a client by its address and the link (RFC 4007, 11)."""
+    bar(group, "ip", "fe80::1")
+    assert barred(group, ip="fe80::1%eth0")
+    assert not barred(group, ip="fe80::2%eth0")
+    bar(group, "ip", "fe80::3%eth0")
+    assert barred(group, ip="fe80::3%eth0")
+
+
 def test_an_entry_ends_by_the_group_s_time(group: Group) -> None:
     bar(group, "client_id", "c1", seconds=10)
     group.now_ms += 9_999

@@ -175,4 +175,11 @@ MQTT: Final = (
         "len(row.client_id.encode()) + message_bytes(row)",
         "len(row.payload)",
     ),
+    Mutant(
+        "a-link-lets-in-who-is-barred",
+        "A18",
+        "state_machines.mqtt.blacklist",
+        'plain_address(address) if link else ""',
+        '""',
+    ),
 )
