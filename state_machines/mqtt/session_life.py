@@ -398,10 +398,10 @@ def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
     if pending is not None:
         will.fire(db, at, pending, session.broker)
         size = message_bytes(pending)
-    rows = subscription.remove_all(db, session.tenant, session.client_id)
-    members = share_group.leave_all(db, at, session.tenant, session.client_id)
+    rows, bytes_of_rows = subscription.remove_all(db, session.tenant, session.client_id)
+    shared, bytes_shared = share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
-    budget.spend(1 + rows + members * share_group.MEMBER_ROWS, size)
+    budget.spend(1 + rows + shared, size + bytes_of_rows + bytes_shared)
 
 
 @remover(SESSIONS)

@@ -112,20 +112,21 @@ class ShareBrokerPage:
     next: bytes
 
 
-def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> int:
+def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> tuple[int, int]:
     """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`. How many
-    these were."""
+    rows change with them, and of how many bytes these are."""
     found = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
     mine = [row for _, row, _ in found]
     if not mine:
-        return 0
+        return 0, 0
     ledger = Ledger(db, at)
     for row in mine:
         member = db.get(MEMBERS, tenant, row.name, client_id, row.filter)
         assert member is not None, "a member has its entry among the client's, and no other has"
         ledger.remove(member)
     ledger.close()
-    return len(mine)
+    size = sum([len(row.filter.encode()) for row in mine])
+    return len(mine) * MEMBER_ROWS, (MEMBER_ROWS - 1) * size  # the group's row has none
 
 
 def check_share(name: str, topic_filter: str) -> None:

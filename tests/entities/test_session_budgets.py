@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state_machines.batch import OK
+from state_machines.budgets import BYTES_TAKEN_MAX
 from state_machines.errors import Fenced, QuotaExceeded
 from state_machines.limits import VALUE_BYTES_MAX
 from state_machines.mqtt.pulse import Pulse
@@ -31,6 +32,7 @@ from tests.machine.derived import check
 
 CLIENTS = ("a", "b", "c", "d")
 FILTERS = 1_000
+LONG = 60_000  #: bytes of a filter
 
 
 @pytest.fixture
@@ -75,6 +77,32 @@ def test_what_ends_with_sessions_is_bounded_and_they_are_over_all_the_same(
     while group.run(Pulse(controller_epoch=1)).next_due_ms:
         pass
     assert group.rows("mqtt.subscription") == group.rows("mqtt.due") == 0
+    check("mqtt", group.store)
+
+
+@pytest.mark.parametrize("hangs", ["subscriptions", "memberships"])
+def test_what_hangs_on_sessions_counts_by_its_bytes(group: Group, hangs: str) -> None:
+    """A filter may have 65 535 bytes: of fewer rows than a command may take away."""
+    clients = [f"c{number}" for number in range(6)]
+    table = "mqtt.subscription" if hangs == "subscriptions" else "mqtt.share_member"
+    times = 1 if hangs == "subscriptions" else 3  # a membership is told in three rows
+    count = BYTES_TAKEN_MAX // (2 * times * LONG) + 1  #: of each: those of two are too much
+    filters = [f"{number:03}{'x' * LONG}" for number in range(count)]
+    for client_id in clients:
+        epoch = group.run(OpenSession(client_id=client_id, broker="b")).epoch
+        for start in range(0, count, 30):
+            some = filters[start : start + 30]
+            if hangs == "subscriptions":
+                asked = tuple([TopicFilter(filter=each) for each in some])
+                group.run(PutSubscriptions(client_id=client_id, epoch=epoch, filters=asked))
+            else:
+                joins = [ShareJoin(name="g", client_id=client_id, filter=each) for each in some]
+                group.run(JoinShareGroups(broker="b", items=tuple(joins)))
+    assert group.run(DeleteSessions(client_ids=tuple(clients))) == 6
+    assert group.rows(table) == 4 * count
+    assert group.run(Pulse(controller_epoch=1)).sessions == 2
+    assert group.run(Pulse(controller_epoch=1)).sessions == 2
+    assert group.rows(table) == 0
     check("mqtt", group.store)
 
 

@@ -151,4 +151,11 @@ SESSIONS: Final = (
         "        budget.spend(rows=0, size=message_bytes(pending))\n",
         "",
     ),
+    Mutant(
+        "what-hangs-on-sessions-has-no-bound-of-bytes",
+        "law 15",
+        LIFE,
+        "size + bytes_of_rows + bytes_shared",
+        "size",
+    ),
 )
