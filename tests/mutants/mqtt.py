@@ -182,4 +182,18 @@ MQTT: Final = (
         'plain_address(address) if link else ""',
         '""',
     ),
+    Mutant(
+        "a-reading-undoes-what-is-retained-since",
+        "MQTT 3.1.1 3.3.1.3",
+        "metaray.integrations.amqtt.memory",
+        "if now is not before and not (isinstance(now, _Read) and now.reading < reading):",
+        "if False:",
+    ),
+    Mutant(
+        "an-earlier-reading-is-the-newest",
+        "MQTT 3.1.1 3.3.1.3",
+        "metaray.integrations.amqtt.memory",
+        " and not (isinstance(now, _Read) and now.reading < reading):",
+        ":",
+    ),
 )
