@@ -70,17 +70,8 @@ class Attempt:
     seat: str
     answer: asyncio.Future[bytes]
     begun: float
-    limit: float  #: seconds that it has
-
-    @property
-    def until(self) -> float:
-        """When it is given up."""
-        return self.begun + self.limit
-
-    @property
-    def doubted(self) -> float:
-        """From when on it is not only waited for."""
-        return self.begun + min(self.limit, DOUBT_SECONDS)
+    until: float  #: when it is given up
+    doubted: float  #: from when on it is not only waited for
 
     @property
     def good(self) -> bool:
@@ -136,16 +127,17 @@ class Lane:
         seats = self._groups.seats(self._group)
         if limit <= NO_TIME_SECONDS or not seats:
             return None
-        return self._begun(self._of(seats, any_seat, now), send, limit, trace)
+        return self._begun(self._of(seats, any_seat, now), send, now, limit, trace)
 
-    def _begun(self, seat: str, send: Send, limit: float, trace: Trace) -> Attempt:
+    def _begun(self, seat: str, send: Send, now: float, limit: float, trace: Trace) -> Attempt:
         answer: asyncio.Future[bytes]
         try:
             answer = asyncio.ensure_future(self._ask(seat, send, limit, trace))
         except Exception as error:  # noqa: BLE001 - as if it had come to that a moment later
             answer = self._loop.create_future()
             answer.set_exception(error)
-        return Attempt(seat, answer, self._loop.time(), limit)
+        certain = DOUBT_SECONDS if limit > DOUBT_SECONDS else limit
+        return Attempt(seat, answer, now, now + limit, now + certain)
 
     def _tried(self, made: Attempt) -> None:
         self._spread.end(made.seat)
@@ -179,7 +171,7 @@ class Lane:
                         self._in_vain()
                         wait = await self._pause(wait, deadline)
                         continue
-                    made = self._begun(seat, send, limit, trace)
+                    made = self._begun(seat, send, self._loop.time(), limit, trace)
                 seat = made.seat
                 data = await self._answer(made, any_seat)
                 reply = reply_of(data)
@@ -219,7 +211,7 @@ class Lane:
         """Raises TimeoutError, and whatever the carrier raised."""
         try:
             if self.waits_for_news:
-                return await within(made.answer, made.limit)
+                return await within(made.answer, made.until - self._loop.time())
             return await unless_in_vain(
                 made.answer,
                 made.until,
