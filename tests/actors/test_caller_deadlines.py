@@ -112,19 +112,30 @@ async def test_each_attempt_has_a_deadline_of_its_own() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("seat", ["metadata-0/0", "metadata-0/1", "metadata-0/2"])
-async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(seat: str) -> None:
-    """Each call that failed used to turn to the next seat: several together turned back to it."""
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [(None, DOUBT_SECONDS), (NOT_LEADER, attempts.ATTEMPT_SECONDS)],
+    ids=["another leads", "nobody leads"],
+)
+async def test_a_silent_leader_costs_one_attempt_however_many_calls_hang_at_it(
+    seat: str, said: Any, seconds: float
+) -> None:
+    """Each call that failed used to turn to the next seat: several together turned back to it.
+    What the others say when they are asked who leads, and after how many seconds it is left."""
     hint = api.Reply(code=api.NOT_LEADER, leader=seat)
     script = Script(faults=[lambda call: hint if call.seat != seat else None])
     async with calling(script) as caller:
         await caller.call(put())
-        script.faults[:] = [lambda call: HANG if call.seat == seat else None]
+        script.faults[:] = [
+            lambda call: HANG if call.seat == seat else None,
+            lambda call: said if call.method == "query" else None,
+        ]
         begun, waiting = now(), []
         for _ in range(queue_lane.IN_FLIGHT_MAX):
             waiting.append(asyncio.create_task(caller.call(put())))
             await settled()
         await asyncio.gather(*waiting)
-        assert now() - begun == pytest.approx(DOUBT_SECONDS, abs=0.05)
+        assert now() - begun == pytest.approx(seconds, abs=0.05)
     assert [call.seat for call in script.proposals].count(seat) == 1 + queue_lane.IN_FLIGHT_MAX
 
 
