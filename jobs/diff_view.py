@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from jobs.job import Context
 from jobs.results import Results
-from jobs.unknown_view import GROUPS_SAID
-from jobs.view import LISTING_ROWS, PLOT_NAMES, Column, Listing, Number, Stacks, View
+from jobs.view import LISTING_ROWS, PLOT_NAMES, Column, Listing, Number, Stacks, View, named
 
 PARTS: Final = ("added", "changed", "removed")
 TEXT_MAX: Final = 160
@@ -110,9 +109,7 @@ def _headline(
 ) -> str:
     rest = f"; {apart} tables are in one cut alone" if apart else ""
     if groups:
-        more = f" and {len(groups) - GROUPS_SAID} more" if len(groups) > GROUPS_SAID else ""
-        named = ", ".join(groups[:GROUPS_SAID])
-        rest += f"; in one cut alone are the Raft groups {named}{more}"
+        rest += f"; in one cut alone are the Raft groups {named(groups)}"
     if not changed:
         return f"nothing changed{rest}"
     said = ", ".join(f"{totals[part]:,} {part}" for part in PARTS)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from jobs.results import Results
-from jobs.view import LISTING_ROWS, Column, Listing, Number
+from jobs.view import LISTING_ROWS, Column, Listing, Number, named
 
 OUTPUT: Final = "unknown"
-GROUPS_SAID: Final = 8  #: whose entries are missing, in the headline
 
 _UNKNOWN: Final = (
     Column("group", "Raft group"),
@@ -24,8 +23,7 @@ def headline(results: Results) -> str:
     groups = sorted(set(results.table(OUTPUT)["group"].to_pylist()))
     if not groups:
         return ""
-    more = f" and {len(groups) - GROUPS_SAID} more" if len(groups) > GROUPS_SAID else ""
-    return f"The history lacks entries of {', '.join(groups[:GROUPS_SAID])}{more}."
+    return f"The history lacks entries of {named(groups)}."
 
 
 def number(results: Results) -> Number:

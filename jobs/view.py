@@ -18,6 +18,13 @@ share: a part of 1. None is "unknown" in each."""
 
 LISTING_ROWS: Final = 20  #: rows of a listing, unless a job has a reason
 PLOT_NAMES: Final = 10  #: bars of a plot
+NAMES_SAID: Final = 8  #: in a sentence
+
+
+def named(names: Sequence[str]) -> str:
+    """Names as a sentence has them: the first of them, and how many more there are."""
+    more = f" and {len(names) - NAMES_SAID} more" if len(names) > NAMES_SAID else ""
+    return f"{', '.join(names[:NAMES_SAID])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,8 +173,8 @@ HAD: Final = (
         "a-diff-of-other-groups-looks-whole",
         "one cut",
         "jobs.diff_view",
-        "        named = ",
-        "        return rest\n        named = ",
+        "in one cut alone are the Raft groups {named(groups)}",
+        "",
     ),
     Mutant(
         "sessions-whose-broker-died-are-not-closed",
