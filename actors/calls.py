@@ -6,6 +6,7 @@ Ray's own retries are off (law 9): a call that fails is retried by us, with the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Mapping, Sequence
 from random import SystemRandom
@@ -41,6 +42,25 @@ def named_actors() -> set[str]:
         for each in ray.util.list_named_actors(all_namespaces=True)
         if each["namespace"] == NAMESPACE
     }
+
+
+def start_again(name: str) -> None:
+    """End the process of a named actor, also one that hangs; Ray starts the actor again."""
+    with contextlib.suppress(ValueError):
+        ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
+
+
+def start_again_if_up(name: str) -> bool:
+    """The same, only if the actor has begun, by Ray's word; whether it had. One that begins may
+    take its time, and one whose node is gone begins elsewhere."""
+    try:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    if ray.state.actors(actor._actor_id.hex()).get("State") != "ALIVE":
+        return False
+    ray.kill(actor, no_restart=False)
+    return True
 
 
 class Handles:
@@ -136,6 +156,10 @@ class LinkedCalls(_Linked):
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
         """Any other method of a seat, for the controller and the tools."""
         return self._handles.call(seat, method, *args)
+
+    def start_again(self, seat: str) -> Awaitable[bool]:
+        """End the process of a seat whose actor has begun; whether it had."""
+        return asyncio.to_thread(start_again_if_up, seat)
 
     def died(self, error: BaseException) -> bool:
         """Ray says so within about ten milliseconds, given `ray_env`; a link within one."""

@@ -32,7 +32,14 @@ from ray.util.scheduling_strategies import (
 
 from actors import autogroup, slices
 from actors.caller import Caller
-from actors.calls import LinkedCalls, LinkedGroups, named_actors, outcomes, service
+from actors.calls import (
+    LinkedCalls,
+    LinkedGroups,
+    named_actors,
+    outcomes,
+    service,
+    start_again_if_up,
+)
 from actors.clock import SystemClock
 from actors.controller import Controller
 from actors.cpu_latency import CpuLatency
@@ -54,7 +61,7 @@ from storage.home import DiskHome
 KEEPER_SECONDS = 5.0  #: how often the metadata leader looks whether its controller is there
 RETRY_SECONDS = 1.0  #: and again after Ray did not answer
 ANSWER_SECONDS = 5.0  #: for the controller to answer
-SILENT_LOOKS = 3  #: in a row without an answer, of a controller that has answered before: it hangs
+SILENT_LOOKS = 3  #: in a row without an answer, of a controller that has begun: it hangs
 ASK_SECONDS = 30.0  #: for an answer of nodes, whose workers may have to start first
 METRICS_SECONDS = 1.0  #: how often the gauges are set
 GROUPS_SECONDS = 30.0  #: how often a cache looks for groups that are new
@@ -263,7 +270,6 @@ class ControllerKeeper:
         self._spec = spec
         self._term = 0
         self._led = 0  # the last term in which it led
-        self._heard = ""  # the controller that has answered since its process began
         self._silent_looks = 0
         self._told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -303,20 +309,18 @@ class ControllerKeeper:
                 kill(name)
         if term and own not in names:
             create_controller(term, self._spec)
+            self._silent_looks = 0
             log.info("%s: made %s on its node", self._spec.seat, own)
         elif term:
             self._look_after(own)
 
     def _look_after(self, own: str) -> None:
-        """One that begins may take its time: only who has answered before can have ceased to."""
-        if answers(own, ANSWER_SECONDS):
-            self._heard, self._silent_looks = own, 0
-        elif self._heard == own:
-            self._silent_looks += 1
-            if self._silent_looks >= SILENT_LOOKS:
+        """Have it started again if it hangs; one that begins may take its time."""
+        self._silent_looks = 0 if answers(own, ANSWER_SECONDS) else self._silent_looks + 1
+        if self._silent_looks >= SILENT_LOOKS:
+            self._silent_looks = 0
+            if start_again_if_up(own):
                 log.warning("%s: %s does not answer, it is started again", self._spec.seat, own)
-                start_again(own)
-                self._heard, self._silent_looks = "", 0
 
 
 # -- making and ending -------------------------------------------------------------------------
@@ -445,12 +449,6 @@ def answers(name: str, seconds: float) -> bool:
     except (ValueError, ray.exceptions.RayError):
         return False
     return True
-
-
-def start_again(name: str) -> None:
-    """End the process of a named actor, also one that hangs; Ray starts the actor again."""
-    with contextlib.suppress(ValueError):
-        ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
 
 
 def kill(name: str) -> None:

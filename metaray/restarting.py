@@ -13,7 +13,8 @@ import time
 from typing import Final, NamedTuple
 
 from actors import calls
-from actors.remote import CONTROLLER_PREFIX, start_again
+from actors.calls import start_again
+from actors.remote import CONTROLLER_PREFIX
 from actors.seat_names import group_of
 from state_machines.errors import NotFound, Unknown
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from actors.duties.duty import Context, Duty
+from actors.duties.duty import CALL_SECONDS, Context, Duty
 from actors.planners.repair import (
     Action,
     Activate,
@@ -17,17 +17,21 @@ from actors.planners.repair import (
     Reserve,
     Retire,
     plan_members,
+    plan_restart,
 )
 from actors.seat_names import is_learner
 from actors.status import leader_of
 from state_machines.errors import Conflict
+
+Said = dict[str, dict[str, Any] | None]
+"""What each seat of a group says of itself, None where one did not answer."""
 
 log = logging.getLogger(__name__)
 
 
 class Repair(Duty):
     """Replace replicas whose directory is gone: learner first, then voter, then the lost one goes.
-    What sits on a learner's seat stays a learner.
+    What sits on a learner's seat stays a learner. A seat whose process hangs gets another one.
 
     It also looks again which groups and seats there are, for all duties.
     """
@@ -38,6 +42,7 @@ class Repair(Duty):
 
     def __init__(self) -> None:
         self._waits: dict[str, str] = {}  # groups whose membership cannot change yet, and why
+        self._silent: dict[str, dict[str, int]] = {}  # group -> seat -> looks in a row in vain
 
     def under_way(self) -> Sequence[str]:
         """The changes of membership that wait for another one, or for a learner: no error, the next
@@ -49,27 +54,48 @@ class Repair(Duty):
         await context.groups.refresh()
         groups = context.groups.groups()
         self._waits = {each: why for each, why in self._waits.items() if each in groups}
+        self._silent = {each: looks for each, looks in self._silent.items() if each in groups}
         return await context.in_each(self, groups, partial(self._of, context))
 
     async def _of(self, context: Context, group: str) -> int:
-        done, why = await _repair(context, group)
+        seats = [*context.groups.seats(group), *context.groups.learners(group)]
+        answers = await asyncio.gather(
+            *(context.call_seat(seat, "status") for seat in seats),
+            return_exceptions=True,
+        )
+        said = dict(zip(seats, answers, strict=True))
+        known = {seat: each if isinstance(each, dict) else None for seat, each in said.items()}
+        silent = [seat for seat, each in said.items() if isinstance(each, TimeoutError)]
+        restarted = await self._restart(context, group, silent, known)
+        done, why = await _repair(context, group, known)
         self._waits.pop(group, None)
         if why:
             self._waits[group] = why
-        return done
+        return restarted + done
+
+    async def _restart(
+        self, context: Context, group: str, silent: Sequence[str], known: Said
+    ) -> int:
+        """Have the process of a seat that hangs started again. Returns how many."""
+        before = self._silent.get(group, {})
+        looks = {seat: before.get(seat, 0) + 1 for seat in silent}
+        self._silent[group] = looks
+        seat = plan_restart(looks, [each for each in known.values() if each is not None])
+        if seat is None:
+            return 0
+        # Not again at the next look: Ray takes seconds to end a process that hangs.
+        seconds = looks.pop(seat) * CALL_SECONDS
+        again = await context.start_again(seat)
+        if again:
+            log.warning(
+                "%r: %s has not answered for %.0f s, it is started again", context, seat, seconds
+            )
+        return int(again)
 
 
-async def _repair(context: Context, group: str) -> tuple[int, str]:
-    """One step of the replacement in one group: how much was done, and what waits for what."""
-    seats = [*context.groups.seats(group), *context.groups.learners(group)]
-    answers = await asyncio.gather(
-        *(context.call_seat(seat, "status") for seat in seats),
-        return_exceptions=True,
-    )
-    known = {
-        seat: answer if isinstance(answer, dict) else None
-        for seat, answer in zip(seats, answers, strict=True)
-    }
+async def _repair(context: Context, group: str, known: Said) -> tuple[int, str]:
+    """One step of the replacement in one group: how much was done, and what waits for what. By what
+    its seats say, None where one did not."""
     leader = leader_of(known.values())
     if leader is None:
         return 0, ""

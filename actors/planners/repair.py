@@ -11,7 +11,7 @@ be there (`seat_names.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from actors.seat_names import is_learner, learners_among
 from state_machines.raft.confchange import Change
 from state_machines.raft.progress import ProgressState
 
+SILENT_LOOKS = 12
+"""In a row, of `CALL_SECONDS` each, without an answer of a seat that hangs. Of a node that is away
+Ray knows sooner (`ray_env.py`), and answers for it."""
 CAUGHT_UP_ENTRIES = 1_000  #: a learner this near the leader's commit index may vote
 
 
@@ -158,6 +161,18 @@ def plan_repair(leader: Said, seats: Mapping[str, Said | None]) -> list[Action]:
     if lost and len(voters) > wanted:
         return [ChangeMembership(Change(remove=tuple(lost[:1])))]
     return []
+
+
+def plan_restart(silent: Mapping[str, int], answered: Iterable[Said]) -> str | None:
+    """The seat whose process hangs and is to be another, None if no one's is to.
+
+    `silent`: for how many looks in a row each seat has not answered, nor Ray for it. A seat that
+    leads those who answer is well, and only out of the controller's reach. One at a time, for each
+    has to catch up.
+    """
+    led_by = {each.get("leader_seat") for each in answered}
+    hang = (each for each in sorted(silent) if silent[each] >= SILENT_LOOKS and each not in led_by)
+    return next(hang, None)
 
 
 def _has_caught_up(leader: Said, replica: int) -> bool:

@@ -38,6 +38,8 @@ class Fakes:
     statuses: dict[str, Any] = field(default_factory=dict)
     called: list[tuple[str, Any]] = field(default_factory=list)
     acted: list[tuple[str, str, tuple[Any, ...]]] = field(default_factory=list)
+    started_again: list[str] = field(default_factory=list)
+    beginning: set[str] = field(default_factory=set)  # seats whose actors Ray has begun, no more
     fail: dict[type, BaseException] = field(default_factory=dict)
     once: set[type] = field(default_factory=set)  # of these, which fail the first time only
     hang: set[type] = field(default_factory=set)
@@ -77,6 +79,10 @@ class Fakes:
                 next_ms = self.due[group][0] if self.due[group] else 0
                 return PulseReply(wills=1, sessions=0, retained=0, next_due_ms=next_ms)
         return None
+
+    async def start_again(self, seat: str) -> bool:
+        self.started_again.append(seat)
+        return seat not in self.beginning
 
     def method(self, seat: str, method: str, *args: Any) -> Any:
         if method == "status":

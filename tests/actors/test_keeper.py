@@ -137,11 +137,16 @@ async def test_a_controller_that_could_not_be_made_is_made_soon(
     await end(leads)
 
 
-def looking(monkeypatch: pytest.MonkeyPatch, said: list[bool]) -> list[int]:
+def looking(monkeypatch: pytest.MonkeyPatch, said: list[bool], begun: int) -> list[int]:
     """Whether the controller answers at each look, from the second on: the first one makes it.
-    Returns at which of them it was started again."""
+    From the `begun`th on it has begun, by Ray's word. Returns when it was started again."""
     told = iter(said)
     asked, again = [0], list[int]()
+
+    def start_again_if_up(name: str) -> bool:
+        if asked[0] >= begun:
+            again.append(asked[0])
+        return asked[0] >= begun
 
     def answers(name: str, seconds: float) -> bool:
         assert name == "controller-3"
@@ -150,29 +155,31 @@ def looking(monkeypatch: pytest.MonkeyPatch, said: list[bool]) -> list[int]:
 
     monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
     monkeypatch.setattr(remote, "answers", answers)
-    monkeypatch.setattr(remote, "start_again", lambda name: again.append(asked[0]))
+    monkeypatch.setattr(remote, "start_again_if_up", start_again_if_up)
     return again
 
 
 @in_loop
 @pytest.mark.parametrize(
-    ("said", "at"),
+    ("said", "begun", "at"),
     [
-        ([True, False, False, False, True], [4]),
-        ([True, False, False, True, False, False, True], []),
-        ([False] * 9 + [True], []),
-        ([True] + [False] * 9 + [True, False, False, False], [4, 14]),
+        ([True, False, False, False, True], 0, [4]),
+        ([True, False, False, True, False, False, True], 0, []),
+        ([False] * 9 + [True], 10, []),
+        ([False] * 9 + [True], 5, [6, 9]),
+        ([False, False, True, False, False, False], 0, [6]),
     ],
-    ids=["it hangs", "it is slow", "it begins", "it hangs, begins slowly, and hangs again"],
+    ids=["it hangs", "it is slow", "it begins", "it begins, and hangs", "it is slow, and hangs"],
 )
 async def test_a_controller_that_hangs_is_started_again(
     said: list[bool],
+    begun: int,
     at: list[int],
     controllers: set[str],
     looks: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    again = looking(monkeypatch, said)
+    again = looking(monkeypatch, said, begun)
     leads = keeper(0)
     leads.leadership(3)
     await eventually(lambda: len(looks) > len(said) + 3)
@@ -181,19 +188,23 @@ async def test_a_controller_that_hangs_is_started_again(
 
 
 @in_loop
-async def test_what_a_controller_before_has_answered_says_nothing_of_the_next(
+async def test_that_a_controller_before_was_silent_says_nothing_of_the_next(
     controllers: set[str], looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "KEEPER_SECONDS", 0.001)
-    silent: set[str] = set()
+    silent = {f"controller-{term}": remote.SILENT_LOOKS - 1 for term in (3, 4)}
     again: list[str] = []
-    monkeypatch.setattr(remote, "answers", lambda name, seconds: name not in silent)
-    monkeypatch.setattr(remote, "start_again", again.append)
+
+    def answers(name: str, seconds: float) -> bool:
+        silent[name] -= 1
+        if name == "controller-3" and not silent[name]:
+            leads.leadership(4)
+        return silent[name] < 0
+
+    monkeypatch.setattr(remote, "answers", answers)
+    monkeypatch.setattr(remote, "start_again_if_up", again.append)
     leads = keeper(0)
     leads.leadership(3)
-    await eventually(lambda: len(looks) > 3)
-    silent.add("controller-4")
-    leads.leadership(4)
     await eventually(lambda: looks.count(4) > remote.SILENT_LOOKS + 3)
     await end(leads)
     assert again == []

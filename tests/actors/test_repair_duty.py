@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
+from actors.controller import Controller
+from actors.planners.repair import SILENT_LOOKS
 from actors.status import leader_of
 from state_machines.errors import Conflict
 from state_machines.raft.confchange import Change
@@ -160,3 +164,72 @@ def test_the_leader_is_the_one_of_the_highest_term() -> None:
     old, new = {"role": "leader", "term": 3}, {"role": "leader", "term": 5}
     assert leader_of([None, {"role": "follower", "term": 9}]) is None
     assert leader_of([old, None, new]) is new
+
+
+async def looked(controller: Controller, times: int) -> None:
+    for _ in range(times):
+        await controller.step()
+        await asyncio.sleep(5.1)
+
+
+@in_virtual_time
+async def test_a_seat_that_hangs_is_started_again_once() -> None:
+    fakes = Fakes(
+        statuses={"g-0/0": leading(), "g-0/1": TimeoutError(), "g-0/2": status(3)},
+    )
+    controller = made(fakes)
+    await looked(controller, SILENT_LOOKS - 1)
+    assert fakes.started_again == []
+    await looked(controller, SILENT_LOOKS)
+    assert fakes.started_again == ["g-0/1"]
+    assert record(controller, "repair").actions == 1
+    assert fakes.acted == []
+    await looked(controller, 1)
+    assert fakes.started_again == ["g-0/1"] * 2, "it hangs again"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("between", [status(2), RuntimeError("its process has ended")])
+async def test_a_seat_that_is_slow_or_ends_does_not_hang(between: Any) -> None:
+    """Ray answers for a process that has ended, and for a node that is gone."""
+    fakes = Fakes(statuses={"g-0/0": leading(), "g-0/1": TimeoutError(), "g-0/2": status(3)})
+    controller = made(fakes)
+    for _ in range(3):
+        fakes.statuses["g-0/1"] = TimeoutError()
+        await looked(controller, SILENT_LOOKS - 1)
+        fakes.statuses["g-0/1"] = between
+        await looked(controller, 1)
+    assert fakes.started_again == []
+
+
+@in_virtual_time
+async def test_seats_that_hang_are_started_again_one_after_another_also_without_a_leader() -> None:
+    fakes = Fakes(
+        statuses={
+            "g-0/0": TimeoutError(),
+            "g-0/1": status(2),
+            "g-0/2": TimeoutError(),
+            "g-0/learner-0": TimeoutError(),
+        },
+        beginning={"g-0/2"},
+    )
+    controller = made(fakes)
+    await looked(controller, SILENT_LOOKS + 2)
+    assert fakes.started_again == ["g-0/0", "g-0/2", "g-0/learner-0"]
+    assert record(controller, "repair").actions == 2, "one of them only begins"
+
+
+@in_virtual_time
+async def test_a_leader_that_others_follow_does_not_hang() -> None:
+    """The way from the controller to it is cut, and no other."""
+    follows = {"leader_seat": "g-0/0"}
+    fakes = Fakes(
+        statuses={
+            "g-0/0": TimeoutError(),
+            "g-0/1": status(2, **follows),
+            "g-0/2": status(3, **follows),
+        }
+    )
+    controller = made(fakes)
+    await looked(controller, 2 * SILENT_LOOKS)
+    assert fakes.started_again == []

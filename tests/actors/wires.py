@@ -212,6 +212,10 @@ class FromSeat:
         """Anything else."""
         return self.wires.call(self.seat, seat, method, *args)
 
+    async def start_again(self, seat: str) -> bool:
+        """Only Ray starts processes."""
+        return False
+
     def died(self, error: BaseException) -> bool:
         """Only a process that ended."""
         return isinstance(error, Gone)

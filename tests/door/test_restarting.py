@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from typing import Any
 
 import psutil
 import pytest
+import ray
 
+from actors import calls, ray_env
+from actors.calls import start_again_if_up
 from metaray.restarting import restart
 from state_machines.errors import NotFound
-from tests.door.seats import ask, follower, leader, wait_until_whole
+from tests.door.seats import (
+    CALL_SECONDS,
+    ask,
+    follower,
+    leader,
+    wait_for,
+    wait_until_whole,
+)
 from tests.door.test_cli import refused, run
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("service")]
@@ -46,3 +59,47 @@ def test_what_is_no_seat_is_refused_by_name() -> None:
     assert "NotFound: name: there is no 'history-exporter'" in refused(
         "restart", "history-exporter"
     )
+
+
+class Gate:
+    """Opens when it is told to."""
+
+    def __init__(self) -> None:
+        self._opened = asyncio.Event()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def passed(self) -> None:
+        await self._opened.wait()
+
+
+class Begins:
+    """An actor that has begun once a gate is open."""
+
+    async def __init__(self, gate: Any) -> None:  # type: ignore[misc]  # Ray awaits it
+        await gate.passed.remote()
+
+    def process(self) -> int:
+        return os.getpid()
+
+
+def test_an_actor_that_begins_is_left_to_it_and_one_that_has_begun_is_started_again() -> None:
+    name = "begins"
+    gate = ray.remote(Gate).options(num_cpus=0).remote()
+    begins = ray.remote(Begins).options(
+        name=name, namespace=ray_env.NAMESPACE, num_cpus=0, max_restarts=1
+    )
+    actor = begins.remote(gate)
+    assert not start_again_if_up(name)
+    ray.get(gate.open.remote(), timeout=30)
+    before = ray.get(actor.process.remote(), timeout=30)
+    assert start_again_if_up(name)
+
+    def another() -> bool:
+        said = calls.each_call([name], "process", seconds=CALL_SECONDS)[name]
+        return isinstance(said, int) and said != before
+
+    wait_for(another, "it is another process")
+    ray.kill(actor)
+    wait_for(lambda: not start_again_if_up(name), "it is gone")

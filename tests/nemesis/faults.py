@@ -419,6 +419,21 @@ class FreezeController(KillController):
 
 
 @dataclass
+class FreezeSeat(KillFollower):
+    """SIGSTOP of a follower's process, for good: the controller has Ray start it again."""
+
+    name: ClassVar[str] = "SIGSTOP of a follower"
+
+    def inject(self) -> None:
+        self.before = self.victim()
+        self.process = self.world.process(self.before["seat"])
+        self.process.suspend()
+
+    def heal(self) -> None:
+        wait_for(lambda: gone(self.process), "the process that hangs was ended", RETURN_SECONDS)
+
+
+@dataclass
 class FreezeNode(Fault):
     """SIGSTOP of a raylet: Ray takes the node for dead while its replicas live on (R2)."""
 

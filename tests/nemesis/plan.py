@@ -46,6 +46,7 @@ PLAIN: Final[dict[str, Make]] = {
     "transfer": lambda w, rng, _, n: faults.TransferLeader(w, rng, _group(rng)),
     "controller": lambda w, rng, _, n: faults.KillController(w, rng, "metadata-0"),
     "frozen-controller": lambda w, rng, _, n: faults.FreezeController(w, rng, "metadata-0"),
+    "frozen-seat": lambda w, rng, _, n: faults.FreezeSeat(w, rng, _group(rng)),
     "leader-without-gcs": lambda w, rng, _, n: harder.KillLeaderWithoutGcs(w, rng, _group(rng)),
     "placement": lambda w, rng, _, n: harder.RemovePlacement(w, rng, _group(rng)),
     "driver": lambda w, rng, _, n: harder.DriverExit(w, rng),

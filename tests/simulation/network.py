@@ -269,6 +269,10 @@ class FromProcess:
     def call(self, seat: str, method: str, *args: Any) -> Awaitable[Any]:
         return self.network.call(self._process, seat, method, *args)
 
+    async def start_again(self, seat: str) -> bool:
+        """Hosts that freeze thaw, and jobs that end come back, without anyone's help."""
+        return False
+
     def died(self, error: BaseException) -> bool:
         return isinstance(error, Gone | ProcessEnded)
 
