@@ -50,7 +50,7 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
 }
 """The tables of a cut that are read, and of each the columns that are needed."""
 
-LATER: Final = ("mqtt.outbox_of_tenant",)
+LATER: Final = ("mqtt.outbox_of_tenant", "mqtt.outbox_free")
 """Tables that cuts of earlier releases do not have: the rules that read one are left out then."""
 
 

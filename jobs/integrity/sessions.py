@@ -30,8 +30,9 @@ NEEDS: Final = needs(
     mqtt__session_tally=("tenant", "sessions", "connected"),
     mqtt__subscription=("tenant", "client_id", "filter"),
     mqtt__will=("tenant", "client_id", "due_ms"),
-    mqtt__outbox=("outbox_id", "tenant", "expires_ms", "claimed_until_ms"),
+    mqtt__outbox=("outbox_id", "tenant", "fired_ms", "expires_ms", "claimed_until_ms"),
     mqtt__outbox_of_tenant=("tenant", "outbox_id"),
+    mqtt__outbox_free=("tenant", "free_ms", "outbox_id"),
     mqtt__retained=("tenant", "topic", "expires_ms"),
     mqtt__blacklist=("tenant", "type", "resource", "end_ms"),
     mqtt__due=("due_ms", "kind", "tenant", "name"),
@@ -108,6 +109,14 @@ def _outbox_expired(cut: Cut) -> DataFrame:
 
 def _outbox_of_tenant(cut: Cut) -> DataFrame:
     return follows(cut, "mqtt.outbox_of_tenant", cut["mqtt.outbox"])
+
+
+def _outbox_free(cut: Cut) -> DataFrame:
+    claimed_ms = fn.col("claimed_until_ms")
+    free_ms = fn.when(claimed_ms != 0, claimed_ms).otherwise(fn.col("fired_ms"))
+    of_tenant = cut["mqtt.outbox"].withColumn("free_ms", free_ms)
+    wanted = of_tenant.unionByName(of_tenant.withColumn("tenant", fn.lit("")))
+    return follows(cut, "mqtt.outbox_free", wanted)
 
 
 def _session_on_lost_broker(cut: Cut) -> DataFrame:
@@ -222,6 +231,15 @@ RULES: Final = (
         severity="error",
         repair="the index row is set or taken back",
         find=_outbox_of_tenant,
+        way="follows",
+    ),
+    Rule(
+        name="outbox_free",
+        about="A will in the outbox is found by when it may be claimed.",
+        tables=("mqtt.outbox_free", "mqtt.outbox"),
+        severity="error",
+        repair="the index row is set or taken back",
+        find=_outbox_free,
         way="follows",
     ),
     Rule(

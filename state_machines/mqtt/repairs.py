@@ -17,7 +17,7 @@ from state_machines.mqtt.retained import RETAINED
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.mqtt.share_rows import BROKERS, GROUPS, LEADS, MEMBERS, OF_BROKER, OF_CLIENT
 from state_machines.mqtt.subscription import SUBSCRIPTIONS
-from state_machines.mqtt.will import OF_TENANT, OUTBOX, WILLS
+from state_machines.mqtt.will import FREE, OF_TENANT, OUTBOX, WILLS
 from state_machines.op import Stamp
 from state_machines.repair import clamp, counted, let, repairs
 from state_machines.tables import Tables
@@ -54,7 +54,8 @@ def _outbox(db: Tables, at: Stamp, key: tuple[int]) -> bool:
     row = db.get(OUTBOX, *key)
     if row is None or not 0 < row.expires_ms <= at.now_ms or row.claimed_until_ms > at.now_ms:
         return False
-    return will.forget(db, row.tenant, row.outbox_id)
+    will.forget(db, row)
+    return True
 
 
 @repairs(OF_TENANT)
@@ -63,6 +64,16 @@ def _of_tenant(db: Tables, at: Stamp, key: tuple[str, int]) -> bool:
     place = will.OutboxOfTenant(*key)
     row = db.get(OUTBOX, place.outbox_id)
     return let(db, OF_TENANT, place, row is not None and row.tenant == place.tenant)
+
+
+@repairs(FREE)
+def _free(db: Tables, at: Stamp, key: tuple[str, int, int]) -> bool:
+    """What is in the outbox is found by when it may be claimed."""
+    row = db.get(OUTBOX, key[2])
+    wanted = [] if row is None else [each for each in will.places(row) if FREE.key_of(each) == key]
+    if not wanted:
+        return db.delete(FREE, *key)
+    return let(db, FREE, wanted[0], True)
 
 
 @repairs(due.DUE)

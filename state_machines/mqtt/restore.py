@@ -48,7 +48,10 @@ left_out("made from what is due", due.DUE)
 left_out("made from the rules", tallies.RULE_TALLIES)
 left_out("made from the connectors", PLACES, LOADS)
 left_out("which broker runs a connector is for the controller to say", BEATS, CHECKS)
-left_out("wills on their way to brokers: they would be said twice", will.OUTBOX, will.OF_TENANT)
+left_out(
+    "wills on their way to brokers: they would be said twice",
+    *(will.OUTBOX, will.OF_TENANT, will.FREE),
+)
 
 
 @command("mqtt.rows.restore")

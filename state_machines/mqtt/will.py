@@ -7,7 +7,8 @@ command. A broker claims rows for a while, publishes them, and acknowledges them
 them; if it dies in between, the claim runs out and another broker claims them under the same id.
 A will's message expiry begins when it fires; its other properties go with it (`properties.py`).
 One that is to be retained is to count as of then (`SetRetained.as_of_ms`): its client may be back.
-A tenant's rows are found by an index, so that they do not wait behind those of another tenant.
+Rows are found by when they may be claimed, those of a tenant and those of all, so that nobody's
+wait behind those of another tenant, nor behind those that somebody has claimed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from state_machines.mqtt import due
 from state_machines.mqtt.properties import PublishProperties, check_properties, message_bytes
 from state_machines.mqtt.sessions import held
 from state_machines.op import Stamp, command, query
+from state_machines.purge import goes_with_others
 from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 CLAIM_MAX: Final = 1_000
-CLAIM_SCAN_MAX: Final = 2_000  #: rows that one claim looks at: what it costs is bounded
+CLAIM_SCAN_MAX: Final = 2_000  #: index rows that one claim looks at: what it costs is bounded
 LEASE_MS_MAX: Final = 3_600_000
 MS: Final = 1_000
 
@@ -68,6 +70,11 @@ class Outbox:
     expires_ms: int = 0  #: 0: it stays until somebody takes it
     properties: PublishProperties | None = None
 
+    @property
+    def free_ms(self) -> int:
+        """From when on it may be claimed."""
+        return self.claimed_until_ms or self.fired_ms
+
 
 @dataclass(frozen=True, slots=True)
 class OutboxOfTenant:
@@ -75,6 +82,19 @@ class OutboxOfTenant:
 
     tenant: str
     outbox_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFree:
+    """From when on an outbox row may be claimed. There are two of each: its tenant's, and one with
+    an empty tenant."""
+
+    tenant: str
+    free_ms: int
+    outbox_id: int
+    broker: str
+    fired_ms: int
+    expires_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +118,10 @@ OUTBOX: Final = Table("mqtt.outbox", Outbox, key=("outbox_id",))
 OF_TENANT: Final = Table(
     "mqtt.outbox_of_tenant", OutboxOfTenant, key=("tenant", "outbox_id"), slot_fields=()
 )
+FREE: Final = Table(
+    "mqtt.outbox_free", OutboxFree, key=("tenant", "free_ms", "outbox_id"), slot_fields=()
+)
+goes_with_others(FREE)
 COUNTER: Final = Table("mqtt.outbox_counter", OutboxCounter, key=("name",))
 OUTBOX_NAME: Final = "outbox"  #: of the only counter
 
@@ -125,36 +149,57 @@ def fire(db: Tables, at: Stamp, will: Will, broker: str) -> None:
     counter = db.get(COUNTER, OUTBOX_NAME)
     number = counter.last + 1 if counter is not None else 1
     db.put(COUNTER, OutboxCounter(OUTBOX_NAME, number))
-    db.put(
-        OUTBOX,
-        Outbox(
-            number,
-            will.tenant,
-            will.client_id,
-            will.topic,
-            will.payload,
-            will.qos,
-            will.retain,
-            broker,
-            at.now_ms,
-            "",
-            0,
-            0 if will.expiry_s is None else at.now_ms + will.expiry_s * MS,
-            will.properties,
-        ),
+    row = Outbox(
+        number,
+        will.tenant,
+        will.client_id,
+        will.topic,
+        will.payload,
+        will.qos,
+        will.retain,
+        broker,
+        at.now_ms,
+        "",
+        0,
+        0 if will.expiry_s is None else at.now_ms + will.expiry_s * MS,
+        will.properties,
     )
+    db.put(OUTBOX, row)
     db.put(OF_TENANT, OutboxOfTenant(will.tenant, number))
+    for place in places(row):
+        db.put(FREE, place)
 
 
-def forget(db: Tables, tenant: str, outbox_id: int) -> bool:
-    """The row goes from the outbox; whether it was there."""
-    db.delete(OF_TENANT, tenant, outbox_id)
-    return db.delete(OUTBOX, outbox_id)
+def places(row: Outbox) -> tuple[OutboxFree, OutboxFree]:
+    """Where the row is found by who claims."""
+    said = (row.free_ms, row.outbox_id, row.broker, row.fired_ms, row.expires_ms)
+    return OutboxFree(row.tenant, *said), OutboxFree("", *said)
+
+
+def _claim(db: Tables, row: Outbox, broker: str, until_ms: int) -> Outbox:
+    claimed = replace(row, claimed_by=broker, claimed_until_ms=until_ms)
+    db.put(OUTBOX, claimed)
+    for old, new in zip(places(row), places(claimed), strict=True):
+        # One that is not in the index stays out of it, for so do those that follow it.
+        if db.delete(FREE, *FREE.key_of(old)):
+            db.put(FREE, new)
+    return claimed
+
+
+def forget(db: Tables, row: Outbox) -> None:
+    """The row goes from the outbox."""
+    for place in places(row):
+        db.delete(FREE, *FREE.key_of(place))
+    db.delete(OF_TENANT, row.tenant, row.outbox_id)
+    db.delete(OUTBOX, row.outbox_id)
 
 
 @remover(OF_TENANT, leasable=False)
 def _forget(db: Tables, at: Stamp, place: OutboxOfTenant) -> None:
-    forget(db, place.tenant, place.outbox_id)
+    row = db.get(OUTBOX, place.outbox_id)
+    if row is not None:
+        forget(db, row)
+    db.delete(OF_TENANT, place.tenant, place.outbox_id)
 
 
 def _ids(db: Tables, tenant: str) -> Iterator[int]:
@@ -169,14 +214,17 @@ def _ids(db: Tables, tenant: str) -> Iterator[int]:
         yield place.outbox_id
 
 
-def _oldest(db: Tables, tenant: str) -> Iterator[Outbox]:
-    """The oldest `CLAIM_SCAN_MAX` rows of a tenant; of all if it is empty."""
-    if not tenant:
-        yield from (row for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX))
-        return
-    for each in itertools.islice(_ids(db, tenant), CLAIM_SCAN_MAX):
-        if (row := db.get(OUTBOX, each)) is not None:
-            yield row
+def _free(db: Tables, tenant: str, now_ms: int) -> Iterator[OutboxFree]:
+    """What nobody has claimed, of a tenant or of all, the longest ago first."""
+    # Those that fired before there was this index are not in it, and older than all that are.
+    for _, row, _ in itertools.islice(db.scan(OUTBOX), CLAIM_SCAN_MAX):
+        of_tenant, of_all = places(row)
+        if db.get(FREE, *FREE.key_of(of_all)) is not None:
+            break
+        if row.free_ms <= now_ms and tenant in ("", row.tenant):
+            yield of_tenant
+    found = db.scan(FREE, tenant, upto=now_ms)
+    yield from (place for _, place, _ in itertools.islice(found, CLAIM_SCAN_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,38 +376,38 @@ class ClaimOutbox:
         return self.limit
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outbox, ...]:
-        """In the order in which they fired; among the oldest `CLAIM_SCAN_MAX` (of the tenant, if
-        there is one), up to a page.
+        """In the order in which they fired; among the `CLAIM_SCAN_MAX` that nobody has claimed, or
+        has claimed any more, for longest (of the tenant, if there is one), up to a page.
 
         What has expired meanwhile is not said any more (MQTT 5, 3.3.2.3.3), and goes: about
         `BYTES_TAKEN_MAX` in one command.
         """
         free: list[Outbox] = []
-        over: list[tuple[str, int]] = []
+        over: list[Outbox] = []
         budget = Budget()
         bytes_claimed = 0
-        for row in _oldest(db, self.tenant):
-            if row.claimed_until_ms > at.now_ms:
+        for place in _free(db, self.tenant, at.now_ms):
+            if place.broker != self.broker and at.now_ms - place.fired_ms < self.grace_ms:
                 continue
-            if row.broker != self.broker and at.now_ms - row.fired_ms < self.grace_ms:
+            expired = 0 < place.expires_ms <= at.now_ms
+            if expired and budget.spent:
                 continue
-            if 0 < row.expires_ms <= at.now_ms:
-                if not budget.spent:
-                    budget.spend(size=message_bytes(row))
-                    over.append((row.tenant, row.outbox_id))
+            row = db.get(OUTBOX, place.outbox_id)
+            if row is None:
+                continue
+            if expired:
+                budget.spend(size=message_bytes(row))
+                over.append(row)
                 continue
             bytes_claimed += len(row.client_id.encode()) + message_bytes(row)
             if free and (len(free) >= self.limit or bytes_claimed > PAGE_BYTES_MAX):
                 break
             free.append(row)
-        claimed = [
-            replace(row, claimed_by=self.broker, claimed_until_ms=at.now_ms + self.lease_ms)
-            for row in free
-        ]
-        for tenant, outbox_id in over:
-            forget(db, tenant, outbox_id)
-        for row in claimed:
-            db.put(OUTBOX, row)
+        for row in over:
+            forget(db, row)
+        free.sort(key=lambda row: row.outbox_id)
+        until_ms = at.now_ms + self.lease_ms
+        claimed = [_claim(db, row, self.broker, until_ms) for row in free]
         return tuple(claimed)
 
 
@@ -383,7 +431,7 @@ class AckOutbox:
         for each in self.ids:
             row = db.get(OUTBOX, each)
             if row is not None and row.claimed_by == self.broker:
-                forget(db, row.tenant, each)
+                forget(db, row)
                 done += 1
         return done
 
@@ -408,7 +456,8 @@ class PendingOutbox:
         """Counted up to a page."""
         if self.tenant:
             waiting = sum(1 for _ in itertools.islice(_ids(db, self.tenant), PAGE_ROWS_MAX))
-            oldest = next(_oldest(db, self.tenant), None)
+            rows = (db.get(OUTBOX, each) for each in _ids(db, self.tenant))
+            oldest = next((row for row in rows if row is not None), None)
             return OutboxState(waiting, oldest.fired_ms if oldest is not None else 0)
-        rows, _ = db.page(OUTBOX, limit=PAGE_ROWS_MAX)
-        return OutboxState(len(rows), min((row.fired_ms for row, _ in rows), default=0))
+        page, _ = db.page(OUTBOX, limit=PAGE_ROWS_MAX)
+        return OutboxState(len(page), min((row.fired_ms for row, _ in page), default=0))

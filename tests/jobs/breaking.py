@@ -50,7 +50,7 @@ from state_machines.mqtt.subscription import (
     TopicFilter,
 )
 from state_machines.mqtt.topic import CreateTopics
-from state_machines.mqtt.will import OF_TENANT, OUTBOX, WILLS, ClaimOutbox, SetWill, Will
+from state_machines.mqtt.will import FREE, OF_TENANT, OUTBOX, WILLS, ClaimOutbox, SetWill, Will
 from state_machines.offset import activity, history, rows
 from state_machines.offset.offset import CommitOffsets, OffsetCommit
 from state_machines.op import Stamp
@@ -159,6 +159,8 @@ def break_sessions(world: World) -> Expected:
     mqtt.run(will)
     mqtt.run(CloseSession(tenant=T, client_id="unsaid", epoch=late))
     outbox = max(x.outbox_id for x in rows_of(world, "mqtt", OUTBOX))
+    (free_ms,) = {x.free_ms for x in rows_of(world, "mqtt", OUTBOX) if x.outbox_id == outbox}
+    world.delete("mqtt", FREE, "", free_ms, outbox)
     world.delete("mqtt", OF_TENANT, T, outbox)
     world.change("mqtt", TALLIES, T, sessions=99)
     return {
@@ -173,6 +175,7 @@ def break_sessions(world: World) -> Expected:
         ("will_overdue", "mqtt.will", (T, "unsaid")),
         ("outbox_expired", "mqtt.outbox", (outbox,)),
         ("outbox_of_tenant", "mqtt.outbox_of_tenant", (T, outbox)),
+        ("outbox_free", "mqtt.outbox_free", ("", free_ms, outbox)),
         ("session_on_lost_broker", "mqtt.session", (T, "stranded")),
         ("session_tally", "mqtt.session_tally", (T,)),
     }

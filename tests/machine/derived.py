@@ -79,6 +79,8 @@ def _mqtt(store: KeyValue) -> None:
         will.OutboxOfTenant(each.tenant, each.outbox_id) for each in _all(store, will.OUTBOX)
     }
     assert set(all_of(store, will.OF_TENANT)) == waiting
+    free = {place for each in _all(store, will.OUTBOX) for place in will.places(each)}
+    assert set(all_of(store, will.FREE)) == free
     places, loads = set(), Counter[str]()
     for each in all_of(store, connectors.CONNECTORS):
         place = (each.status, each.broker, each.tenant, each.name)

@@ -165,8 +165,8 @@ MQTT: Final = (
         "expired-wills-go-without-a-bound-of-bytes",
         "law 15",
         "state_machines.mqtt.will",
-        "                if not budget.spent:\n",
-        "                if True:\n",
+        "            if expired and budget.spent:\n                continue\n",
+        "",
     ),
     Mutant(
         "wills-are-claimed-that-no-reply-can-carry",
@@ -195,5 +195,19 @@ MQTT: Final = (
         "metaray.integrations.amqtt.memory",
         " and not (isinstance(now, _Read) and now.reading < reading):",
         ":",
+    ),
+    Mutant(
+        "a-claim-takes-what-somebody-has-claimed",
+        "design 5.8",
+        "state_machines.mqtt.will",
+        "    found = db.scan(FREE, tenant, upto=now_ms)\n",
+        "    found = db.scan(FREE, tenant)\n",
+    ),
+    Mutant(
+        "a-claim-hides-those-that-fired-before-the-index",
+        "design 5.8",
+        "state_machines.mqtt.will",
+        "        if db.delete(FREE, *FREE.key_of(old)):\n            db.put(FREE, new)\n",
+        "        db.delete(FREE, *FREE.key_of(old))\n        db.put(FREE, new)\n",
     ),
 )
