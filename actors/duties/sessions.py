@@ -1,4 +1,8 @@
-"""Sessions that silent brokers hold are closed: their expiry and their wills begin to run."""
+"""Sessions that silent brokers hold are closed: their expiry and their wills begin to run.
+
+A broker that does not reach metadata may live, and open sessions while it is silent: there is no
+fence between it and the groups that have them. So who stays silent is looked for now and then.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from state_machines.mqtt.sessions import Session
 
 PAGE = 1_000  #: sessions that one query looks at: 0.8 ms of a replica in memory
 BROKERS_MAX = 1_000  #: that one sweep is for; the others' follows
+AGAIN_SECONDS = 600.0  #: a million sessions are 0.8 s of a replica
 STEP_SECONDS = 5.0  #: a run that has looked for so long goes on in the next, which follows at once
 
 log = logging.getLogger(__name__)
@@ -25,17 +30,22 @@ log = logging.getLogger(__name__)
 class Sweep:
     """What is done in one group: it sweeps for itself, whether others answer or not."""
 
-    swept: set[Silence] = field(default_factory=set)  #: all that these held here is closed
+    swept: dict[Silence, float] = field(default_factory=dict)  #: when all they held was closed
     sought: set[Silence] = field(default_factory=set)  #: by the sweep that is under way
     after: bytes = b""  #: where it goes on
     closed: int = 0  #: by it
 
-    def seek(self, silent: set[Silence]) -> None:
-        """Go on for those that are still silent; when it has ended, begin for others, if any."""
-        self.swept &= silent
+    def seek(self, silent: set[Silence], now: float) -> None:
+        """Go on for those that are still silent; when it has ended, begin for others, if any, or
+        again for those whose last one is long ago."""
+        self.swept = {
+            each: at
+            for each, at in self.swept.items()
+            if each in silent and now - at < AGAIN_SECONDS
+        }
         self.keep(silent)
         if not self.sought:
-            self.sought = set(sorted(silent - self.swept)[:BROKERS_MAX])
+            self.sought = set(sorted(silent - self.swept.keys())[:BROKERS_MAX])
             self.after, self.closed = b"", 0
 
     def keep(self, silent: set[Silence]) -> None:
@@ -78,8 +88,9 @@ class Sessions(Duty):
         Who is silent is read again after each page on which there are sessions: see the planner.
         """
         sweep = self._sweeps[group]
-        sweep.seek(silent)
-        until = context.clock.monotonic() + STEP_SECONDS
+        now = context.clock.monotonic()
+        sweep.seek(silent, now)
+        until = now + STEP_SECONDS
         done = 0
         while sweep.sought:
             query = ListHeldSessions(
@@ -100,7 +111,7 @@ class Sessions(Duty):
                 self._end(context, group, sweep)
             if context.clock.monotonic() >= until:
                 break
-        if silent - sweep.swept:
+        if silent - sweep.swept.keys():
             context.wake(self.name)
         return done
 
@@ -113,7 +124,7 @@ class Sessions(Duty):
                 sweep.closed,
                 _brokers(sweep.sought),
             )
-        sweep.swept |= sweep.sought
+        sweep.swept |= dict.fromkeys(sweep.sought, context.clock.monotonic())
         sweep.sought = set()
 
     async def _close(self, context: Context, group: str, sessions: Sequence[Session]) -> int:

@@ -1,9 +1,9 @@
-"""Which brokers' sessions have to be looked for: of those that are silent, once for each silence.
+"""Which brokers' sessions have to be looked for: of those that are silent, and how seldom.
 
 There is no index of sessions by broker, for every opening would pay for it: they are found by a
 sweep over all of them, in each group by itself. One that has ended has closed all that a silent
 broker held there, and is not made again until that broker has been heard of and has fallen silent
-once more.
+once more, or has been silent for long: it may live, and have opened sessions since.
 
 Sessions are closed only if the nodes that were read *after* them are still silent. A broker that is
 started again registers before its clients connect: so what it has opened since was either not read

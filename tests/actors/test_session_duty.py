@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -92,6 +93,20 @@ async def test_a_silence_is_swept_once_and_the_next_one_again() -> None:
     world.run(HeartbeatNode(node_id="b1", epoch=1))
     world.open("mqtt-1", "00-b1", "b1")
     world.silence("b1")
+    assert await duty.step(context) == 1
+    assert world.connected("mqtt-1") == ALL | {"b1": 0}
+
+
+@in_virtual_time
+async def test_what_a_broker_opens_while_it_is_silent_is_closed_too() -> None:
+    """It does not reach metadata, but these groups; and then it is gone."""
+    world = Fleet()
+    world.silence("b1")
+    duty, context = Sessions(), world.controller(Sessions).context
+    await duty.step(context)
+    world.open("mqtt-1", "00-b1", "b1")
+    assert await duty.step(context) == 0
+    await asyncio.sleep(sessions.AGAIN_SECONDS)
     assert await duty.step(context) == 1
     assert world.connected("mqtt-1") == ALL | {"b1": 0}
 

@@ -300,8 +300,15 @@ CONTROLLER: Final = (
         "sessions-of-silent-brokers-are-swept-again-and-again",
         "design 5.7",
         "actors.duties.sessions",
-        "        sweep.swept |= sweep.sought\n",
+        "        sweep.swept |= dict.fromkeys(sweep.sought, context.clock.monotonic())\n",
         "",
+    ),
+    Mutant(
+        "what-a-silent-broker-opens-is-never-closed",
+        "design 5.7",
+        "actors.duties.sessions",
+        "            if each in silent and now - at < AGAIN_SECONDS\n",
+        "            if each in silent\n",
     ),
     Mutant(
         "a-broker-that-is-heard-again-loses-the-rest-of-its-sessions",
@@ -314,8 +321,8 @@ CONTROLLER: Final = (
         "a-sweep-of-sessions-waits-for-the-next-interval",
         "design 5.7",
         "actors.duties.sessions",
-        "        if silent - sweep.swept:\n",
-        "        if silent & sweep.swept:\n",
+        "        if silent - sweep.swept.keys():\n",
+        "        if silent & sweep.swept.keys():\n",
     ),
     Mutant(
         "a-controller-whose-clock-is-ahead-pulses-on-and-on",
