@@ -190,6 +190,7 @@ class Lane:
             if reply.code < api.NOT_LEADER:
                 self._heard(seat, any_seat)
                 return reply
+            trace.unproposed += reply.unproposed
             self._last = f"{said}: {reply.detail}"
             if reply.code == api.OVERLOADED:
                 self.overloaded += 1

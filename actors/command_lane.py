@@ -100,9 +100,10 @@ class CommandLane(QueueLane):
                 self._replied(made)
             if reply.code == api.SESSION_EXPIRED and self._client == made.client:
                 self._client = 0
-            if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:
+            in_logs = made.trace.attempts - made.trace.unproposed
+            if reply.code == api.SESSION_EXPIRED and in_logs == 1:
                 call.made = call.trace = first = None
-                continue  # sent once and refused: it was not applied, so a new id is safe
+                continue  # in one log and refused: it was not applied, so a new id is safe
             if reply.code == api.INVALID and len(call.batch) > 1:
                 await self._in_halves(call)
                 return

@@ -78,4 +78,4 @@ class Leadership:
     def _tell(self, reply: asyncio.Future[bytes], leader: str) -> None:
         if not reply.done():
             error = hinted(self._held[reply], leader)
-            reply.set_result(refusal(error).SerializeToString())
+            reply.set_result(refusal(error, unproposed=True).SerializeToString())

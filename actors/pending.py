@@ -194,7 +194,7 @@ class Writes:
         """Taken, but the log did not."""
         for write in writes:
             self.admission.leave(write.charge, now)
-        refuse([write.reply for write in writes], error)
+        refuse([write.reply for write in writes], error, unproposed=True)
 
     def saved(self, entries: Iterable[Entry], now: float) -> None:
         """This replica has made the entries durable."""
@@ -259,7 +259,7 @@ class Writes:
             refuse([write.reply for write in slot.writes], error)
         self._slots.clear()
         for queue in (self._urgent, self._queue):
-            refuse([write.reply for write in queue], error)
+            refuse([write.reply for write in queue], error, unproposed=True)
             queue.clear()
         self.admission.clear()
         self._ahead = Waits()
@@ -407,9 +407,10 @@ def limit_ms(request: Any, settings: RaftSettings) -> int:
     return min(request.timeout_ms or limit, limit)
 
 
-def refusal(error: MetarayError) -> api.Reply:
-    """The reply that says this error; `caller.error_of` turns it back into the class."""
-    reply = api.Reply(code=error.code, detail=error.detail)
+def refusal(error: MetarayError, *, unproposed: bool = False) -> api.Reply:
+    """The reply that says this error; `caller.error_of` turns it back into the class.
+    `unproposed`: what is refused is a proposal that came into no log, if it is one."""
+    reply = api.Reply(code=error.code, detail=error.detail, unproposed=unproposed)
     if isinstance(error, NotLeader):
         reply.leader = error.leader
     if isinstance(error, WrongShard):
@@ -427,17 +428,19 @@ def hinted(error: MetarayError, leader: str) -> MetarayError:
 
 
 def refused(error: MetarayError) -> asyncio.Future[bytes]:
-    """The reply that says this error, there at once."""
+    """The reply that says this error, there at once: nothing was done for the request."""
     reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    reply.set_result(refusal(error).SerializeToString())
+    reply.set_result(refusal(error, unproposed=True).SerializeToString())
     return reply
 
 
-def refuse(replies: Sequence[asyncio.Future[bytes]], error: MetarayError) -> None:
-    """Answer all of these with the same refusal."""
+def refuse(
+    replies: Sequence[asyncio.Future[bytes]], error: MetarayError, *, unproposed: bool = False
+) -> None:
+    """Answer all of these with the same refusal. `unproposed`: see `refusal`."""
     if not replies:
         return
-    reply = refusal(error).SerializeToString()
+    reply = refusal(error, unproposed=unproposed).SerializeToString()
     for future in replies:
         if not future.done():
             future.set_result(reply)

@@ -79,6 +79,7 @@ class Trace:
 
     command: bool
     attempts: int = 0
+    unproposed: int = 0  #: of these: a seat has said that it put nothing of it into its log
 
 
 @dataclass(slots=True, eq=False)

@@ -97,7 +97,7 @@ class Refusal(_message.Message):
     def __init__(self, place: _Optional[int] = ..., code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes", "positions", "next", "term", "partners", "replica")
+    __slots__ = ("code", "detail", "results", "revision", "client", "leader", "slot_version", "retry_after_ms", "changes", "positions", "next", "term", "partners", "replica", "unproposed")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Reply(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     PARTNERS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    UNPROPOSED_FIELD_NUMBER: _ClassVar[int]
     code: Code
     detail: str
     results: _containers.RepeatedCompositeFieldContainer[Result]
@@ -126,7 +127,8 @@ class Reply(_message.Message):
     term: int
     partners: _containers.RepeatedScalarFieldContainer[int]
     replica: int
-    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., next: _Optional[bytes] = ..., term: _Optional[int] = ..., partners: _Optional[_Iterable[int]] = ..., replica: _Optional[int] = ...) -> None: ...
+    unproposed: bool
+    def __init__(self, code: _Optional[_Union[Code, str]] = ..., detail: _Optional[str] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., revision: _Optional[int] = ..., client: _Optional[int] = ..., leader: _Optional[str] = ..., slot_version: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., next: _Optional[bytes] = ..., term: _Optional[int] = ..., partners: _Optional[_Iterable[int]] = ..., replica: _Optional[int] = ..., unproposed: _Optional[bool] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("group", "proposal", "timeout_ms")

@@ -294,6 +294,28 @@ async def test_a_client_forgotten_between_attempts_is_told_that_nobody_knows() -
     assert [call.client for call in script.proposals] == [1, 1, 2]
 
 
+@in_virtual_time
+@pytest.mark.parametrize("unproposed", [True, False])
+async def test_a_forgotten_client_whose_proposal_came_into_no_log_registers_again(
+    unproposed: bool,
+) -> None:
+    """A seat that has lost the lead also says `NOT_LEADER` of what is in its log."""
+    refused = api.Reply(code=api.NOT_LEADER, unproposed=unproposed)
+    script = Script()
+    async with calling(script) as caller:
+        await caller.call(put("one"))
+        forgotten = api.Reply(code=api.SESSION_EXPIRED, detail="who?")
+        said = iter([refused, forgotten])
+        script.faults.append(lambda call: None if call.registers else next(said, None))
+        if unproposed:
+            assert await caller.call(put("two")) == 2
+        else:
+            with pytest.raises(Unknown, match="forgotten"):
+                await caller.call(put("two"))
+    keys = [each.key for each in script.applied["metadata-0"]]
+    assert keys == (["one", "two"] if unproposed else ["one"])
+
+
 def _second(fault: Any) -> Any:
     seen = itertools.count()
     return lambda call: fault(call) if not call.registers and next(seen) >= 0 else None

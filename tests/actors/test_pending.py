@@ -218,6 +218,20 @@ async def test_everyone_ends_exactly_once_on_fail() -> None:
     assert code(slotted.reply) == api.NOT_LEADER
 
 
+@in_virtual_time
+async def test_only_of_what_came_into_no_log_is_that_said() -> None:
+    """The entry of a lead that was lost may be committed yet."""
+    writes = Writes("s", 1.0, Random(1))
+    slotted, queued, taken = write(), write(), write()
+    writes.queue(taken)
+    writes.refuse(writes.take(0.0), NotLeader("lost"), 0.0)
+    writes.proposed(5, Slot(1, [slotted], 0.0))
+    writes.queue(queued)
+    writes.fail(NotLeader("lost"))
+    said = [api.Reply.FromString(each.reply.result()) for each in (taken, queued, slotted)]
+    assert [each.unproposed for each in said] == [True, True, False]
+
+
 def reads_of() -> Reads:
     return Reads("s", Random(5), VirtualClock())
 

@@ -61,6 +61,9 @@ async def test_whoever_waits_at_a_leader_that_is_none_any_more_is_told_at_once()
     assert not read.done()
     await replica.hear(Heartbeat(3, 1, 9, 0, 0))
     assert [code(write), code(read)] == [api.NOT_LEADER, api.NOT_LEADER]
+    assert not api.Reply.FromString(write.result()).unproposed, "it may be committed yet"
+    late = replica.proposes()
+    assert api.Reply.FromString(late.result()).unproposed
 
 
 @in_virtual_time

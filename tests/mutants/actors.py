@@ -79,9 +79,9 @@ ACTORS: Final = (
         "who-does-not-lead-says-ok",
         "design 5.11",
         PENDING,
-        "reply = api.Reply(code=error.code, detail=error.detail)",
+        "reply = api.Reply(code=error.code, ",
         "code = api.OK if isinstance(error, NotLeader) else error.code\n"
-        "    reply = api.Reply(code=code, detail=error.detail)",
+        "    reply = api.Reply(code=code, ",
     ),
     Mutant(
         "a-write-is-answered-when-it-is-saved-here",

@@ -118,8 +118,24 @@ CLIENTS: Final = (
         "a-forgotten-outcome-is-sent-again-under-a-new-id",
         "law 9",
         COMMAND_LANE,
-        "if reply.code == api.SESSION_EXPIRED and made.trace.attempts == 1:",
+        "if reply.code == api.SESSION_EXPIRED and in_logs == 1:",
         "if reply.code == api.SESSION_EXPIRED:",
+    ),
+    Mutant(
+        "what-a-lost-lead-has-in-its-log-is-said-to-be-in-none",
+        "law 9",
+        "actors.pending",
+        "            refuse([write.reply for write in slot.writes], error)\n"
+        "        self._slots.clear()\n",
+        "            refuse([w.reply for w in slot.writes], error, unproposed=True)\n"
+        "        self._slots.clear()\n",
+    ),
+    Mutant(
+        "whatever-a-seat-refuses-came-into-no-log",
+        "law 9",
+        "actors.attempts",
+        "            trace.unproposed += reply.unproposed\n",
+        "            trace.unproposed += 1\n",
     ),
     Mutant(
         "answers-that-are-awaited-are-acknowledged",
