@@ -42,13 +42,13 @@ from metaray.restore_index import (
 )
 from state_machines import names, packing, restoring
 from state_machines.batch import Outcome
-from state_machines.errors import Invalid, NotFound
+from state_machines.errors import Invalid, NotFound, QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
 from state_machines.metadata.restore import RemoveMetadata, RestoreMetadata
 from state_machines.metadata.slot_map import GetSlots
 from state_machines.mqtt.restore import RemoveMqtt, RestoreMqtt
 from state_machines.offset.restore import RemoveOffsets, RestoreOffsets
-from state_machines.restoring import Restorer
+from state_machines.restoring import Remove, Restorer
 from state_machines.slots import SlotMap
 from state_machines.table_rows import ReadRows
 
@@ -381,9 +381,21 @@ class _Work:
             for command, group in commands:
                 if len(under_way) == WINDOW:
                     self._count(known, under_way.popleft().result(), phase)
-                under_way.append(pool.submit(self._client.call, command, group=group))
+                under_way.append(pool.submit(self._carried_out, command, group))
             for each in under_way:
                 self._count(known, each.result(), phase)
+
+    def _carried_out(self, command: Any, group: str) -> Sequence[Outcome]:
+        """Of rows that go those that are too large for one command are asked for again."""
+        outcomes: list[Outcome] = [*self._client.call(command, group=group)]
+        if isinstance(command, Remove):
+            places: Sequence[int] = range(len(outcomes))
+            while left := [each for each in places if outcomes[each].code == QuotaExceeded.code]:
+                again = self._client.call(command.select(left), group=group)
+                for place, outcome in zip(left, again, strict=True):
+                    outcomes[place] = outcome
+                places = left
+        return outcomes
 
     def _count(self, known: Restorer[Any], outcomes: Sequence[Outcome], phase: str) -> None:
         report = self._reports[known.table.name]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from state_machines import op
+from state_machines.budgets import BYTES_TAKEN_MAX, too_much
 from state_machines.errors import BY_CODE, Rejected
 from state_machines.tables import Tables
 
@@ -53,14 +54,20 @@ class Outcome:
         return self
 
 
-def each(db: Tables, items: Iterable[T], act: Callable[[T], object]) -> tuple[Outcome, ...]:
+def each(
+    db: Tables, items: Iterable[T], act: Callable[[T], object], *, large: str = ""
+) -> tuple[Outcome, ...]:
     """Do `act` for every item, in order. What it raises as `Rejected` takes that item back.
 
-    The revision in the outcome is the entry's, or the `Revision` that `act` returns.
+    The revision in the outcome is the entry's, or the `Revision` that `act` returns. `large`: the
+    field of items that only name rows, which may be large: about `BYTES_TAKEN_MAX` of these are
+    changed in one command, and items after that are QuotaExceeded.
     """
     outcomes = []
     for item in items:
         try:
+            if large and db.taken >= BYTES_TAKEN_MAX:
+                raise too_much(large)
             with db.part():
                 made = act(item)
         except Rejected as error:

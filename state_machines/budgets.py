@@ -24,6 +24,11 @@ ROWS_TAKEN_MAX: Final = 2_000  #: rows that one command takes, softly: its last 
 BYTES_TAKEN_MAX: Final = REQUEST_BYTES_MAX  #: values of them, softly: as much as one may bring
 
 
+def too_much(field: str) -> QuotaExceeded:
+    """What is said of an item of this field that a later command can do."""
+    return QuotaExceeded(f"{field}: too much for one command goes before it, ask again")
+
+
 class Budget:
     """Rows and bytes that a command may still take away."""
 
@@ -39,9 +44,9 @@ class Budget:
         self._bytes -= size
 
     def check(self, field: str) -> None:
-        """QuotaExceeded when it is spent, for an item of this field that a later command can do."""
+        """Raise `too_much` when it is spent."""
         if self.spent:
-            raise QuotaExceeded(f"{field}: too much for one command goes before it, ask again")
+            raise too_much(field)
 
     @property
     def spent(self) -> bool:

@@ -288,7 +288,10 @@ class Remove(Batch):
         return TABLES[self.table].slot_key(self._parts(item))
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Conflict for a row that others hang on."""
+        """Conflict for a row that others hang on.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
         known = RESTORERS[self.table]
 
         def take(item: bytes) -> Revision:
@@ -300,7 +303,7 @@ class Remove(Batch):
             known.remove(db, at, row)
             return Revision(db.revision)
 
-        return each(db, self.keys, take)
+        return each(db, self.keys, take, large="keys")
 
 
 def check_word(value: str, field: str, choices: tuple[str, ...]) -> None:

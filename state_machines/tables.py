@@ -149,6 +149,8 @@ class Tables:
         #: what the commands of this entry would read again and again; who changes it forgets it
         self.memo: dict[str, Any] = {}
         self._given = 0
+        #: bytes of what was there before, of the rows that the parts of this command have changed
+        self.taken = 0
         self._parts = 0  # how deep in parts of a command that can be taken back alone
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
         self._written = Changes()
@@ -292,6 +294,7 @@ class Tables:
         """A command begins: what it writes can be taken back until the next one begins."""
         self._journal.clear()
         self._written = Changes()
+        self.taken = 0
 
     def written(self) -> Changes:
         """All that the command has written so far, in order."""
@@ -323,8 +326,12 @@ class Tables:
             raise
         finally:
             self._parts -= 1
+            size = 0
             for place, old in self._journal.items():
-                before.setdefault(place, old)
+                if before.setdefault(place, old) is old and old is not None:
+                    size += len(old)
+            if not self._parts:
+                self.taken += size
             self._journal = before
 
     def _undo(self) -> None:

@@ -86,7 +86,7 @@ class Connectors(Duty):
             for _ in range(SHORT_ROUNDS_MAX):
                 released = await context.caller.call(release, group=group)
                 done += released
-                if released < ROWS_A_COMMAND:
+                if not released:
                     break
         return done
 

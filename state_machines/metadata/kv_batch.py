@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, Revision, each
-from state_machines.budgets import Budget
-from state_machines.metadata.kv import KV, check_key, drop_pair, put_pair
+from state_machines.metadata.kv import check_key, drop_pair, put_pair
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
 
@@ -89,11 +88,8 @@ class DeleteAllKv(_Pairs):
 
         QuotaExceeded for those that are too many for this command: ask again for them.
         """
-        budget = Budget()
 
         def drop(item: KvKey) -> None:
-            budget.check("items")
-            budget.spend(rows=0, size=len(db.store.get(KV.name, (self.tenant, item.key)) or b""))
             drop_pair(db, at, self.tenant, item.key, item.expected_revision)
 
-        return each(db, self.items, drop)
+        return each(db, self.items, drop, large="items")

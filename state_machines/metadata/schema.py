@@ -240,7 +240,10 @@ class DeleteSchemaVersions(_OfSchemas):
             names.positive(item.version, "items.version")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there; Conflict for the newest, and while it is bound."""
+        """NotFound for one that is not there; Conflict for the newest, and while it is bound.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         last: dict[str, SchemaVersion | None] = {}
 
@@ -257,7 +260,7 @@ class DeleteSchemaVersions(_OfSchemas):
             left = schema.versions - 1
             db.put(SCHEMAS, replace(schema, versions=left, updated_ms=at.now_ms))
 
-        return each(db, self.items, delete)
+        return each(db, self.items, delete, large="items")
 
 
 @command("metadata.schema.delete")
@@ -296,7 +299,7 @@ class DeleteSchemas(_OfSchemas):
                 db.delete(VERSIONS, self.tenant, name, row.version)
             db.delete(SCHEMAS, self.tenant, name)
 
-        return each(db, self.names, delete)
+        return each(db, self.names, delete, large="names")
 
 
 def _check_uses(tenant: str, items: Sequence[SchemaUse]) -> None:

@@ -266,7 +266,10 @@ class DeleteAcls(Batch):
         return (self.tenant, item.resource_type, item.resource)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def delete(item: AclKey) -> None:
             rule = db.get(ACLS, self.tenant, item.resource_type, item.resource, item.name)
@@ -274,7 +277,7 @@ class DeleteAcls(Batch):
                 raise NotFound(f"name: the resource has no rule {item.name!r}")
             _remove(db, at, rule)
 
-        return each(db, self.items, delete)
+        return each(db, self.items, delete, large="items")
 
 
 # -- queries --------------------------------------------------------------------------------------

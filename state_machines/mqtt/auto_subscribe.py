@@ -156,7 +156,10 @@ class DeleteAutoSubscribe(Batch):
         return (self.tenant,)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def delete(name: str) -> None:
             rule = db.get(AUTO_SUBSCRIBE, self.tenant, name)
@@ -164,7 +167,7 @@ class DeleteAutoSubscribe(Batch):
                 raise NotFound(f"names: there is no rule {name!r}")
             _remove(db, at, rule)
 
-        return each(db, self.names, delete)
+        return each(db, self.names, delete, large="names")
 
 
 @query("mqtt.auto_subscribe.list")

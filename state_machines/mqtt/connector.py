@@ -204,8 +204,15 @@ class DeleteConnectors(_ByName):
     names: tuple[str, ...]
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
-        return each(db, self.names, lambda name: remove_connector(db, found(db, self.tenant, name)))
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+
+        def delete(name: str) -> None:
+            remove_connector(db, found(db, self.tenant, name))
+
+        return each(db, self.names, delete, large="names")
 
 
 @command("mqtt.connector.start")
@@ -218,14 +225,17 @@ class StartConnectors(_ByName):
     names: tuple[str, ...]
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def start(name: str) -> None:
             connector = found(db, self.tenant, name)
             if connector.status in (STOPPED, FAILED):
                 let_go(db, connector, at.now_ms)
 
-        return each(db, self.names, start)
+        return each(db, self.names, start, large="names")
 
 
 @command("mqtt.connector.stop")
@@ -238,11 +248,14 @@ class StopConnectors(_ByName):
     names: tuple[str, ...]
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def stop(name: str) -> None:
             connector = found(db, self.tenant, name)
             if connector.status != STOPPED:
                 let_go(db, connector, at.now_ms, STOPPED)
 
-        return each(db, self.names, stop)
+        return each(db, self.names, stop, large="names")

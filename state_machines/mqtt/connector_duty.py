@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Self
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, each
+from state_machines.budgets import Budget
 from state_machines.errors import Conflict, Fenced, Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.mqtt.connectors import (
@@ -84,7 +85,10 @@ class HeartbeatConnectors(Batch):
         return (item.tenant, item.name)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Fenced for one that this broker does not run under this epoch; NotFound if deleted."""
+        """Fenced for one that this broker does not run under this epoch; NotFound if deleted.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def heartbeat(item: ConnectorHeartbeat) -> None:
             if not item.failure:  # the usual one: the configuration is not even read
@@ -100,7 +104,7 @@ class HeartbeatConnectors(Batch):
             assert item.failure, f"{connector} has no heartbeat"
             let_go(db, connector, at.now_ms, FAILED, item.failure)
 
-        return each(db, self.items, heartbeat)
+        return each(db, self.items, heartbeat, large="items")
 
 
 @command("mqtt.connector.assign")
@@ -126,7 +130,10 @@ class AssignConnectors(Batch):
         return (item.tenant, item.name)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Conflict unless the connector is idle and of the expected epoch."""
+        """Conflict unless the connector is idle and of the expected epoch.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
         pass_fence(db, self.controller_epoch)
 
         def assign(item: ConnectorAssignment) -> None:
@@ -146,14 +153,15 @@ class AssignConnectors(Batch):
             )
             db.put(CHECKS, ConnectorCheck(at.now_ms, item.tenant, item.name))
 
-        return each(db, self.items, assign)
+        return each(db, self.items, assign, large="items")
 
 
 @command("mqtt.connector.expire")
 class ExpireConnectors:
     """The controller takes connectors back whose brokers are silent. The reply is how many.
 
-    It looks at `limit` of those that could be silent, the longest ago first.
+    It looks at `limit` of those that could be silent, the longest ago first, until those that it
+    takes are about `BYTES_TAKEN_MAX`.
     """
 
     urgent: ClassVar[bool] = True
@@ -180,8 +188,10 @@ class ExpireConnectors:
         """Silent is who has not been heard of for longer than the timeout, by the group's time."""
         pass_fence(db, self.controller_epoch)
         upto = at.now_ms - self.timeout_ms - 1
-        expired = 0
+        expired, budget = 0, Budget(rows=self.limit)
         for _, check, _ in list(itertools.islice(db.scan(CHECKS, upto=upto), self.limit)):
+            if budget.spent:
+                break
             beat = db.get(BEATS, check.tenant, check.name)
             assert beat is not None, f"{check} is of nothing that runs"
             if beat.heartbeat_ms > upto:
@@ -189,16 +199,17 @@ class ExpireConnectors:
                 db.put(CHECKS, replace(check, since_ms=beat.heartbeat_ms))
                 db.put(BEATS, replace(beat, since_ms=beat.heartbeat_ms))
                 continue
-            let_go(db, found(db, check.tenant, check.name), at.now_ms)
+            _take_back(db, at, (check.tenant, check.name), budget)
             expired += 1
         return expired
 
 
 @command("mqtt.connector.release")
 class ReleaseConnectors:
-    """The controller takes up to `limit` connectors back from a broker that is gone.
+    """The controller takes up to `limit` connectors back from a broker that is gone, of about
+    `BYTES_TAKEN_MAX`.
 
-    The reply is how many: as many as `limit` if there may be more.
+    The reply is how many: none if there are no more.
     """
 
     urgent: ClassVar[bool] = True
@@ -224,10 +235,19 @@ class ReleaseConnectors:
     def apply(self, db: Tables, at: Stamp) -> int:
         """They are idle then."""
         pass_fence(db, self.controller_epoch)
-        keys = list(itertools.islice(at_places(db, RUNNING, self.broker), self.limit))
-        for key in keys:
-            let_go(db, found(db, *key), at.now_ms)
-        return len(keys)
+        released, budget = 0, Budget(rows=self.limit)
+        for key in list(itertools.islice(at_places(db, RUNNING, self.broker), self.limit)):
+            if budget.spent:
+                break
+            _take_back(db, at, key, budget)
+            released += 1
+        return released
+
+
+def _take_back(db: Tables, at: Stamp, key: tuple[str, str], budget: Budget) -> None:
+    connector = found(db, *key)
+    budget.spend(size=len(connector.config.encode()) + len(connector.topic_filter.encode()))
+    let_go(db, connector, at.now_ms)
 
 
 def check_timeout(timeout_ms: int) -> None:

@@ -50,6 +50,21 @@ async def test_connectors_are_spread_and_taken_back_from_whoever_falls_silent() 
 
 
 @in_virtual_time
+async def test_all_are_taken_back_also_when_one_command_takes_few() -> None:
+    """It takes some megabytes, however many connectors these are."""
+    world, count = World(), 100
+    register(world, "b1")
+    for number in range(count):
+        item = ConnectorItem(name=f"c{number}", type="kafka", topic_filter="t" * 65_535)
+        world.run(CreateConnectors(items=(item,)))
+    await world.step(Connectors)
+    assert {each.broker for each in connectors(world, count)} == {"b1"}
+    world.run(UnregisterNode(node_id="b1", epoch=1))
+    await world.step(Connectors)
+    assert {each.broker for each in connectors(world, count)} == {""}
+
+
+@in_virtual_time
 async def test_connectors_wait_while_there_is_no_broker() -> None:
     world = World()
     world.run(CreateConnectors(items=(ConnectorItem(name="c0", type="kafka", topic_filter="t"),)))

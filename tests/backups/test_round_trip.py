@@ -17,9 +17,10 @@ from metaray.restoring import BATCH_ROWS, WINDOW, Scope, restore
 from state_machines import packing
 from state_machines.batch import OK, Outcome
 from state_machines.lease import ATTACHMENTS
+from state_machines.limits import VALUE_BYTES_MAX
 from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
-from state_machines.metadata.restore import RestoreMetadata
+from state_machines.metadata.restore import RemoveMetadata, RestoreMetadata
 from state_machines.metadata.timestamp import COUNT_MAX, TakeTimestamps
 from state_machines.restoring import LEFT_OUT, RESTORERS
 from state_machines.tables import TABLES
@@ -106,6 +107,19 @@ def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
     assert again.ok
     assert {each.table for each in now.asked} <= {"mqtt.outbox_counter"}
     assert sum(each.done for each in again.tables) == 0
+
+
+def test_more_goes_than_one_command_may_take(tmp_path: Path) -> None:
+    was, now = Cluster(), Cluster()
+    was.call(PutKv(key="kept", value=b""))
+    world.write(was, tmp_path / "cut")
+    for number in range(10):
+        now.call(PutKv(key=f"k{number}", value=bytes(VALUE_BYTES_MAX)))
+    now.asked.clear()
+    report = restore(now, tmp_path / "cut", Scope(), now_ms=now_ms)
+    assert report.ok
+    assert [each.key for each in now.rows(KV)] == ["kept"]
+    assert [len(each.keys) for each in now.asked if isinstance(each, RemoveMetadata)] == [10, 6, 2]
 
 
 class Forgetful(Cluster):

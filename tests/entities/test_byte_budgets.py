@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from state_machines import op, row_key
 from state_machines.batch import OK, Outcome
 from state_machines.budgets import BYTES_TAKEN_MAX
 from state_machines.lease import RevokeLeases
 from state_machines.lease_rows import AttachRows
-from state_machines.limits import VALUE_BYTES_MAX
+from state_machines.limits import MQTT_STRING_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.kv import PutKv
 from state_machines.metadata.kv_batch import DeleteAllKv, KvKey
+from state_machines.metadata.schema import (
+    DeleteSchemas,
+    DeleteSchemaVersions,
+    PutSchemas,
+    SchemaNumber,
+    SchemaPut,
+)
+from state_machines.metadata.schemas import SCHEMA_BYTES_MAX
 from state_machines.metadata.tenant_purge import PurgeMetadata
+from state_machines.mqtt.acl import AclItem, AclKey, DeleteAcls, PutAcls
+from state_machines.mqtt.auto_subscribe import (
+    AutoSubscribeItem,
+    DeleteAutoSubscribe,
+    PutAutoSubscribe,
+)
+from state_machines.mqtt.connector import (
+    ConnectorItem,
+    CreateConnectors,
+    DeleteConnectors,
+    StopConnectors,
+)
+from state_machines.mqtt.connector_duty import (
+    AssignConnectors,
+    ConnectorAssignment,
+    ExpireConnectors,
+    ReleaseConnectors,
+)
+from state_machines.mqtt.connector_queries import GetConnector
+from state_machines.mqtt.restore import RemoveMqtt
 from state_machines.mqtt.retained import (
     DeleteAllRetained,
     RetainedItem,
     SetAllRetained,
     SetRetained,
 )
+from state_machines.mqtt.rewrite import DeleteRewrites, PutRewrites, RewriteItem
 from state_machines.quota import GroupQuota, SetQuotas
 from tests.entities.group import Group
 from tests.entities.leases import TTL_S, Leased, row
@@ -102,3 +136,121 @@ def test_leases_that_are_revoked_with_too_much_are_over_and_end_later() -> None:
     assert (outcome.code, outcome.detail) == (OK, "2 rows are left")
     assert group.expire().rows == 2
     group.check()
+
+
+FILTER = "f" * MQTT_STRING_BYTES_MAX
+MANY = tuple(f"n{number}" for number in range(100))
+"""So many rows of a filter each are more than one command takes."""
+
+
+def rules(group: Group) -> Any:
+    items = [
+        AclItem(resource_type="user", resource="u", name=each, filter=FILTER, permission="allow")
+        for each in MANY
+    ]
+    _in_parts(group, lambda some: PutAcls(items=some), items)
+    keys = tuple(AclKey(resource_type="user", resource="u", name=each) for each in MANY)
+    return DeleteAcls(items=keys)
+
+
+def connectors(group: Group) -> None:
+    items = [ConnectorItem(name=each, type="kafka", topic_filter=FILTER) for each in MANY]
+    _in_parts(group, lambda some: CreateConnectors(items=some), items)
+
+
+def stopped(group: Group) -> Any:
+    connectors(group)
+    return StopConnectors(names=MANY)
+
+
+def deleted(group: Group) -> Any:
+    connectors(group)
+    return DeleteConnectors(names=MANY)
+
+
+def assigned(group: Group) -> Any:
+    connectors(group)
+    found = [group.ask(GetConnector(name=each)) for each in MANY]
+    return AssignConnectors(
+        controller_epoch=1,
+        items=tuple(ConnectorAssignment(name=x.name, epoch=x.epoch, broker="b") for x in found),
+    )
+
+
+def subscribed(group: Group) -> Any:
+    items = [AutoSubscribeItem(name=each, filter=FILTER) for each in MANY]
+    _in_parts(group, lambda some: PutAutoSubscribe(items=some), items)
+    return DeleteAutoSubscribe(names=MANY)
+
+
+def rewritten(group: Group) -> Any:
+    items = [RewriteItem(name=each, source=FILTER, dest=FILTER) for each in MANY]
+    _in_parts(group, lambda some: PutRewrites(items=some), items)
+    return DeleteRewrites(names=MANY)
+
+
+def versions(group: Group) -> Any:
+    for number in range(len(MANY) + 1):
+        text = f"{number:0{SCHEMA_BYTES_MAX}}"
+        put = SchemaPut(name="s", type="json", text=text, expected_version=number)
+        assert group.run(PutSchemas(items=(put,)))[0].ok
+    items = tuple(SchemaNumber(name="s", version=each + 1) for each in range(len(MANY)))
+    return DeleteSchemaVersions(items=items)
+
+
+def schemas(group: Group) -> Any:
+    for name in MANY:
+        put = SchemaPut(name=name, type="json", text="x" * SCHEMA_BYTES_MAX, expected_version=0)
+        assert group.run(PutSchemas(items=(put,)))[0].ok
+    return DeleteSchemas(names=MANY)
+
+
+def restored(group: Group) -> Any:
+    rules(group)
+    keys = [row_key.pack(("default", "user", "u", each)) for each in MANY]
+    return RemoveMqtt(table="mqtt.acl", keys=tuple(keys))
+
+
+@pytest.mark.parametrize("way", ["silent", "gone"])
+def test_connectors_are_taken_back_so_many_bytes_a_command(way: str) -> None:
+    group = Group("mqtt")
+    left = assigned(group)
+    while left.items:
+        said = codes(group.run(left))
+        left = left.select([place for place, code in enumerate(said) if code != OK])
+    group.later(60)
+    if way == "silent":
+        command: Any = ExpireConnectors(controller_epoch=1)
+    else:
+        command = ReleaseConnectors(controller_epoch=1, broker="b")
+    taken = [group.run(command) for _ in range(3)]
+    assert taken == [64, len(MANY) - 64, 0]
+    check("mqtt", group.store)
+
+
+def _in_parts(group: Group, make: Any, items: list[Any]) -> None:
+    for start in range(0, len(items), 20):
+        assert all(each.ok for each in group.run(make(tuple(items[start : start + 20]))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        *(("mqtt", each) for each in (rules, stopped, deleted, assigned, subscribed, rewritten)),
+        *(("mqtt", restored), ("metadata", versions), ("metadata", schemas)),
+    ],
+)
+def test_rows_that_are_named_are_asked_for_again(kind: str, wanted: Any) -> None:
+    group = Group(kind)
+    command = wanted(group)
+    left, rounds = [*range(len(MANY))], 0
+    while left:
+        part = command.select(left)
+        op.validate(part)
+        said = codes(group.run(part))
+        done = said.count(OK)
+        assert said == [OK] * done + ["QUOTA_EXCEEDED"] * (len(said) - done)
+        assert 0 < done * MQTT_STRING_BYTES_MAX < BYTES_TAKEN_MAX + 2 * MQTT_STRING_BYTES_MAX
+        left, rounds = left[done:], rounds + 1
+    assert rounds > 1
+    check(kind, group.store)

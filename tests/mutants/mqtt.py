@@ -197,6 +197,27 @@ MQTT: Final = (
         ":",
     ),
     Mutant(
+        "connectors-are-taken-back-without-a-bound-of-bytes",
+        "law 15",
+        "state_machines.mqtt.connector_duty",
+        " + len(connector.topic_filter.encode()))\n",
+        ")\n",
+    ),
+    Mutant(
+        "a-release-of-fewer-connectors-is-the-last",
+        "design 5.7",
+        "actors.duties.connectors",
+        "                if not released:\n",
+        "                if released < ROWS_A_COMMAND:\n",
+    ),
+    Mutant(
+        "rows-that-are-too-large-for-one-command-stay-after-a-restore",
+        "law 15",
+        "metaray.restoring",
+        "        if isinstance(command, Remove):\n",
+        "        if False:\n",
+    ),
+    Mutant(
         "a-claim-takes-what-somebody-has-claimed",
         "design 5.8",
         "state_machines.mqtt.will",

@@ -154,8 +154,9 @@ OFFSETS: Final = (
     Mutant(
         "deleted-pairs-have-no-bound-of-bytes",
         "law 15",
-        "state_machines.metadata.kv_batch",
-        '            budget.check("items")\n',
+        "state_machines.batch",
+        "            if large and db.taken >= BYTES_TAKEN_MAX:\n"
+        "                raise too_much(large)\n",
         "",
     ),
     Mutant(
