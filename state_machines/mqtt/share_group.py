@@ -26,6 +26,7 @@ from typing import ClassVar, Final, Self
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, each
+from state_machines.budgets import BYTES_TAKEN_MAX
 from state_machines.errors import Conflict, Invalid, NotFound
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.mqtt.share_rows import (
@@ -113,10 +114,14 @@ class ShareBrokerPage:
 
 
 def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> tuple[int, int]:
-    """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`. How many
-    rows change with them, and of how many bytes these are."""
-    found = itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
-    mine = [row for _, row, _ in found]
+    """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`, and of
+    about `BYTES_TAKEN_MAX`. How many rows change with them, and of how many bytes these are."""
+    mine, size = [], 0
+    for _, row, _ in itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX):
+        mine.append(row)
+        size += (MEMBER_ROWS - 1) * len(row.filter.encode())  # the group's row has none
+        if size >= BYTES_TAKEN_MAX:
+            break
     if not mine:
         return 0, 0
     ledger = Ledger(db, at)
@@ -125,8 +130,7 @@ def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> tuple[int, 
         assert member is not None, "a member has its entry among the client's, and no other has"
         ledger.remove(member)
     ledger.close()
-    size = sum([len(row.filter.encode()) for row in mine])
-    return len(mine) * MEMBER_ROWS, (MEMBER_ROWS - 1) * size  # the group's row has none
+    return len(mine) * MEMBER_ROWS, size
 
 
 def check_share(name: str, topic_filter: str) -> None:

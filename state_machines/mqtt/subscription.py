@@ -14,6 +14,8 @@ from state_machines.removal import remover
 from state_machines.tables import Table, Tables
 
 SUBSCRIPTIONS_MAX: Final = 10_000  #: of one session: what ends with it in one command is bounded
+LONG_MAX: Final = 256  #: of one session, after which none has a filter longer than `LONG_BYTES`
+LONG_BYTES: Final = 2_048  #: so what ends with it is bounded in bytes, and none are counted
 SUBSCRIPTION_ID_MAX: Final = 268_435_455  #: a variable byte integer (MQTT 5, 3.8.2.1.2)
 RETAIN_HANDLING_MAX: Final = 2  #: send retained: always, if new, never (MQTT 5, 3.8.3.1)
 
@@ -120,11 +122,20 @@ class PutSubscriptions:
         return (self.tenant, self.client_id)
 
     def apply(self, db: Tables, at: Stamp) -> None:
-        """Fenced with an epoch that is not the session's; NotFound without a session."""
+        """Fenced with an epoch that is not the session's; NotFound without a session.
+
+        QuotaExceeded for more than `SUBSCRIPTIONS_MAX`, and for a long filter after `LONG_MAX`.
+        """
         session = held(db, self.tenant, self.client_id, self.epoch)
         count = session.subscriptions
         for each in self.filters:
-            count += db.get(SUBSCRIPTIONS, self.tenant, self.client_id, each.filter) is None
+            if db.get(SUBSCRIPTIONS, self.tenant, self.client_id, each.filter) is None:
+                count += 1
+                if count > LONG_MAX and (size := len(each.filter.encode())) > LONG_BYTES:
+                    raise QuotaExceeded(
+                        f"filters: {size} bytes, after {LONG_MAX} of a session the limit is"
+                        f" {LONG_BYTES}"
+                    )
             db.put(
                 SUBSCRIPTIONS,
                 Subscription(

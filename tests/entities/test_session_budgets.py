@@ -24,7 +24,13 @@ from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
 from state_machines.mqtt.sessions import SessionTally
 from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
-from state_machines.mqtt.subscription import DeleteSubscriptions, PutSubscriptions, TopicFilter
+from state_machines.mqtt.subscription import (
+    LONG_BYTES,
+    LONG_MAX,
+    DeleteSubscriptions,
+    PutSubscriptions,
+    TopicFilter,
+)
 from state_machines.mqtt.will import SetWill
 from state_machines.quota import GroupQuota, SetQuotas
 from tests.entities.group import Group
@@ -217,3 +223,33 @@ def test_a_pulse_stops_at_its_bytes(group: Group) -> None:
     group.later(1)
     gone = [group.run(Pulse(controller_epoch=1)).retained for _ in range(3)]
     assert gone == [4, 2, 0]
+
+
+def test_a_session_has_few_long_filters(group: Group) -> None:
+    """It goes whole, however many bytes its subscriptions are: ten thousand of 65 KB were 650 MB.
+    Long ones are among its first, so that no session has to say how many bytes it has."""
+
+    def put(*filters: str) -> None:
+        asked = tuple([TopicFilter(filter=each) for each in filters])
+        group.run(PutSubscriptions(client_id="c", epoch=epoch, filters=asked))
+
+    epoch = group.run(OpenSession(client_id="c", broker="b")).epoch
+    long = [f"{number:03}{'x' * LONG_BYTES}" for number in range(LONG_MAX)]
+    put(*long)
+    put(*[f"t/{number}" for number in range(10)], "x" * LONG_BYTES)
+    says = f"^filters: {LONG_BYTES + 1} bytes, after {LONG_MAX} of a session the limit is"
+    with group.refuses(QuotaExceeded, says):
+        put("one", "y" * (LONG_BYTES + 1))
+    put(*long)  # they are there already
+    assert group.rows("mqtt.subscription") == LONG_MAX + 11
+
+
+def test_memberships_that_are_long_end_in_part_and_the_rest_is_swept(group: Group) -> None:
+    count = BYTES_TAKEN_MAX // (3 * LONG) + 10
+    group.run(OpenSession(client_id="c", broker="b"))
+    for number in range(count):
+        join = ShareJoin(name="g", client_id="c", filter=f"{number:03}{'x' * LONG}")
+        group.run(JoinShareGroups(broker="b", items=(join,)))
+    group.run(DeleteSessions(client_ids=("c",)))
+    assert group.rows("mqtt.session") == 0
+    assert 0 < group.rows("mqtt.share_member") < 10

@@ -19,6 +19,20 @@ SESSIONS: Final = (
         "    end(db, at, session, budget)\n",
     ),
     Mutant(
+        "all-filters-of-a-session-may-be-long",
+        "law 15",
+        "state_machines.mqtt.subscription",
+        "                if count > LONG_MAX and",
+        "                if count > SUBSCRIPTIONS_MAX and",
+    ),
+    Mutant(
+        "memberships-end-with-a-session-whatever-their-bytes",
+        "law 15",
+        "state_machines.mqtt.share_group",
+        "        if size >= BYTES_TAKEN_MAX:\n            break\n",
+        "",
+    ),
+    Mutant(
         "a-session-that-was-ended-keeps-its-place-in-the-quota",
         "A10",
         "state_machines.mqtt.sessions",
