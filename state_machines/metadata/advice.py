@@ -212,12 +212,17 @@ class PutAdvice(Batch):
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """Invalid for one that has expired; Conflict when a newer one about the same is there;
         QuotaExceeded when there are `ADVICE_MAX`."""
-        there = {row.id: row for _, row, _ in db.scan(ADVICE)}
+        there: dict[tuple[str, str, str], list[Advice]] = {}
+        for _, row, _ in db.scan(ADVICE):
+            there.setdefault(about_of(row), []).append(row)
         return each(db, self.items, lambda item: self._put(db, at, item, there))
 
     @staticmethod
-    def _put(db: Tables, at: Stamp, item: NewAdvice, there: dict[str, Advice]) -> Revision | None:
-        """`there` is every row, and stays so: nothing is refused once anything is written."""
+    def _put(
+        db: Tables, at: Stamp, item: NewAdvice, there: dict[tuple[str, str, str], list[Advice]]
+    ) -> Revision | None:
+        """`there` is every row by what it is about, and stays so: nothing is refused once anything
+        is written."""
         old = db.versioned(ADVICE, item.id)
         if old is not None:
             return Revision(old[1])
@@ -227,18 +232,17 @@ class PutAdvice(Batch):
                 f"{at.now_ms + LIFE_MS_MAX}"
             )
         about = (item.kind, item.target, item.limit)
-        replaced = [
-            row for row in there.values() if about_of(row) == about and row.state in REPLACED
-        ]
+        same = there.get(about, [])
+        replaced = [row for row in same if row.state in REPLACED]
         for row in replaced:
             if row.state == PROPOSED and row.start_ms > item.start_ms:
                 raise Conflict(f"start_ms: {item.start_ms}, {row.id} of {row.start_ms} is newer")
-        if len(there) - len(replaced) >= ADVICE_MAX:
-            raise QuotaExceeded(f"id: there are {len(there)} rows of advice, the limit")
+        count = sum(map(len, there.values()))
+        if count - len(replaced) >= ADVICE_MAX:
+            raise QuotaExceeded(f"id: there are {count} rows of advice, the limit")
         for row in replaced:
             db.delete(ADVICE, row.id)
-            del there[row.id]
-        there[item.id] = row = Advice(
+        row = Advice(
             id=item.id,
             kind=item.kind,
             target=item.target,
@@ -256,6 +260,7 @@ class PutAdvice(Batch):
             by="",
             changed_ms=at.now_ms,
         )
+        there[about] = [*(each for each in same if each not in replaced), row]
         db.put(ADVICE, row)
         return None
 

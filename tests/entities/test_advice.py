@@ -150,6 +150,33 @@ def test_there_is_only_so_much_advice(group: Group) -> None:
     assert group.rows(advices.ADVICE.name) == ADVICE_MAX
 
 
+def test_what_one_command_puts_counts_and_what_it_replaces_does_not(group: Group) -> None:
+    items = [replace(CAP, id=f"a{n}", start_ms=n) for n in range(ADVICE_MAX + 2)]
+    assert set(put(group, *items)) == {"OK"}
+    assert group.rows(advices.ADVICE.name) == 1
+    items = [replace(CAP, id=f"b{n}", target=f"t{n}") for n in range(ADVICE_MAX)]
+    assert put(group, *items) == ["OK"] * (ADVICE_MAX - 1) + ["QUOTA_EXCEEDED"]
+
+
+def test_a_row_is_looked_at_once_however_much_is_put(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Advice] = []
+    known = advices.about_of
+
+    def about_of(row: Advice) -> tuple[str, str, str]:
+        looked.append(row)
+        return known(row)
+
+    monkeypatch.setattr(advices, "about_of", about_of)
+    for start in (0, 50):
+        some = range(start, start + 100)
+        items = [replace(MOVE, id=f"{start}-{each}", target=f"g{each}") for each in some]
+        assert all(each.ok for each in group.run(PutAdvice(items=tuple(items))))
+    assert len(looked) == 100, "those that were there before"
+    assert group.rows("metadata.advice") == 150
+
+
 @pytest.mark.parametrize("expires_ms", [0, NOW_MS, NOW_MS + LIFE_MS_MAX + 1])
 def test_advice_expires_within_reason(group: Group, expires_ms: int) -> None:
     (outcome,) = group.run(PutAdvice(items=(replace(CAP, expires_ms=expires_ms),)))

@@ -391,4 +391,11 @@ STATE: Final = (
         "LastTimestamp(NAME, last)",
         "LastTimestamp(NAME, first)",
     ),
+    Mutant(
+        "advice-of-one-command-does-not-count",
+        "law 15",
+        "state_machines.metadata.advice",
+        "[*(each for each in same if each not in replaced), row]",
+        "[each for each in same if each not in replaced]",
+    ),
 )
