@@ -97,7 +97,7 @@ class ListHeldSessions:
 
     def read(self, db: Tables, at: Stamp) -> SessionPage:
         """By tenant and client id, without those whose time is over. A page also ends softly at
-        `PAGE_BYTES_MAX`."""
+        `PAGE_BYTES_MAX` of what was looked at."""
         brokers = frozenset(self.brokers)
         prefix = (self.tenant,) if self.tenant else ()
         found: list[Session] = []
@@ -105,14 +105,14 @@ class ListHeldSessions:
         scan = db.store.scan(SESSIONS.name, prefix, after=self.after)
         for token, value in islice(scan, self.limit):
             last = token
+            size += len(value)
             _, values = SESSIONS.values_of(value)
-            if 0 < values[_EXPIRES_MS] <= at.now_ms:
-                continue
-            if values[_BROKER] in brokers and (values[_CONNECTED] or not self.connected):
+            over = 0 < values[_EXPIRES_MS] <= at.now_ms
+            wanted = values[_BROKER] in brokers and (values[_CONNECTED] or not self.connected)
+            if wanted and not over:
                 found.append(packing.row_of(Session, values))
-                size += len(value)
-                if size > PAGE_BYTES_MAX:
-                    break
+            if size > PAGE_BYTES_MAX:
+                break
         else:
             if next(scan, None) is None:
                 last = b""

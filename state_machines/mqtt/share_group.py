@@ -20,9 +20,9 @@ once it was removed. One that was removed and yet lives joins again, as after a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 
 from state_machines import names
 from state_machines.batch import Batch, Outcome, each
@@ -40,11 +40,15 @@ from state_machines.mqtt.share_rows import (
     ShareBroker,
     ShareGroup,
     ShareMember,
+    ShareOfBroker,
+    ShareOfClient,
 )
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
 
 REMOVE_MAX: Final = 10_000  #: memberships and groups that one command may change
+M = TypeVar("M", ShareOfClient, ShareOfBroker)
+
 ENDS_MAX: Final = 1_000  #: memberships that end with a session in one command; the rest is swept
 MEMBER_ROWS: Final = 4  #: that change with a membership: itself, its two entries, its group
 
@@ -116,12 +120,7 @@ class ShareBrokerPage:
 def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> tuple[int, int]:
     """The session ends: its memberships in this group of the kind go, at most `ENDS_MAX`, and of
     about `BYTES_TAKEN_MAX`. How many rows change with them, and of how many bytes these are."""
-    mine, size = [], 0
-    for _, row, _ in itertools.islice(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX):
-        mine.append(row)
-        size += (MEMBER_ROWS - 1) * len(row.filter.encode())  # the group's row has none
-        if size >= BYTES_TAKEN_MAX:
-            break
+    mine, size = _some(db.scan(OF_CLIENT, tenant, client_id), ENDS_MAX)
     if not mine:
         return 0, 0
     ledger = Ledger(db, at)
@@ -131,6 +130,18 @@ def leave_all(db: Tables, at: Stamp, tenant: str, client_id: str) -> tuple[int, 
         ledger.remove(member)
     ledger.close()
     return len(mine) * MEMBER_ROWS, size
+
+
+def _some(found: Iterable[tuple[bytes, M, int]], limit: int) -> tuple[list[M], int]:
+    """The first memberships, up to `limit` of about `BYTES_TAKEN_MAX`, and of how many bytes the
+    rows are that change with them."""
+    some, size = [], 0
+    for _, row, _ in itertools.islice(found, limit):
+        some.append(row)
+        size += (MEMBER_ROWS - 1) * len(row.filter.encode())  # the group's row has none
+        if size >= BYTES_TAKEN_MAX:
+            break
+    return some, size
 
 
 def check_share(name: str, topic_filter: str) -> None:
@@ -232,7 +243,8 @@ class LeaveShareGroups(Batch):
 class RemoveShareBroker:
     """The controller has found a broker gone: its members go, its groups get another leader.
 
-    At most `limit` of both in one command; the reply says whether there are more.
+    At most `limit` of both in one command, and members of about `BYTES_TAKEN_MAX`; the reply says
+    whether there are more.
     """
 
     urgent: ClassVar[bool] = True
@@ -263,13 +275,13 @@ class RemoveShareBroker:
     def apply(self, db: Tables, at: Stamp) -> ShareRemoval:
         """Fenced with an epoch below the highest one seen. Members first: they make it eligible."""
         pass_fence(db, self.controller_epoch)
-        mine = [row for _, row, _ in itertools.islice(db.scan(OF_BROKER, self.broker), self.limit)]
+        mine, size = _some(db.scan(OF_BROKER, self.broker), self.limit)
         ledger = Ledger(db, at)
         for row in mine:
             member = db.get(MEMBERS, row.tenant, row.name, row.client_id, row.filter)
             assert member is not None, "a member has its entry among the broker's"
             ledger.remove(member)
-        left = self.limit - len(mine)
+        left = self.limit - len(mine) if size < BYTES_TAKEN_MAX else 0
         led = [row for _, row, _ in itertools.islice(db.scan(LEADS, self.broker), left)]
         for lead in led:
             group = ledger.group(lead.tenant, lead.name)

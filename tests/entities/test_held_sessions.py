@@ -60,6 +60,19 @@ def test_a_page_is_of_what_was_looked_at() -> None:
     assert (page.sessions, bool(page.next)) == ((), True)
 
 
+def test_a_page_is_of_so_many_bytes_that_were_looked_at() -> None:
+    """A client id may have 65 535 bytes, also of sessions that nobody asked for."""
+    group, count = Group("mqtt"), 40
+    for number in range(count):
+        opened(group, f"{number:02}{'c' * 60_000}", "b1")
+    looked, after = 0, b""
+    while looked == 0 or after:
+        page = group.ask(ListHeldSessions(brokers=("b2",), after=after))
+        looked, after = looked + 1, page.next
+        assert page.sessions == ()
+    assert looked == 3, "of 2.4 MB"
+
+
 def test_what_a_broker_held_expires_and_says_its_will() -> None:
     group = Group("mqtt")
     lasting, ending = opened(group, "lasting", "b1"), opened(group, "ending", "b1")

@@ -23,7 +23,7 @@ from state_machines.mqtt.session_batch import CloseSessions, LostSession
 from state_machines.mqtt.session_columns import OpenSessions
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
 from state_machines.mqtt.sessions import SessionTally
-from state_machines.mqtt.share_group import JoinShareGroups, ShareJoin
+from state_machines.mqtt.share_group import JoinShareGroups, RemoveShareBroker, ShareJoin
 from state_machines.mqtt.subscription import (
     LONG_BYTES,
     LONG_MAX,
@@ -242,6 +242,20 @@ def test_a_session_has_few_long_filters(group: Group) -> None:
         put("one", "y" * (LONG_BYTES + 1))
     put(*long)  # they are there already
     assert group.rows("mqtt.subscription") == LONG_MAX + 11
+
+
+def test_memberships_of_a_broker_that_is_gone_go_so_many_bytes_a_command(group: Group) -> None:
+    count = BYTES_TAKEN_MAX // (3 * LONG) + 10
+    for number in range(count):
+        join = ShareJoin(name="g", client_id="c", filter=f"{number:03}{'x' * LONG}")
+        group.run(JoinShareGroups(broker="b", items=(join,)))
+    group.run(JoinShareGroups(broker="b2", items=(ShareJoin(name="g", client_id="d", filter="f"),)))
+    remove = RemoveShareBroker(controller_epoch=1, broker="b")
+    first, then = group.run(remove), group.run(remove)
+    assert count - 10 <= first.members < count
+    assert (first.groups, first.more) == (0, True), "it has members yet, and could be chosen again"
+    assert (then.members, then.groups, then.more) == (count - first.members, 1, False)
+    check("mqtt", group.store)
 
 
 def test_memberships_that_are_long_end_in_part_and_the_rest_is_swept(group: Group) -> None:

@@ -26,6 +26,20 @@ SESSIONS: Final = (
         "                if count > SUBSCRIPTIONS_MAX and",
     ),
     Mutant(
+        "who-is-gone-and-has-members-yet-hands-its-groups-on",
+        "A18",
+        "state_machines.mqtt.share_group",
+        "self.limit - len(mine) if size < BYTES_TAKEN_MAX else 0",
+        "self.limit - len(mine)",
+    ),
+    Mutant(
+        "a-page-of-held-sessions-has-no-bound-of-bytes",
+        "law 14",
+        DUTY,
+        "            if size > PAGE_BYTES_MAX:\n                break\n",
+        "",
+    ),
+    Mutant(
         "memberships-end-with-a-session-whatever-their-bytes",
         "law 15",
         "state_machines.mqtt.share_group",
@@ -134,8 +148,8 @@ SESSIONS: Final = (
         "sessions-of-other-brokers-are-listed-as-held",
         "design 5.8",
         DUTY,
-        "if values[_BROKER] in brokers and (",
-        "if (",
+        "wanted = values[_BROKER] in brokers and (",
+        "wanted = (",
     ),
     Mutant(
         "who-is-not-connected-is-listed-as-connected",
