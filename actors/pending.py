@@ -72,6 +72,13 @@ class Slot:
         self.size = sum(map(_size_of, self.writes))
         self.operations = sum(map(_operations_of, self.writes))
 
+    @property
+    def phase(self) -> str:
+        """Where it is. What others have committed waits for the save here all the same."""
+        if not self.saved_at:
+            return "append"
+        return "apply" if self.committed_at else "replicate"
+
 
 @dataclass(slots=True)
 class Read:
@@ -253,8 +260,23 @@ class Writes:
             shown = ", ".join(f"{phase} {seconds * 1000:.0f} ms" for phase, seconds in took.items())
             log.warning("%s: slow write at index %d: %s", self.name, index, shown)
 
-    def fail(self, error: MetarayError) -> None:
+    def _measure_lost(self, error: MetarayError, now: float) -> None:
+        """Those that are never applied here are slow as well, and told of together."""
+        slots = list(self._slots.values())
+        waiting = [write for slot in slots for write in slot.writes]
+        waiting += [write for queue in (self._urgent, self._queue) for write in queue]
+        took = [now - write.queued_at for write in waiting]
+        late = [seconds for seconds in took if seconds > self.slow_seconds]
+        if not late:
+            return
+        self.slow += 1
+        said = "%s: slow writes: %d were not applied, the oldest after %.0f ms in %s: %s"
+        phase = slots[0].phase if slots else "queue"
+        log.warning(said, self.name, len(late), max(late) * 1000, phase, error.detail)
+
+    def fail(self, error: MetarayError, now: float) -> None:
         """Refuse everyone who waits."""
+        self._measure_lost(error, now)
         for slot in self._slots.values():
             refuse([write.reply for write in slot.writes], error)
         self._slots.clear()

@@ -454,7 +454,7 @@ class Replica:
         if self.leadership.notice(self.core.term if self.leads else 0, self.leader_seat):
             # Callers ask the next leader, with the same client and sequence.
             error = NotLeader(f"{self.seat} lost the leadership of {self.group}", self.leader_seat)
-            self.writes.fail(error)
+            self.writes.fail(error, self._clock.monotonic())
             self.reads.fail(error, safe_too=False)
             self.reads.fail_confirmed(error)
 
@@ -475,7 +475,7 @@ class Replica:
             return
         self.stopped_because = reason
         error = Stopped(f"{self.seat}: {reason}")
-        self.writes.fail(error)
+        self.writes.fail(error, self._clock.monotonic())
         self.reads.fail(error, safe_too=True)
         self.answers.fail(error)
         self._deadlines.close()

@@ -435,7 +435,7 @@ async def test_a_leader_that_leads_no_more_starts_anew() -> None:
     for each in waiting:
         writes.queue(each)
     writes.proposed(1, Slot(1, writes.take(0.0), 0.0))
-    writes.fail(Overloaded("gone", 5))
+    writes.fail(Overloaded("gone", 5), 0.0)
     assert [code(each.reply) for each in waiting] == [code(waiting[0].reply)] * 2
     assert writes.admission.rest.calls == 0
     again = write_of((PutKv(key="k", value=b""),))

@@ -79,7 +79,7 @@ async def test_too_many_bytes_are_refused_and_counted_off_again() -> None:
             writes.queue(write(41))
         match round_:
             case 0 | 1:
-                writes.fail(Stopped("over"))
+                writes.fail(Stopped("over"), 0.0)
             case 2 | 3:
                 writes.refuse(writes.take(0.0), NotLeader("lost"), 0.0)
             case _:
@@ -176,6 +176,36 @@ def test_a_slow_write_is_one_warning_with_its_phases(caplog: pytest.LogCaptureFi
     assert "2600 ms" in said
 
 
+def test_writes_that_no_lead_is_left_to_apply_are_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They have taken longer than any that were applied, and nothing else would tell of them."""
+
+    @in_virtual_time
+    async def lost() -> None:
+        for saved, waited in ((True, 0.9), (True, 3.0), (False, 3.0)):
+            writes = Writes("metadata-0/1", 1.0, Random(1))
+            writes.proposed(5, Slot(1, [write(at=0.0), write(at=0.1)], 0.2))
+            if saved:
+                writes.saved([entry(5)], 0.3)
+            writes.queue(write(at=0.4))
+            writes.queue(write(at=2.5))
+            writes.fail(NotLeader("lost the leadership", "s/2"), waited)
+            assert writes.slow == (waited > 1.0)
+        writes.fail(NotLeader("nobody waits"), 9.0)
+        writes.queue(write(at=10.0))
+        writes.fail(Stopped("closed"), 12.0)
+        assert writes.slow == 2
+
+    with caplog.at_level(logging.WARNING, "actors.pending"):
+        lost()
+    replicate, append, queue = caplog.messages
+    assert all("metadata-0/1: slow writes" in each for each in caplog.messages)
+    assert "3 were not applied, the oldest after 3000 ms in replicate: lost the lead" in replicate
+    assert "in append" in append
+    assert "1 were not applied, the oldest after 2000 ms in queue: closed" in queue
+
+
 @in_virtual_time
 async def test_an_entry_lingers_for_company_but_not_when_full() -> None:
     writes = Writes("s", 1.0, Random(1), linger_seconds=0.1, batch_max=2)
@@ -206,14 +236,14 @@ async def test_everyone_ends_exactly_once_on_fail() -> None:
     writes.proposed(5, Slot(1, [answered, slotted], 0.0))
     writes.queue(cancelled)
     writes.queue(queued)
-    writes.fail(NotLeader("lost", "s/2"))
+    writes.fail(NotLeader("lost", "s/2"), 0.0)
     assert answered.reply.result() == b"already"
     assert cancelled.reply.cancelled()
     for each in (slotted, queued):
         assert api.Reply.FromString(each.reply.result()).leader == "s/2"
     assert len(writes) == 0
     assert writes.take(0.0) == []
-    writes.fail(Stopped("again"))
+    writes.fail(Stopped("again"), 0.0)
     writes.applied(5, 1, [Applied(1, 1, b"late"), Applied(2, 1, b"late")], 9.0)
     assert code(slotted.reply) == api.NOT_LEADER
 

@@ -37,8 +37,15 @@ ACTORS: Final = (
         "writes-wait-on-when-the-lead-is-lost",
         "design 3",
         REPLICA,
-        "            self.writes.fail(error)\n            self.reads.fail(error, safe_too=False)",
-        "            self.reads.fail(error, safe_too=False)",
+        "            self.writes.fail(error, self._clock.monotonic())\n",
+        "",
+    ),
+    Mutant(
+        "writes-that-are-lost-with-the-lead-are-not-slow",
+        "A28",
+        "actors.pending",
+        "        self._measure_lost(error, now)\n",
+        "",
     ),
     Mutant(
         "reads-wait-on-when-the-lead-is-lost",
