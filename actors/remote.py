@@ -428,7 +428,11 @@ def starting() -> Iterator[None]:
     Raises Conflict while another one is under way. It is this process's actor, so it ends with it.
     """
     try:
-        guard = ray.remote(StartActor).options(name=START, namespace=NAMESPACE, num_cpus=0).remote()
+        guard = (
+            ray.remote(StartActor)
+            .options(name=START, namespace=NAMESPACE, num_cpus=0, max_task_retries=0)
+            .remote()
+        )
     except ValueError:
         raise Conflict(
             "another start is under way on this Ray cluster; wait for it to end, then start again"

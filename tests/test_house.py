@@ -155,6 +155,39 @@ def test_one_module_makes_actors(path: Path) -> None:
     assert not wrong, "write a plain class; actors/remote.py alone calls ray.remote"
 
 
+def test_ray_repeats_no_call() -> None:
+    """By default a task runs up to four times, and an option of an actor has its calls repeated."""
+    wrong = []
+    for node in ast.walk(tree(ROOT / "actors" / "remote.py")):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "options":
+                given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                said = {given.get("max_retries"), given.get("max_task_retries")} - {None}
+                if said != {"0"} and "_options(" not in given.get(None, ""):
+                    wrong.append(f"line {node.lineno}")
+        elif isinstance(node, ast.Dict):
+            wrong += [
+                f"line {value.lineno}"
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant)
+                and key.value in ("max_retries", "max_task_retries")
+                and ast.unparse(value) != "0"
+            ]
+    assert not wrong, "law 9: max_retries=0 or max_task_retries=0; clients repeat, under one id"
+
+
+@each_source
+def test_nobody_waits_for_ray_without_a_deadline(path: Path) -> None:
+    wrong = [
+        f"line {node.lineno}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("ray.get", "ray.wait")
+        and "timeout" not in [each.arg for each in node.keywords]
+    ]
+    assert not wrong, "law 13: Ray takes minutes to say that somebody is gone; give a timeout"
+
+
 @each_source
 def test_one_module_knows_lmdb(path: Path) -> None:
     if name_of(path) == "storage/disk.py":

@@ -56,6 +56,23 @@ def test_every_process_is_told_to_use_the_token(token: Path) -> None:
     assert "RAY_gcs_storage" not in wanted
 
 
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("RAY_worker_niceness", "0"),  # no busy neighbour starves a heartbeat
+        ("RAY_timeout_ms_task_wait_for_death_info", "0"),  # a killed actor is known in 10 ms
+        ("RAY_core_worker_internal_heartbeat_ms", "100"),
+        ("RAY_gcs_rpc_server_reconnect_timeout_s", "86400"),  # the head may be away for a day
+    ],
+)
+@pytest.mark.parametrize("head", [False, True])
+def test_what_failover_and_a_lost_head_hang_on_is_set(
+    token: Path, setting: str, wanted: str, head: bool
+) -> None:
+    storage = token.parent if head else None
+    assert ray_env.environment(token=token, head_storage=storage, base={})[setting] == wanted
+
+
 def test_the_head_keeps_its_tables_on_disk(token: Path, tmp_path: Path) -> None:
     wanted = ray_env.environment(token=token, head_storage=tmp_path / "gcs", base={})
     assert wanted["RAY_gcs_storage"] == "rocksdb"

@@ -29,5 +29,12 @@ def test_refused(settings: dict[str, Any], named: str) -> None:
         RaftConfig(**settings)
 
 
+def test_the_limits_are_those_of_the_design() -> None:
+    config = RaftConfig()
+    assert (config.max_inflight_appends, config.max_inflight_bytes) == (64, 8 << 20)
+    assert (config.max_append_bytes, config.max_uncommitted_bytes) == (64 << 10, 64 << 20)
+    assert config.promotion_gap_entries == 1_000
+
+
 def test_the_seeds_timing_is_accepted() -> None:
     RaftConfig(heartbeat_ticks=250, election_ticks_min=299, election_ticks_max=598)
