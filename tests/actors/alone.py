@@ -120,7 +120,12 @@ class Heard:
 class Alone:
     """A replica with id 1."""
 
-    def __init__(self, founders: tuple[int, ...], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        founders: tuple[int, ...],
+        clock: Clock | None = None,
+        settings: RaftSettings | None = None,
+    ) -> None:
         founding = Configuration(voters=founders)
         start = SnapshotMeta(0, 0, founding)
         self.disk, self.transport, self.hooks = Disk(), Said(), Heard()
@@ -137,16 +142,18 @@ class Alone:
             machine=self.machine,
             transport=cast(Transport, self.transport),
             storage=cast(StorageThread, self.disk),
-            settings=RaftSettings(),
+            settings=settings or RaftSettings(),
             clock=clock or VirtualClock(),
             rng=Random(2),
             hooks=self.hooks,
         )
 
     @classmethod
-    async def leading(cls, clock: Clock | None = None) -> Self:
+    async def leading(
+        cls, clock: Clock | None = None, settings: RaftSettings | None = None
+    ) -> Self:
         """The only voter, and leader in term 1."""
-        made = cls((1,), clock)
+        made = cls((1,), clock, settings)
         made.replica.campaign()
         await settled()
         assert made.replica.leads
