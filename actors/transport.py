@@ -37,7 +37,8 @@ from state_machines.wire import codec
 CALLS_MAX = 2  #: envelopes under way to one peer; a third waits and grows
 HEARTBEATS_MAX = 8  #: heartbeats that may overtake them at once
 BUFFER_MAX = 512  #: messages waiting for one peer; the oldest go first
-ENVELOPE_BYTES_MAX = 512 * 1024  #: soft: an envelope closes once its entries pass this
+ENVELOPE_BYTES_MAX = 512 * 1024  #: entries of one envelope by a link, but for a larger message
+INLINE_BYTES_MAX = 64 * 1024  #: by a call: what is above 100 KiB goes through Ray's store (law 14)
 CALL_SECONDS = 2.0  #: our own deadline for one envelope
 ANSWER_SECONDS = 0.05  #: how long a delivered envelope waits for something to carry back
 CHUNK_SECONDS = 20.0  #: our own deadline for one chunk of a snapshot
@@ -201,7 +202,7 @@ class ActorTransport:
             return self._posted(seat, batch)
         rest = deque(batch)
         while rest:
-            if not self._posted(seat, _filled(rest)):
+            if not self._posted(seat, _filled(rest, ENVELOPE_BYTES_MAX)):
                 return False
         return True
 
@@ -232,7 +233,7 @@ class ActorTransport:
     def _pump(self, peer: int, lane: _Lane) -> None:
         while lane.waiting and lane.calls < CALLS_MAX:
             lane.calls += 1
-            self._start(self._call(peer, _filled(lane.waiting), lane))
+            self._start(self._call(peer, _filled(lane.waiting, INLINE_BYTES_MAX), lane))
 
     async def _beat(self, peer: int, batch: list[Message], lane: _Lane) -> None:
         try:
@@ -443,12 +444,13 @@ class ActorTransport:
         return task
 
 
-def _filled(waiting: deque[Message]) -> list[Message]:
-    """The messages of the next envelope, taken from those that wait."""
+def _filled(waiting: deque[Message], limit: int) -> list[Message]:
+    """The messages of the next envelope, taken from those that wait: one, and what fits with it."""
     batch: list[Message] = []
     size = 0
-    while waiting and size < ENVELOPE_BYTES_MAX:
-        message = waiting.popleft()
-        batch.append(message)
-        size += sum(len(entry.data) for entry in getattr(message, "entries", ()))
+    while waiting:
+        size += sum(len(entry.data) for entry in getattr(waiting[0], "entries", ()))
+        if batch and size > limit:
+            break
+        batch.append(waiting.popleft())
     return batch

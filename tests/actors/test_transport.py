@@ -87,13 +87,29 @@ async def test_every_call_has_our_own_deadline() -> None:
 async def test_what_waits_for_a_peer_goes_together_up_to_a_size() -> None:
     async with transporting() as made:
         made.carrier.frozen = asyncio.Event()
-        size = transport_module.ENVELOPE_BYTES_MAX // 4
+        size = transport_module.INLINE_BYTES_MAX // 4
         for number in range(1, 12):
             made.transport.send([append(number, size)])
             await asyncio.sleep(0)
         made.carrier.frozen.set()
         await settled()
         assert [len(each) for _, each in made.carrier.delivered] == [1, 1, 4, 4, 1]
+
+
+@in_virtual_time
+async def test_no_call_is_so_large_that_ray_would_take_it_through_its_store() -> None:
+    """Law 14: a store that is full holds up whoever puts something there, on its event loop."""
+    limit = 64 << 10
+    async with transporting() as made:
+        made.carrier.frozen = asyncio.Event()
+        sizes = [100, 100, limit - 100, 100, 100, limit, 2 * limit, limit // 2, limit // 2 + 1, 0]
+        for number, size in enumerate(sizes, 1):
+            made.transport.send([append(number, size)])
+            await asyncio.sleep(0)
+        made.carrier.frozen.set()
+        await settled()
+        sent = [numbers(each) for _, each in made.carrier.delivered]
+        assert sent == [[1], [2], [3, 4], [5], [6], [7], [8], [9, 10]]
 
 
 @in_virtual_time

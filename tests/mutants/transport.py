@@ -13,8 +13,10 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "what-a-link-had-not-taken-when-it-ended-is-not-called",
         "liveness",
         MODULE,
-        "            if not self._posted(seat, _filled(rest)):\n                return False\n",
-        "            if not self._posted(seat, _filled(rest)):\n                return True\n",
+        "            if not self._posted(seat, _filled(rest, ENVELOPE_BYTES_MAX)):\n"
+        "                return False\n",
+        "            if not self._posted(seat, _filled(rest, ENVELOPE_BYTES_MAX)):\n"
+        "                return True\n",
     ),
     Mutant(
         "an-answer-is-given-to-a-call-that-has-ended",
@@ -22,6 +24,13 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         MODULE,
         "            if not future.done():\n                future.set_result(self._encoder",
         "            if future:\n                future.set_result(self._encoder",
+    ),
+    Mutant(
+        "calls-are-as-large-as-what-goes-by-a-link",
+        "law 14",
+        MODULE,
+        "_filled(lane.waiting, INLINE_BYTES_MAX)",
+        "_filled(lane.waiting, ENVELOPE_BYTES_MAX)",
     ),
     Mutant(
         "a-snapshot-is-taken-from-an-envelope",
