@@ -332,6 +332,19 @@ def test_up_lets_replicas_share_nodes_as_its_option_says_and_else_its_file(
     assert started == [ClusterConfig(replicas=5, allow_colocated=wanted)]
 
 
+def test_up_warns_of_a_timing_that_is_allowed_and_unwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text("metadata: {raft: {election_timeout_min: 299 ms}}")
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.start_service", lambda _: iter(()))
+    done = run("up", "--address", "127.0.0.1:1", "--config", str(config))
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "warning: election_timeout_min (299 ms) is less than 4 times" in said
+
+
 @pytest.mark.parametrize(
     ("given", "needed"),
     [
