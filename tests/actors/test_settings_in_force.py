@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from actors.config import RaftSettings
+from actors.watches import History
+from state_machines.changes import Changes
 from state_machines.metadata.kv import PutKv
 from state_machines.wire import api_pb2 as api
 from storage.home import DiskHome
@@ -121,3 +123,11 @@ async def test_stores_are_opened_as_it_is_set(
         replica = group.wires.living["metadata-0/0"].replica
         assert replica is not None
         assert replica.stores.state.hot.limit_bytes == 3 << 20
+
+
+def test_what_is_kept_for_watches_takes_the_bytes_that_it_may() -> None:
+    history = History(0, RaftSettings(history_bytes=64 << 10))
+    for revision in range(1, 101):
+        history.add(revision, Changes.of([("metadata.kv", ("t", "k"), bytes(1 << 10))]))
+    assert 48 << 10 < history.bytes <= 64 << 10
+    assert history.floor > 0
