@@ -42,6 +42,9 @@ def prepare(out: Path) -> Iterator[bool]:
             if out.exists() and not out.is_dir():
                 raise OutputFailed(f"out: {out} is not a directory")
             made = not out.exists()
+            if not out.parent.exists():
+                filesystem.make(out.parent, 0o777, durable=False)
+            filesystem.make(out, durable=False)  # for its owner alone: there may be hashes in it
             stack.enter_context(alone(out, lock=""))
             if any(out.iterdir()):
                 raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")

@@ -125,6 +125,17 @@ async def test_stores_are_opened_as_it_is_set(
         assert replica.stores.state.hot.limit_bytes == 3 << 20
 
 
+@in_virtual_time
+async def test_a_tick_is_as_long_as_it_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await Alone.leading(settings=RaftSettings(tick_ms=20))
+    ticks: list[None] = []
+    monkeypatch.setattr(replica.replica.core, "tick", lambda: ticks.append(None))
+    replica.replica.start()
+    await asyncio.sleep(1.01)
+    assert 45 <= len(ticks) <= 50
+    replica.replica.abandon()
+
+
 def test_what_is_kept_for_watches_takes_the_bytes_that_it_may() -> None:
     history = History(0, RaftSettings(history_bytes=64 << 10))
     for revision in range(1, 101):

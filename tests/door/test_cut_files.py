@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -421,6 +422,21 @@ def test_a_directory_that_cannot_be_used_is_refused_first(world: World, tmp_path
         export(tmp_path / "mine" / "below")
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert world.taken == []
+
+
+@pytest.mark.parametrize("mode", [None, 0o755])
+def test_a_cut_is_for_its_owner_alone_unless_its_directory_says_otherwise(
+    mode: int | None, world: World, tmp_path: Path
+) -> None:
+    """It has the hashes of passwords, and what sessions and messages say."""
+    out = tmp_path / "new" / "out"
+    if mode is not None:
+        out.mkdir(parents=True)
+        out.chmod(mode)
+    export(out)
+    assert stat.S_IMODE(out.stat().st_mode) == (mode or 0o700)
+    (tmp_path / "any").mkdir()
+    assert out.parent.stat().st_mode == (tmp_path / "any").stat().st_mode
 
 
 @pytest.mark.parametrize("made", [False, True])

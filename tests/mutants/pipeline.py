@@ -65,6 +65,13 @@ EXPORTS: Final = (
         "        pass\n",
     ),
     Mutant(
+        "everybody-may-read-a-cut",
+        "operations",
+        "metaray.cut_directory",
+        "            filesystem.make(out, durable=False)  #",
+        "            filesystem.make(out, 0o777, durable=False)  #",
+    ),
+    Mutant(
         "a-copy-that-is-read-is-taken-for-left",
         "one cut",
         "storage.copies",
