@@ -43,6 +43,7 @@ class Fakes:
     fail: dict[type, BaseException] = field(default_factory=dict)
     once: set[type] = field(default_factory=set)  # of these, which fail the first time only
     hang: set[type] = field(default_factory=set)
+    frozen: set[str] = field(default_factory=set)  # seats
     pauses: list[Pause] = field(default_factory=list)
     configs: list[Config] = field(default_factory=list)
     answer_seconds: float = 0.0
@@ -51,6 +52,8 @@ class Fakes:
     async def call(self, first: Any, *rest: Any, group: str = "") -> Any:
         if isinstance(first, str):
             await asyncio.sleep(self.answer_seconds)
+            if first in self.frozen:
+                await asyncio.get_running_loop().create_future()
             return self.method(first, *rest)
         await asyncio.sleep(0)
         if type(first) in self.hang:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from actors.controller import Controller
+from actors.duties.duty import CALL_SECONDS
 from actors.planners.repair import SILENT_LOOKS
 from actors.status import leader_of
 from state_machines.errors import Conflict
@@ -60,6 +61,19 @@ async def test_a_seat_that_cannot_be_repaired_keeps_no_other_group_from_it() -> 
     await controller.step()
     assert fakes.acted == [("a-0/2", "reserve", ("c",)), ("g-0/2", "activate", ())]
     assert shown(controller, "repair")["last_error"] == "OSError: Read-only file system"
+
+
+@in_virtual_time
+async def test_a_seat_that_hangs_is_waited_for_no_longer_than_a_call_may_take() -> None:
+    """Law 13: Ray would wait for it as long as its process is there."""
+    learner = "g-0/learner-0"
+    voters = {"g-0/0": leading(), "g-0/1": status(2), "g-0/2": VACANT}
+    fakes = Fakes(statuses={**voters, learner: VACANT}, frozen={learner})
+    controller = made(fakes)
+    step = asyncio.ensure_future(controller.step())
+    await asyncio.sleep(CALL_SECONDS + 0.1)
+    assert ("g-0/2", "reserve", ("c",)) in fakes.acted
+    step.cancel()
 
 
 @in_virtual_time

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from actors.config import ClusterConfig
 from state_machines import op, packing
 from state_machines.errors import Invalid
 from state_machines.wire import codec
@@ -45,4 +48,16 @@ def test_a_pickle_is_refused_and_not_run(door: str, protocol: int, tmp_path: Pat
         DOORS[door](data)
     assert not made.exists()
     pickle.loads(data)
+    assert made.exists(), "it would have been seen"
+
+
+@pytest.mark.parametrize("tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir"])
+def test_a_launcher_file_makes_no_objects(tag: str, tmp_path: Path) -> None:
+    made, file = tmp_path / "made", tmp_path / "cluster.yaml"
+    file.write_text(f"metadata: !!{tag} ['{made}']")
+    with pytest.raises(Invalid, match="is not YAML"):
+        ClusterConfig.load(file)
+    assert not made.exists()
+    with suppress(yaml.YAMLError, TypeError):
+        yaml.unsafe_load(file.read_text())
     assert made.exists(), "it would have been seen"
