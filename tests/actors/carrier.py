@@ -94,6 +94,8 @@ class Carrier:
         self.helloed.append(seat)
         await asyncio.sleep(0.01)
         found = self.ids[seat]
+        if isinstance(found, asyncio.Event):
+            await found.wait()
         if isinstance(found, BaseException):
             raise found
         return {"replica": found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.transport import MEET_SECONDS
+from actors.transport import CALL_SECONDS, MEET_SECONDS
 from state_machines.raft.messages import HeartbeatReply
 from tests.actors.carrier import ME, OTHER, PEER, SEATS, append, envelope, transporting
 from tests.actors.virtual_time import in_virtual_time, settled
@@ -40,6 +40,19 @@ async def test_a_seat_that_does_not_answer_does_not_spoil_the_search() -> None:
         await asyncio.sleep(0.1)
         assert made.carrier.helloed.count(SEATS[1]) == 2
         assert made.transport.seat_of(PEER) == ""
+
+
+@in_virtual_time
+async def test_a_seat_that_hangs_keeps_nobody_from_being_looked_for_again() -> None:
+    async with transporting(knows=False) as made:
+        made.carrier.ids[SEATS[1]] = asyncio.Event()
+        made.carrier.ids[SEATS[2]] = 0  # vacant
+        made.transport.meet([ME, PEER, OTHER])
+        await asyncio.sleep(CALL_SECONDS + 0.1)
+        made.carrier.ids[SEATS[2]] = OTHER
+        made.transport.meet([ME, PEER, OTHER])
+        await asyncio.sleep(0.1)
+        assert made.transport.seat_of(OTHER) == SEATS[2]
 
 
 @in_virtual_time

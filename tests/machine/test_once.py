@@ -132,3 +132,12 @@ def test_many_clients_leave_as_many_rows_as_there_may_be(monkeypatch: pytest.Mon
         group.run(JOIN)
     assert group.rows("group.client") == group.rows("group.client_seen") == 5
     assert group.rows("group.reply") <= 5
+
+
+def test_nobody_has_the_reply_before_it_is_given() -> None:
+    """A number out of a broken client: what it proposes next is no retry of what was answered."""
+    group = Group("metadata")
+    (first,) = group.entry(join(group, 1, acked=1_000))
+    assert group.entry(join(group, 1, acked=1_000)) == [first]
+    (second,) = group.entry(join(group, 2))
+    assert (second.code, epoch(group)) == (api.OK, 2)
