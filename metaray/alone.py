@@ -15,6 +15,14 @@ from storage import filesystem
 LOCK: Final = "LOCK"
 
 
+def private(directory: Path) -> None:
+    """Make a directory, if it is not there, that its owner alone may read: rows and commands have
+    the hashes of passwords in them. Those above it are made as any. Raises OSError."""
+    if not directory.parent.exists():
+        filesystem.make(directory.parent, 0o777, durable=False)
+    filesystem.make(directory, durable=False)
+
+
 @contextmanager
 def alone(directory: Path, lock: str = LOCK) -> Iterator[None]:
     """Nobody else writes to this directory meanwhile, which is made if it is not there.

@@ -13,7 +13,7 @@ from typing import Final
 from actors import columns
 from jobs.cut import MANIFEST, Manifest, schema_digest
 from jobs.errors import OutputFailed
-from metaray.alone import alone
+from metaray.alone import alone, private
 from metaray.cut_files import GroupFiles
 from metaray.cuts import Cut
 from state_machines.errors import Conflict
@@ -42,9 +42,7 @@ def prepare(out: Path) -> Iterator[bool]:
             if out.exists() and not out.is_dir():
                 raise OutputFailed(f"out: {out} is not a directory")
             made = not out.exists()
-            if not out.parent.exists():
-                filesystem.make(out.parent, 0o777, durable=False)
-            filesystem.make(out, durable=False)  # for its owner alone: there may be hashes in it
+            private(out)
             stack.enter_context(alone(out, lock=""))
             if any(out.iterdir()):
                 raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")

@@ -56,6 +56,56 @@ def test_a_change_of_voters_under_way_is_an_alarm() -> None:
     assert alarms(answers(outgoing=[10, 11, 12])) == [f"{GROUP}: its voters are being changed"]
 
 
+def test_a_group_without_a_leader_or_without_a_place_is_an_alarm() -> None:
+    followers = {seat: said(seat, "follower", 10 + n) for n, seat in enumerate(SEATS)}
+    assert f"{GROUP}: no leader, so no writes" in alarms(followers)
+    [lost] = alarms(answers(), places=())
+    assert lost.startswith(f"{GROUP}: no placement group")
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "says"),
+    [(5_000, ""), (5_001, "5 s ahead of"), (-7_200_000, "7200 s behind"), (-5_000, "")],
+)
+def test_a_leaders_clock_that_is_wrong_is_an_alarm(ahead_ms: int, says: str) -> None:
+    wanted = [f"{SEATS[2]}: its node's clock is {says} the time of {GROUP}"] if says else []
+    assert alarms(answers(clock_ahead_ms=ahead_ms)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("duty", "says"),
+    [
+        ({}, ""),
+        ({"last_error": "Stopped: away\nand more"}, "Stopped: away and more"),
+        ({"alarms": ["broker 'b' is offline"]}, "broker 'b' is offline"),
+        ({"paused": {"until_ms": 0}}, "is paused until it is resumed"),
+        ({"paused": {"until_ms": 9}}, ""),
+    ],
+)
+def test_what_a_duty_cannot_do_is_an_alarm(duty: dict[str, Any], says: str) -> None:
+    shown = {"last_error": "", "alarms": [], "paused": None, **duty}
+    controlling = [{"name": "controller-1", "duties": {"repair": shown}, "fenced": ""}]
+    found = _alarms(groups_of(answers(), dict.fromkeys(answers(), "n"), PLACES), controlling)
+    assert len(found) == bool(says)
+    assert all(each.startswith("controller-1: repair") and each.endswith(says) for each in found)
+
+
+@pytest.mark.parametrize(
+    "controlling",
+    [
+        [],
+        [{"name": "controller-1", "error": "died"}],
+        [{"name": "controller-1", "duties": {}, "fenced": "by 2"}],
+    ],
+    ids=["none", "silent", "fenced"],
+)
+def test_no_controller_in_force_is_an_alarm(controlling: list[dict[str, Any]]) -> None:
+    found = _alarms(groups_of(answers(), dict.fromkeys(answers(), "n"), PLACES), controlling)
+    assert found[-1].startswith("no controller: ")
+    assert len(found) == 1 + any("error" in each for each in controlling)
+    assert _alarms({}, controlling)[:1] != found[-1:], "where there is no group there is none"
+
+
 def test_a_voter_that_no_seat_holds_is_an_alarm() -> None:
     of = answers(voters=[9, 10, 11, 12])
     assert alarms(of) == [f"{GROUP}: no seat has the voters 0000000000000009"]

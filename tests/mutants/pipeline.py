@@ -67,9 +67,9 @@ EXPORTS: Final = (
     Mutant(
         "everybody-may-read-a-cut",
         "operations",
-        "metaray.cut_directory",
-        "            filesystem.make(out, durable=False)  #",
-        "            filesystem.make(out, 0o777, durable=False)  #",
+        "metaray.alone",
+        "    filesystem.make(directory, durable=False)\n",
+        "    filesystem.make(directory, 0o777, durable=False)\n",
     ),
     Mutant(
         "a-copy-that-is-read-is-taken-for-left",
