@@ -33,7 +33,7 @@ def test_whoever_looks_for_names_is_told_that_nobody_answers(
         finally:
             back.set()  # the loop ends when its threads have
 
-    monkeypatch.setattr(calls.ray, "get_actor", away)
+    monkeypatch.setattr("ray.get_actor", away)
     monkeypatch.setattr(calls, "named_actors", away)
     monkeypatch.setattr(calls, "LOOKUP_SECONDS", 0.01)
     asyncio.run(looks())
