@@ -26,8 +26,8 @@ R = TypeVar("R")
 
 UNBOUNDED: Final = 1_000_000  #: columns: what a table would like to have
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(emoji=False)  # `orders:new:eu` is a name, and no picture is in it
+errors = Console(stderr=True, emoji=False)
 
 app = typer.Typer(
     cls=Tree,

@@ -422,6 +422,12 @@ class TestAgainstGroups:
         assert "[red]a\\nb\\x1b[2J" in text
         assert "\x1b" not in text
 
+    def test_what_is_between_colons_is_no_picture(self) -> None:
+        shown("metadata", "kv", "put", "--key", "orders:new:eu", "--value", "a:key:b")
+        text = shown("metadata", "kv", "range")
+        assert "orders:new:eu" in text
+        assert "a:key:b" in text
+
 
 def test_a_wide_row_is_shown_as_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node("n" * 60, 1, True, (Address("mqtt", "a"),), 1, 2)

@@ -124,4 +124,11 @@ WALLS: Final = (
         "    ending.by_raising()\n",
         "",
     ),
+    Mutant(
+        "names-on-the-terminal-become-pictures",
+        "docs/operations.md: on the terminal",
+        "metaray.cli.app",
+        "console = Console(emoji=False)",
+        "console = Console()",
+    ),
 )
