@@ -20,6 +20,7 @@ from actors.rows import revisions_of, rows_of
 from jobs import cut
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadCut
+from jobs.pages import pages
 from metaray.restore_index import Index
 from state_machines import lease, packing, row_key
 from state_machines.errors import Invalid
@@ -29,7 +30,7 @@ from state_machines.restoring import LEFT_OUT, RESTORERS, Restorer, check_row
 from state_machines.slots import SLOT_MAP_GROUP, SlotMap
 from state_machines.tables import TABLES, Table
 
-BATCH_ROWS: Final = 10_000  #: of Parquet in memory at once
+BATCH_ROWS: Final = 10_000  #: of Parquet in memory at once, and never of two row groups
 
 GROUPS_OWN: Final = "how this very group stands"
 
@@ -181,6 +182,6 @@ def _batches(directory: Path, file: CutFile) -> Iterator[pa.RecordBatch]:
     path = directory / file.path
     try:
         with pq.ParquetFile(path) as parquet:
-            yield from parquet.iter_batches(batch_size=BATCH_ROWS)
+            yield from pages(parquet, rows=BATCH_ROWS)
     except (pa.ArrowException, OSError) as error:
         raise BadCut(f"{file.path}: {error}") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.cut import Manifest
@@ -22,6 +24,7 @@ from state_machines.metadata.kv import KV, PutKv
 from state_machines.metadata.node import EPOCHS, NodeEpoch
 from state_machines.metadata.restore import RemoveMetadata, RestoreMetadata
 from state_machines.metadata.timestamp import COUNT_MAX, TakeTimestamps
+from state_machines.mqtt.retained import RETAINED
 from state_machines.restoring import LEFT_OUT, RESTORERS
 from state_machines.tables import TABLES
 from tests.backups import world
@@ -96,6 +99,19 @@ def test_rows_that_lived_on_leases_take_no_memory(tmp_path: Path) -> None:
             tracemalloc.stop()
         assert kept < 20 * count
         assert not leased.has(RESTORERS[KV.name], KV.row("t", "k1", b"", 1), 1)
+
+
+def test_groups_of_a_few_wide_rows_are_never_read_together(tmp_path: Path) -> None:
+    """Ten thousand retained messages may be of a mebibyte each."""
+    rows = [(RETAINED.row("t", f"t/{each}", b"x", 0, 1, 0), 1) for each in range(6)]
+    file = world.write_file(tmp_path, RETAINED.name, "mqtt-0", rows)
+    pq.write_table(world.arrow(RETAINED.row, rows), tmp_path / file.path, row_group_size=2)
+    file = dataclasses.replace(file, **world.told(tmp_path / file.path))
+    made = Manifest(cluster="c", taken_ms=1, cut={"mqtt-0": 1}, files=[file], schema="")
+    made.write(tmp_path)
+    read: list[int] = []
+    backups.verify(tmp_path, progress=read.append)
+    assert read == [2, 4, 6]
 
 
 def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
