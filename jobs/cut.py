@@ -15,9 +15,11 @@ or DuckDB read the directory as it is. Paths in the manifest are relative, so a 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from jobs.errors import BadCut
 from state_machines.limits import INT_MAX
 
 MANIFEST: Final = "manifest.json"
+MANIFEST_BYTES_MAX: Final = 64 << 20  #: a quarter of a million files
 FORMAT: Final = 1
 TAKEN_MS_MAX: Final = 253_402_300_799_999  #: the end of the year 9999
 
@@ -91,7 +94,12 @@ def read_manifest(directory: Path) -> Manifest:
     another format, or with a field that is not of its type or beyond its limit."""
     path = directory / MANIFEST
     try:
-        said: Any = json.loads(path.read_text())
+        _size(path)
+        with path.open("rb") as file:
+            data = file.read(MANIFEST_BYTES_MAX + 1)
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise ValueError(f"larger than {MANIFEST_BYTES_MAX} bytes, the limit")
+        said: Any = json.loads(data.decode())
     except FileNotFoundError:
         raise BadCut(f"{directory}: no {MANIFEST}; it is no cut, or was not finished") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -107,6 +115,14 @@ def read_manifest(directory: Path) -> Manifest:
     except (TypeError, ValueError) as error:
         raise BadCut(f"{path}: {error}") from None
     return manifest
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file. Raises OSError for what is none: who reads a pipe waits for ever."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return found.st_size
 
 
 def _check_fields(manifest: Manifest) -> None:
@@ -158,7 +174,7 @@ def check(directory: Path, manifest: Manifest, table: str = "") -> None:
         try:
             if path.resolve().parent.parent != directory.resolve():
                 raise BadCut(f"{each.path}: outside of the cut")
-            size = path.stat().st_size
+            size = _size(path)
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except RuntimeError as error:  # a loop of links

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,24 @@ def test_a_manifest_that_is_nested_without_end_and_a_path_that_leads_to_itself(c
     looped = dataclasses.replace(manifest.files[0], path="loop/x")
     dataclasses.replace(manifest, files=[looped]).write(cut)
     refuses(cut, BadCut, "loop/x: ")
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_file_is_not_waited_for(cut: Path) -> None:
+    """An archive may hold pipes, and links to devices."""
+    (file,) = [each for each in read_manifest(cut).files if each.table == "mqtt.user"]
+    (cut / file.path).unlink()
+    os.mkfifo(cut / file.path)
+    refuses(cut, BadCut, "mqtt.user/mqtt-0-00000.parquet: not a regular file")
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (cut / "manifest.json").unlink()
+        make(cut / "manifest.json")
+        refuses(cut, BadCut, "manifest.json: .*not a regular file")
+
+
+def test_a_manifest_beyond_all_measure(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.cut.MANIFEST_BYTES_MAX", 1_000)
+    refuses(cut, BadCut, "manifest.json: larger than 1000 bytes, the limit")
 
 
 def replaced(cut: Path, table: str, page: pa.Table | bytes) -> None:
