@@ -15,23 +15,16 @@ from storage import filesystem
 LOCK: Final = "LOCK"
 
 
-def private(directory: Path) -> None:
-    """Make a directory, if it is not there, that its owner alone may read: rows and commands have
-    the hashes of passwords in them. Those above it are made as any. Raises OSError."""
-    if not directory.parent.exists():
-        filesystem.make(directory.parent, 0o777, durable=False)
-    filesystem.make(directory, durable=False)
-
-
 @contextmanager
-def alone(directory: Path, lock: str = LOCK) -> Iterator[None]:
-    """Nobody else writes to this directory meanwhile, which is made if it is not there.
+def alone(directory: Path, lock: str = LOCK, mode: int = 0o777) -> Iterator[None]:
+    """Nobody else writes to this directory meanwhile, which is made, of this mode, if it is not
+    there; those above it are as any.
 
     What is locked is the file `lock` in it, which stays there; hosts that share the directory see
     it too. With an empty name it is the directory itself, which leaves nothing in it. Raises
     Conflict while somebody else has it, and OSError.
     """
-    filesystem.make(directory, 0o777, durable=False)
+    filesystem.make(directory, mode, 0o777, durable=False)
     flags = os.O_RDWR | os.O_CREAT if lock else os.O_RDONLY | os.O_DIRECTORY
     handle = os.open(directory / lock, flags, 0o644)
     try:

@@ -13,7 +13,7 @@ from typing import Final
 from actors import columns
 from jobs.cut import MANIFEST, Manifest, schema_digest
 from jobs.errors import OutputFailed
-from metaray.alone import alone, private
+from metaray.alone import alone
 from metaray.cut_files import GroupFiles
 from metaray.cuts import Cut
 from state_machines.errors import Conflict
@@ -42,8 +42,8 @@ def prepare(out: Path) -> Iterator[bool]:
             if out.exists() and not out.is_dir():
                 raise OutputFailed(f"out: {out} is not a directory")
             made = not out.exists()
-            private(out)
-            stack.enter_context(alone(out, lock=""))
+            # For its owner alone: what replicas keep so is in it, hashes of passwords among it.
+            stack.enter_context(alone(out, lock="", mode=0o700))
             if any(out.iterdir()):
                 raise OutputFailed(f"out: {out} is not empty; name a directory for this cut alone")
             (probe := out / ".probe").touch()  # now, and not after the groups were asked

@@ -60,8 +60,9 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str:
     return kind
 
 
-def make(path: Path, mode: int = 0o700, *, durable: bool = True) -> None:
-    """Make a directory, and those above it, readable by its owner only, and its name durable.
+def make(path: Path, mode: int = 0o700, above: int = 0o700, *, durable: bool = True) -> None:
+    """Make a directory, and those above it, readable by its owner only, and its name durable. One
+    that is there keeps its mode.
 
     Without `durable` it is made too where the name cannot be synced: in a directory that may be
     written and not read, or on a file system that syncs none.
@@ -69,7 +70,7 @@ def make(path: Path, mode: int = 0o700, *, durable: bool = True) -> None:
     if path.is_dir():
         return
     if not path.parent.exists():
-        make(path.parent, mode, durable=durable)
+        make(path.parent, above, above, durable=durable)
     path.mkdir(mode, exist_ok=True)
     try:
         sync(path.parent)

@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 from jobs import operation_files as files
 from jobs.errors import BadHistory
 from jobs.operation_files import Gap, Range
-from metaray.alone import private
 from state_machines.errors import Conflict
+from storage import filesystem
 
 LOCK: Final = "LOCK"
 MERGE_FILES: Final = 16  #: small files in a row are merged once there are so many
@@ -87,7 +87,8 @@ class Store:
         cluster.
         """
         try:
-            private(directory)
+            # For its owner alone: bodies of commands have hashes of passwords.
+            filesystem.make(directory, 0o700, 0o777, durable=False)
             lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadHistory(f"{directory}: {error.strerror}") from None

@@ -68,7 +68,7 @@ def up(
         _check(name, value, 0, 65_535)
     data = Path(data).expanduser().resolve()
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Invalid(f"data directory {data} cannot be made: {error.strerror}") from error
     with at_work(data):

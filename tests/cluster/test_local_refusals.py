@@ -118,6 +118,7 @@ def test_a_node_that_does_not_start_is_shown_and_leaves_nothing(
         local.up(data)
     assert "node-0 ended with status 3" in failed.value.detail
     assert "no Ray here" in failed.value.detail
+    assert data.stat().st_mode & 0o777 == 0o700  # logs and Ray's own tables are for nobody else
     assert read_state(data) is None
     assert local.find(data) is None
     assert set(Path("/tmp").glob("metaray-*")) == before

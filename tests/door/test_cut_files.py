@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import stat
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -325,6 +325,24 @@ def test_the_directories_above_a_cut_are_durable_too(
     assert synced == [tmp_path, tmp_path / "backups", out / TABLE, out]
 
 
+def test_a_cut_is_its_owners_alone_unless_the_directory_was_there(
+    world: World, tmp_path: Path
+) -> None:
+    """Hashes of passwords are in it."""
+    out, shared = tmp_path / "backups" / "monday", tmp_path / "shared"
+    shared.mkdir(0o750)
+    for each in (out, shared):
+        export(each)
+    modes = [each.stat().st_mode & 0o777 for each in (out, out.parent, shared)]
+    assert modes == [0o700, 0o777 & ~umask(), 0o750]
+
+
+def umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def test_replicas_that_are_lost_again_and_again_are_given_up(world: World, tmp_path: Path) -> None:
     world.fails["offset-0"] = [Stopped("gone")] * exporting.TRIES
     out = tmp_path / "a" / "out"
@@ -422,21 +440,6 @@ def test_a_directory_that_cannot_be_used_is_refused_first(world: World, tmp_path
         export(tmp_path / "mine" / "below")
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert world.taken == []
-
-
-@pytest.mark.parametrize("mode", [None, 0o755])
-def test_a_cut_is_for_its_owner_alone_unless_its_directory_says_otherwise(
-    mode: int | None, world: World, tmp_path: Path
-) -> None:
-    """It has the hashes of passwords, and what sessions and messages say."""
-    out = tmp_path / "new" / "out"
-    if mode is not None:
-        out.mkdir(parents=True)
-        out.chmod(mode)
-    export(out)
-    assert stat.S_IMODE(out.stat().st_mode) == (mode or 0o700)
-    (tmp_path / "any").mkdir()
-    assert out.parent.stat().st_mode == (tmp_path / "any").stat().st_mode
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -65,13 +65,6 @@ EXPORTS: Final = (
         "        pass\n",
     ),
     Mutant(
-        "everybody-may-read-a-cut",
-        "operations",
-        "metaray.alone",
-        "    filesystem.make(directory, durable=False)\n",
-        "    filesystem.make(directory, 0o777, durable=False)\n",
-    ),
-    Mutant(
         "a-copy-that-is-read-is-taken-for-left",
         "one cut",
         "storage.copies",

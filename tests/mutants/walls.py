@@ -131,4 +131,25 @@ WALLS: Final = (
         "console = Console(emoji=False)",
         "console = Console()",
     ),
+    Mutant(
+        "a-backup-is-for-everybody-to-read",
+        "docs/operations.md: encryption",
+        "metaray.cut_directory",
+        'alone(out, lock="", mode=0o700)',
+        'alone(out, lock="")',
+    ),
+    Mutant(
+        "a-manifest-has-no-limit",
+        "law 18",
+        "jobs.cut",
+        "        if len(data) > MANIFEST_BYTES_MAX:\n",
+        "        if len(data) < 0:\n",
+    ),
+    Mutant(
+        "a-backup-of-large-rows-is-read-at-once",
+        "law 18",
+        "metaray.backups",
+        "            yield from pages(parquet, rows=BATCH_ROWS)\n",
+        "            yield from parquet.iter_batches(batch_size=BATCH_ROWS)\n",
+    ),
 )
