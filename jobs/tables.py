@@ -8,7 +8,6 @@ from typing import Any
 from rich import box
 from rich.columns import Columns
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -33,10 +32,9 @@ def listing_table(listing: Listing) -> Table:
     count = len(listing.rows)
     of = f": {count:,} of {listing.of:,}" if listing.of > count else ""
     table = Table(
-        title=escape(printable(listing.title)) + of,
+        title=Text(printable(listing.title) + of, "bold"),
         title_justify="left",
-        title_style="bold",
-        caption=None if listing.rows else escape(printable(listing.nothing)),
+        caption=None if listing.rows else Text(printable(listing.nothing), "table.caption"),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -45,7 +43,7 @@ def listing_table(listing: Listing) -> Table:
     for column in listing.columns:
         right = column.unit not in ("text", "moment")
         table.add_column(
-            escape(printable(column.title)), justify="right" if right else "left", no_wrap=right
+            Text(printable(column.title)), justify="right" if right else "left", no_wrap=right
         )
     last: Any = None
     for place, row in enumerate(listing.rows):
@@ -62,7 +60,7 @@ def _number(number: Number) -> Text:
     return Text.assemble((shown(number.value, number.unit), style), " ", (number.name, "dim"))
 
 
-def _cell(row: Mapping[str, Any], column: Column) -> str:
+def _cell(row: Mapping[str, Any], column: Column) -> Text:
     # A client may have chosen this text: it is shown, and is neither markup nor a command.
     value = row[column.name]
-    return escape(shorten(value) if isinstance(value, str) else shown(value, column.unit))
+    return Text(shorten(value) if isinstance(value, str) else shown(value, column.unit))

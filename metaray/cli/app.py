@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -92,8 +92,20 @@ def printable(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """The same in a table, where brackets would be colours."""
-    return escape(printable(text))
+    """The same in a table, where brackets would be colours, whatever stands before or behind.
+
+    Rich's own `escape` loses backslashes before a bracket that is none of a tag, and at the end.
+    """
+    return _BRACKET.sub(_literally, printable(text))
+
+
+_BRACKET: Final = re.compile(r"(\\*)(\[|\Z)")
+
+
+def _literally(found: re.Match[str]) -> str:
+    backslashes, bracket = found.groups()
+    said = f"{backslashes}{backslashes}[none][/none]" if backslashes else ""
+    return f"{said}\\[" if bracket else said
 
 
 def print_whole(table: Table) -> None:

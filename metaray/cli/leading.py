@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from metaray.cli.app import Address, Data, app, console, explained
+from metaray.cli.app import Address, Data, app, cell, console, explained
 from metaray.cli.door import drain as drain_node
 from metaray.cli.door import join_cluster, restart_actor, transfer_to
 from metaray.where import DEFAULT_DATA
@@ -55,7 +55,7 @@ def restart(
 ) -> None:
     """End the process of a seat or a controller, also one that hangs: Ray starts it again."""
     join_cluster(address, data)
-    with console.status(f"{name} is started again …"):
+    with console.status(f"{cell(name)} is started again …"):
         done = restart_actor(name)
     was = "one that did not answer" if done.before is None else f"{done.before}"
     console.print(f"[green]✓[/] {name} is process {done.now}, after {was}", highlight=False)

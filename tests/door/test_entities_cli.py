@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -19,14 +20,15 @@ import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
-from metaray.cli import entities, show, values
-from metaray.cli.app import app, console
+from metaray.cli import entities, leading, show, values
+from metaray.cli.app import app, cell, console
 from metaray.contract import registry
 from state_machines import op
 from state_machines.batch import Batch, Outcome
-from state_machines.errors import Invalid
+from state_machines.errors import Invalid, NotFound
 from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.kv import PutKv
 from state_machines.metadata.node import Address, Node
@@ -427,6 +429,25 @@ class TestAgainstGroups:
         text = shown("metadata", "kv", "range")
         assert "orders:new:eu" in text
         assert "a:key:b" in text
+
+
+@pytest.mark.parametrize("around", ["{}", "[bold]{}[/]", "{}[red] x[/]"])
+def test_a_name_is_shown_as_it_is_whatever_its_brackets_and_backslashes(around: str) -> None:
+    for letters in itertools.product("\\[]/a", repeat=4):
+        name = "".join(letters)
+        found = Text.from_markup(around.format(cell(name))).plain
+        assert found == Text.from_markup(around.format("name")).plain.replace("name", name)
+
+
+def test_a_name_that_looks_like_markup_is_not_there_to_be_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def restarted(name: str) -> None:
+        raise NotFound(f"name: {name!r} is none")
+
+    monkeypatch.setattr(leading, "join_cluster", lambda *_: None)
+    monkeypatch.setattr(leading, "restart_actor", restarted)
+    assert refused("restart", "[/x]") == "NotFound: name: '[/x]' is none\n"
 
 
 def test_a_wide_row_is_shown_as_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
