@@ -31,10 +31,10 @@ from functools import cache
 from typing import Any, Final
 
 import msgpack
-from google.protobuf.message import DecodeError
 
 from actors.cache_stream import Key, Share, Source, Stream
 from actors.pending import refusal
+from actors.requests import parsed
 from actors.wanted import Part, Wanted, has_tenant, internal
 from state_machines.errors import (
     Compacted,
@@ -46,7 +46,7 @@ from state_machines.errors import (
     Rejected,
     Unavailable,
 )
-from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX, REQUEST_BYTES_MAX
+from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.tables import TABLES
 from state_machines.wire import api_pb2 as api
 
@@ -172,12 +172,7 @@ class NodeCache:
 
     async def _answered(self, method: Any, request: bytes, kind: Any) -> bytes:
         try:
-            if len(request) > REQUEST_BYTES_MAX:
-                raise Invalid(f"request: {len(request)} bytes, the limit is {REQUEST_BYTES_MAX}")
-            try:
-                message = kind.FromString(request)
-            except DecodeError:
-                raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
+            message = parsed(request, kind)
             limit_ms = min(message.timeout_ms or TIMEOUT_MS, TIMEOUT_MS)
             async with asyncio.timeout(limit_ms / 1000):
                 reply: api.Reply = await method(message, limit_ms)

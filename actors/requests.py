@@ -17,6 +17,14 @@ _REQUEST: Inside = {2: {}}  # a proposal, for its commands
 
 def decoded(request: bytes, kind: Any, *, group: str, seat: str) -> Any:
     """A client's message to this group; `kind` is its protobuf class. Raises Invalid."""
+    message = parsed(request, kind)
+    if message.group != group:
+        raise Invalid(f"group: {message.group[:80]!r} does not live at {seat}")
+    return message
+
+
+def parsed(request: bytes, kind: Any) -> Any:
+    """A client's message to whoever is asked. Raises Invalid."""
     if not isinstance(request, bytes):
         raise Invalid(f"request: bytes are wanted, not {type(request).__name__}")
     if len(request) > REQUEST_BYTES_MAX:
@@ -24,9 +32,6 @@ def decoded(request: bytes, kind: Any, *, group: str, seat: str) -> Any:
     if too_many_fields(request, _REQUEST, REQUEST_FIELDS_MAX):
         raise Invalid(f"request: more fields than {REQUEST_FIELDS_MAX}, the limit")
     try:
-        message = kind.FromString(request)
+        return kind.FromString(request)
     except DecodeError:
         raise Invalid(f"request: not an encoded {kind.DESCRIPTOR.name}") from None
-    if message.group != group:
-        raise Invalid(f"group: {message.group[:80]!r} does not live at {seat}")
-    return message

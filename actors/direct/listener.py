@@ -58,6 +58,7 @@ class Listener:
         self.service = service
         self.endpoint: Endpoint | None = None
         self.connections: dict[Connection, None] = {}
+        self.strangers = 0  #: connections that have not proved anything yet
         self._server: asyncio.Server | None = None
 
     async def open(self, seat: str, host: str, port: int = 0) -> Endpoint:
@@ -67,11 +68,6 @@ class Listener:
         bound = self._server.sockets[0].getsockname()[1]
         self.endpoint = Endpoint(seat, host, bound, secret.nonce() + secret.nonce())
         return self.endpoint
-
-    @property
-    def strangers(self) -> int:
-        """Connections that have not proved anything yet."""
-        return sum(not each.known for each in self.connections)
 
     async def close(self) -> None:
         """Listen no more and end all connections."""
@@ -106,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         give_up_silent(transport)
         self._listener.connections[self] = None
+        self._listener.strangers += 1
         self._greeting = asyncio.get_running_loop().call_later(
             GREETING_SECONDS, self.abort, "it did not say who it is"
         )
@@ -120,6 +117,7 @@ class Connection(asyncio.Protocol):
         nothing, and would take the places of those that come when the other side is back."""
         self._greeting.cancel()
         self._listener.connections.pop(self, None)
+        self._listener.strangers -= not self.known
         for each in self._polls:
             each.cancel()
 
@@ -213,6 +211,7 @@ class Connection(asyncio.Protocol):
         ):
             raise Invalid("proof: wrong")
         self.known = True
+        self._listener.strangers -= 1
         self._greeting.cancel()
         self._reader.limit = FrameReader().limit
         shown = secret.proof(endpoint, "called", self._nonce, hello.nonce)

@@ -23,6 +23,7 @@ from state_machines.errors import (
     Overflow,
     Overloaded,
 )
+from state_machines.limits import REQUEST_BYTES_MAX
 from state_machines.metadata.kv import KV, DeleteKv, PutKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.kept import GROUP, Kept, keeping
@@ -94,6 +95,17 @@ async def test_a_revision_that_does_not_come_is_not_waited_for_for_ever() -> Non
             await reader.ask("t", seen=group.index + 1, timeout_ms=2_000)
         assert now() == begun + 2
         assert await reader.all("t") == {}
+
+
+@in_virtual_time
+async def test_a_request_of_many_small_parts_is_refused_before_it_is_made() -> None:
+    """Four bytes of it, or two, are an object each."""
+    async with keeping(Kept()) as reader:
+        asked = api.CacheRequest(table=KV.name).SerializeToString()
+        for method in (reader.cache.read, reader.cache.watch):
+            for request in (asked + b"\x22\x00" * 70_000, bytes(REQUEST_BYTES_MAX + 1)):
+                reply = api.Reply.FromString(await method(request))
+                assert (reply.code, reply.detail[:9]) == (api.INVALID, "request: ")
 
 
 @in_virtual_time

@@ -126,6 +126,11 @@ async def test_strangers_are_counted() -> None:
             await hang_up(writer)
         await eventually(lambda: place.listener.strangers == 0)
         assert all(each._greeting.cancelled() for each in gone), "nothing is kept of them"
+        known = tuple(place.listener.connections)
+        for each in known:
+            each.abort("it is over")
+        await eventually(lambda: not {*known} & {*place.listener.connections})
+        assert place.listener.strangers == sum(not e.known for e in place.listener.connections)
 
 
 @in_loop
