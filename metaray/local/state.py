@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from metaray.local.processes import Started
 from state_machines.errors import Invalid, MetarayError
 
 STATE_VERSION: Final = 1
+_MARK: Final = re.compile(r"metaray-[0-9a-f]{8}")
 NODE_CPUS: Final = 4  #: logical: what a node says it has, not what it is given
 OBJECT_STORE_BYTES: Final = 200_000_000
 
@@ -186,6 +188,10 @@ def _check_all(state: Any) -> None:
         raise ValueError("mark: empty")
     if not Path(state["temporary"]).is_absolute():  # "" would be wherever the command runs
         raise ValueError(f"temporary: {state['temporary'][:80]!r} is not absolute")
+    # It goes with all that is in it, so it has to be one that was made for a cluster.
+    name = Path(state["temporary"]).name
+    if name != state["mark"] or not _MARK.fullmatch(name):
+        raise ValueError(f"temporary: {state['temporary'][:80]!r} is none of a cluster")
 
 
 def _check(name: str, said: Any, fields: Mapping[str, type]) -> None:

@@ -151,7 +151,7 @@ def test_down_without_a_cluster_does_nothing(tmp_path: Path) -> None:
 def test_down_ends_a_cluster_whose_logs_find_no_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logs = tmp_path / "ray" / "session_latest" / "logs"
+    logs = tmp_path / "metaray-0000000a" / "session_latest" / "logs"
     logs.mkdir(parents=True)
     (logs / "a").write_bytes(b"a line\n")
     (logs / "gcs.out").write_bytes(bytes(300_000))
@@ -160,8 +160,8 @@ def test_down_ends_a_cluster_whose_logs_find_no_room(
     write_state(
         LocalCluster(
             data=tmp_path,
-            mark="metaray-none",
-            temporary=tmp_path / "ray",
+            mark="metaray-0000000a",
+            temporary=tmp_path / "metaray-0000000a",
             token_path=tmp_path / "token",
             nodes=(node,),
         )
@@ -197,6 +197,12 @@ def test_a_state_file_of_another_kind_is_named(tmp_path: Path, content: str) -> 
         ({"mark": 5}, "mark: str is wanted, not 5"),
         ({"temporary": ""}, "temporary: '' is not absolute"),
         ({"temporary": "/a\0b"}, "temporary: str is wanted"),
+        ({"temporary": "/home/ann"}, "temporary: '/home/ann' is none of a cluster"),
+        (
+            {"temporary": "/tmp/metaray-00000001/.."},
+            "temporary: '/tmp/metaray-00000001/..' is none of a cluster",
+        ),
+        ({"mark": "ann", "temporary": "/home/ann"}, "temporary: '/home/ann' is none of a cluster"),
         ({"nodes": 5}, "nodes: list is wanted, not 5"),
         ({"nodes": [5]}, "nodes: an object is wanted, not 5"),
         ({"pid": "x"}, "pid: int is wanted, not 'x'"),
@@ -211,7 +217,13 @@ def test_a_state_file_that_says_what_cannot_be_is_refused(
     process = {"pid": 1 << 30, "started": 1, **change}
     process = {name: process[name] for name in ("pid", "started")}
     node = {"name": "node-0", "data": "d", "log": "l", "process": process}
-    whole = {"version": 1, "mark": "m", "temporary": "/t", "token_path": "t", "data": "d"}
+    whole = {
+        "version": 1,
+        "mark": "metaray-00000001",
+        "temporary": "/t/metaray-00000001",
+        "token_path": "t",
+        "data": "d",
+    }
     said = {**whole, "nodes": [node], **change}
     said = {name: value for name, value in said.items() if name not in process}
     (tmp_path / "cluster.json").write_text(json.dumps(said))
@@ -249,7 +261,7 @@ def test_children_are_ended_with_their_parent(sleeper: list[subprocess.Popen[byt
     while len(parent.children()) < 2:
         assert parent.is_running()
     children = parent.children()
-    assert kill_all([Started.now(parent.pid)], "metaray-none", ()) == 3
+    assert kill_all([Started.now(parent.pid)], "metaray-0000000a", ()) == 3
     assert not any(child.is_running() for child in children)
 
 
@@ -260,8 +272,8 @@ def test_the_state_file_says_what_runs(
     node = LocalNode(name="node-0", data=tmp_path / "n", log=tmp_path / "l", process=process)
     cluster = LocalCluster(
         data=tmp_path,
-        mark="metaray-z",
-        temporary=tmp_path / "t",
+        mark="metaray-0000000d",
+        temporary=tmp_path / "metaray-0000000d",
         token_path=tmp_path / "token",
         address="127.0.0.1:1",
         nodes=(node,),

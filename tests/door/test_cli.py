@@ -235,8 +235,8 @@ def test_down_ends_the_nodes_that_outlive_their_head(tmp_path: Path) -> None:
     write_state(
         LocalCluster(
             data=data,
-            mark="metaray-headless",
-            temporary=tmp_path / "temporary",
+            mark="metaray-0000000b",
+            temporary=tmp_path / "metaray-0000000b",
             token_path=data / "token",
             nodes=nodes,
         )

@@ -54,8 +54,8 @@ def test_a_cluster_that_runs_already_is_left_alone(tmp_path: Path) -> None:
         write_state(
             LocalCluster(
                 data=tmp_path,
-                mark="metaray-theirs",
-                temporary=tmp_path / "t",
+                mark="metaray-0000000c",
+                temporary=tmp_path / "metaray-0000000c",
                 token_path=tmp_path / "token",
                 address="127.0.0.1:1",
                 nodes=(node,) * demo.NODES,
