@@ -254,6 +254,16 @@ def test_down_ends_the_nodes_that_outlive_their_head(tmp_path: Path) -> None:
         sleepers[1].wait()
 
 
+def test_down_removes_no_directory_that_was_not_made_for_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "ann").mkdir()
+    cluster = LocalCluster(
+        data=tmp_path, mark="ann", temporary=tmp_path / "ann", token_path=tmp_path / "token"
+    )
+    write_state(cluster)
+    assert "temporary: " in refused("down", "--data", str(tmp_path))
+    assert (tmp_path / "ann").is_dir()
+
+
 def test_down_says_how_a_cluster_of_the_launcher_is_ended(tmp_path: Path) -> None:
     said = run("down", "--data", str(tmp_path / "none")).stdout
     assert said.count("\n") == 1

@@ -152,4 +152,18 @@ WALLS: Final = (
         "            yield from pages(parquet, rows=BATCH_ROWS)\n",
         "            yield from parquet.iter_batches(batch_size=BATCH_ROWS)\n",
     ),
+    Mutant(
+        "down-removes-whatever-a-file-says",
+        "design 5.6",
+        "metaray.local.state",
+        '    if name != state["mark"] or not _MARK.fullmatch(name):\n',
+        "    if not name:\n",
+    ),
+    Mutant(
+        "a-cache-makes-all-that-a-request-has-parts",
+        "law 18",
+        "actors.node_cache",
+        "            message = parsed(request, kind)\n",
+        "            message = kind.FromString(request)\n",
+    ),
 )
