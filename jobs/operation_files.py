@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from jobs.errors import BadHistory
 from jobs.operations import OPERATIONS
-from jobs.pages import pages
+from jobs.pages import NOT_PARQUET, pages
 
 IDENTITY: Final = "history.json"
 FORMAT: Final = 1
@@ -259,7 +259,7 @@ def batches(found: Iterable[Range], columns: Sequence[str] | None = None) -> Any
         try:
             with pq.ParquetFile(each.path) as file:
                 yield from pages(file, columns)
-        except (OSError, pa.ArrowException) as error:
+        except NOT_PARQUET as error:
             raise BadHistory(f"{each.path}: {error}") from None
 
 

@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROWS: Final = 65_536  #: of a page at most
+NOT_PARQUET: Final = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What pyarrow raises for a file that cannot be read, is none or was changed; the last of them for
+a column whose name is no UTF-8."""
 
 
 def pages(

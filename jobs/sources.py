@@ -26,7 +26,7 @@ from jobs import jvm, operation_files
 from jobs.datasets import RAFT_GROUP, ddl, empty, frame
 from jobs.errors import MissingInput, SchemaMismatch
 from jobs.job import Input, Job
-from jobs.pages import pages
+from jobs.pages import NOT_PARQUET, pages
 from jobs.schemas import project
 from jobs.session import Session, job_failures
 from state_machines.errors import Invalid
@@ -169,7 +169,7 @@ def read_files(
         try:
             with path.open("rb") as data:
                 found = pq.read_schema(data)
-        except (OSError, pa.ArrowException) as error:
+        except NOT_PARQUET as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
         project(_filled(empty(found), schema), schema, dataset)
         certain &= all(each.nullable or not found.field(each.name).nullable for each in schema)
@@ -205,7 +205,7 @@ def _pages(paths: Sequence[Path], schema: pa.Schema, dataset: str) -> Iterator[p
                 there = [name for name in schema.names if name in file.schema_arrow.names]
                 for page in pages(file, there):
                     yield _filled(page, schema)
-        except (OSError, pa.ArrowException) as error:
+        except NOT_PARQUET as error:
             raise SchemaMismatch(f"{dataset}: {path} is not a Parquet file: {error}") from error
 
 

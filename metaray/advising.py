@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from actors.duties.advice import led_of
 from actors.planners.advice import Led, refusal
+from jobs.pages import NOT_PARQUET
 from state_machines.batch import Outcome
 from state_machines.errors import Conflict, Invalid, NotFound, Unknown
 from state_machines.metadata.advice import (
@@ -86,7 +87,7 @@ def read(path: Path) -> list[NewAdvice]:
             if rows > ROWS_MAX:
                 raise Invalid(f"report: {path} has {rows} rows of advice, the limit is {ROWS_MAX}")
             table = file.read(columns=list(FIELDS))
-    except (OSError, pa.ArrowException) as error:
+    except NOT_PARQUET as error:
         raise Invalid(f"report: {path} is no Parquet file of advice: {error}") from error
     if missing := [name for name in FIELDS if name not in table.column_names]:
         raise Invalid(f"report: {path} has no column {missing[0]}")

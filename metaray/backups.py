@@ -20,7 +20,7 @@ from actors.rows import revisions_of, rows_of
 from jobs import cut
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadCut
-from jobs.pages import pages
+from jobs.pages import NOT_PARQUET, pages
 from metaray.restore_index import Index
 from state_machines import lease, packing, row_key
 from state_machines.errors import Invalid
@@ -183,5 +183,5 @@ def _batches(directory: Path, file: CutFile) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path) as parquet:
             yield from pages(parquet, rows=BATCH_ROWS)
-    except (pa.ArrowException, OSError) as error:
+    except NOT_PARQUET as error:
         raise BadCut(f"{file.path}: {error}") from None

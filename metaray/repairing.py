@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.integrity.rule import COUNT, FINDINGS, ROW, STRUCTURAL
+from jobs.pages import NOT_PARQUET
 from jobs.schemas import project
 from metaray.cli.values import fields_from_json, parsed
 from metaray.transactions import Calls
@@ -77,7 +78,7 @@ class Plan:
             with pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches(BATCH, columns=empty.schema.names):
                     yield project(batch, FINDINGS, "plan").to_pylist()
-        except (OSError, pa.ArrowException) as error:
+        except NOT_PARQUET as error:
             raise Invalid(f"plan: {self.path} has no findings of fsck: {error}") from None
 
     def commands(self) -> dict[tuple[str, str], int]:

@@ -28,6 +28,7 @@ from jobs.datasets import frame
 from jobs.errors import BadHistory, OutputFailed
 from jobs.history import CURRENT, JOB, OFFSETS, OWN_CLOCK, PAST
 from jobs.offset_archive import ARCHIVE, DAY, opened, past_files
+from jobs.pages import NOT_PARQUET
 from jobs.schemas import require
 from jobs.session import Session, job_failures, spark
 from jobs.sources import Sources
@@ -200,7 +201,7 @@ def _pages(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
         try:
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches()
-        except (OSError, pa.ArrowException) as error:
+        except NOT_PARQUET as error:
             raise BadHistory(f"{path}: {error}") from None
 
 

@@ -200,6 +200,12 @@ def test_a_file_that_is_no_parquet_though_its_checksum_fits(cut: Path) -> None:
     refuses(cut, BadCut, "mqtt.user/mqtt-0-00000.parquet: ")
 
 
+def test_a_column_whose_name_is_no_utf_8(cut: Path) -> None:
+    data = (cut / "mqtt.user" / "mqtt-0-00000.parquet").read_bytes()
+    replaced(cut, "mqtt.user", data.replace(b"username", b"usern\xffme"))
+    refuses(cut, BadCut, "mqtt.user/mqtt-0-00000.parquet: .*invalid start byte")
+
+
 @pytest.mark.parametrize(
     ("column", "values", "says"),
     [

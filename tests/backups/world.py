@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from actors import columns
 from jobs.cut import CutFile, Manifest
+from jobs.pages import NOT_PARQUET
 from state_machines import op
 from state_machines.errors import QuotaExceeded
 from state_machines.limits import PAGE_ROWS_MAX
@@ -149,7 +150,7 @@ def told(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     try:
         rows = pq.ParquetFile(path).metadata.num_rows
-    except pa.ArrowException:
+    except NOT_PARQUET:
         rows = 0
     return {"rows": rows, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
