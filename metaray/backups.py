@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actors.rows import revisions_of, rows_of
+from actors.seat_names import kind_of
 from jobs import cut
 from jobs.cut import CutFile, Manifest
 from jobs.errors import BadCut
@@ -85,7 +86,7 @@ def verify(directory: Path, *, progress: Callable[[int], None] | None = None) ->
     be restored.
     """
     manifest = cut.read_manifest(directory)
-    cut.check(directory, manifest)
+    check(directory, manifest)
     read = 0
     found: dict[str, int] = {}
     for file in manifest.files:
@@ -103,6 +104,17 @@ def verify(directory: Path, *, progress: Callable[[int], None] | None = None) ->
         found[file.table] = found.get(file.table, 0) + here
     tables = [TableVerdict(name, found[name], why_left_out(name)) for name in sorted(found)]
     return Verdict(manifest, tuple(tables), missing(directory, manifest))
+
+
+def check(directory: Path, manifest: Manifest) -> None:
+    """See that the files are what the manifest says, and that each table has one of every group
+    that was cut and keeps it: where there is none a restore would see no rows. Raises BadCut."""
+    for name in manifest.tables():
+        known = RESTORERS.get(name)
+        wanted = [each for each in manifest.cut if known and kind_of(each) == known.table.kind]
+        if lacking := {*wanted} - {*manifest.groups(name)}:
+            raise BadCut(f"files: {name} has none of {min(lacking)}, which was cut")
+    cut.check(directory, manifest)
 
 
 def slot_map(directory: Path, manifest: Manifest) -> SlotMap | None:

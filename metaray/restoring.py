@@ -194,7 +194,7 @@ def restore(
     """
     scope.check()
     manifest = cut.read_manifest(directory)
-    cut.check(directory, manifest)
+    backups.check(directory, manifest)
     with Index() as index:
         work = _Work(client, directory, manifest, scope, index, replace, progress, now_ms)
         if replace:

@@ -163,6 +163,18 @@ def test_a_manifest_that_is_nested_without_end_and_a_path_that_leads_to_itself(c
     refuses(cut, BadCut, "loop/x: ")
 
 
+def test_a_table_without_a_file_of_a_group_is_not_one_without_rows(tmp_path: Path) -> None:
+    was = Cluster(2)
+    for tenant in ("acme", "umbrella"):
+        settle(was, tenant)
+    manifest = world.write(was, tmp_path / "cut")
+    for lost in ("metadata.kv", "mqtt.session", "offset.offset"):
+        files = [each for each in manifest.files if (each.table, each.group[-2:]) != (lost, "-1")]
+        dataclasses.replace(manifest, files=files).write(tmp_path / "cut")
+        kind = lost.partition(".")[0]
+        refuses(tmp_path / "cut", BadCut, f"files: {lost} has none of {kind}-1, which was cut")
+
+
 @pytest.mark.timeout(30)
 def test_what_is_no_file_is_not_waited_for(cut: Path) -> None:
     """An archive may hold pipes, and links to devices."""

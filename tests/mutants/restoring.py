@@ -56,4 +56,18 @@ RESTORING: Final = (
         "        _check_room(data, local_nodes, wanted)\n",
         "",
     ),
+    Mutant(
+        "a-file-that-a-manifest-does-not-name-had-no-rows",
+        "docs/pipeline.md: backup and restore",
+        "metaray.backups",
+        "        if lacking := {*wanted} - {*manifest.groups(name)}:\n",
+        "        if lacking := {*wanted} - {*manifest.cut}:\n",
+    ),
+    Mutant(
+        "a-column-of-any-bytes-ends-a-restore-with-a-stack",
+        "law 18",
+        "jobs.pages",
+        "(OSError, pa.ArrowException, UnicodeDecodeError)",
+        "(OSError, pa.ArrowException)",
+    ),
 )
