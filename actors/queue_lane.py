@@ -184,7 +184,7 @@ class QueueLane(Lane, ABC):
         self._alarm, self._alarm_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
-        for call in self._under_way:
+        for call in tuple(self._under_way):  # one that nobody waits for ends here
             first = call.first
             if first is None:
                 continue
@@ -343,7 +343,7 @@ class QueueLane(Lane, ABC):
             return True
 
     def _start(self, call: UnderWay, first: Attempt | None) -> None:
-        task = call.task = self._loop.create_task(self._work(call, first))
+        task = self._loop.create_task(self._work(call, first))
         self._tasks[task] = None
         task.add_done_callback(self._ended)
 
@@ -353,6 +353,7 @@ class QueueLane(Lane, ABC):
             log.error("%s: a client task failed", self._group, exc_info=task.exception())
 
     async def _work(self, call: UnderWay, first: Attempt | None) -> None:
+        call.task = asyncio.current_task()  # ended before, it would leave its call under way
         try:
             await self._carry_out(call, first)
         except asyncio.CancelledError:

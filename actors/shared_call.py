@@ -92,7 +92,7 @@ class UnderWay:
     first: Attempt | None = None  #: its first attempt, while that is waited for
     made: Any = None  #: how it is sent: its lane's own
     trace: Trace | None = None  #: None until something may have been sent
-    task: asyncio.Task[None] | None = None  #: once its first attempt was not enough
+    task: asyncio.Task[None] | None = None  #: once it has begun, for a first attempt in vain
     gone: int = 0  #: at the front of its batch: whose callers wait no more, as far as was looked
 
 

@@ -188,8 +188,11 @@ class AwaitingLane(ReachedLane):
     def _start(self, call: UnderWay, first: Attempt | None) -> None:
         if _wanted(call):
             super()._start(call, first)
-        else:
-            self._left(call)
+            return
+        if first is not None:
+            first.answer.cancel()
+            self._tried(first)
+        self._left(call)
 
 
 def _wanted(call: UnderWay) -> bool:

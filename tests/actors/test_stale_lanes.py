@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 
 from actors import queue_lane, stale_lanes
 from actors.caller import Caller
+from actors.doubt import DOUBT_SECONDS
 from actors.shared_call import UnderWay, Waiting
+from actors.stale_lanes import AwaitingLane
 from state_machines.errors import NoQuorum
 from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import Call, Script, calling, now, put
+from tests.actors.scripted import NOT_LEADER, Call, Script, calling, now, put
 from tests.actors.virtual_time import in_virtual_time, settled
 from tests.actors.wires import Group, eventually, in_loop, running
 
@@ -44,6 +48,20 @@ class Replicas(Script):
     @property
     def queries(self) -> list[Call]:
         return [call for call in self.calls if call.tags[:1] == ("metadata.kv.get",)]
+
+
+@dataclass(slots=True)
+class Refusing(Script):
+    """Nobody answers, and then a seat does that another leads."""
+
+    refusing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
+        if call.min_revision == APPLIED + 2 and not self.refusing.is_set():
+            await self.refusing.wait()
+            return NOT_LEADER.SerializeToString()
+        await asyncio.get_running_loop().create_future()
+        return honest()
 
 
 def ask(caller: Caller, **terms: Any) -> asyncio.Task[Any]:
@@ -126,6 +144,49 @@ async def test_whose_deadline_passes_is_told_and_its_call_ends() -> None:
             await hasty
         await settled()
         assert script.ended == len(script.queries) == 1
+
+
+@in_virtual_time
+async def test_whose_call_is_given_up_as_it_is_doubted_holds_up_no_deadline_of_others() -> None:
+    script = Replicas()
+    async with calling(script) as caller:
+
+        async def gives_up() -> None:
+            async with asyncio.timeout(DOUBT_SECONDS):
+                await ask(caller, stale=True, min_revision=APPLIED + 1, timeout_ms=60_000)
+
+        hasty = asyncio.create_task(gives_up())
+        await asyncio.sleep(0)
+        begun = now()
+        other = ask(caller, stale=True, min_revision=APPLIED + 2, timeout_ms=3_000)
+        with pytest.raises(TimeoutError):
+            await hasty
+        await asyncio.wait((other,), timeout=60)
+        assert isinstance(other.exception(), NoQuorum)
+        assert now() - begun < 3.1
+        assert script.ended == len(script.queries) == 2
+
+
+@in_virtual_time
+async def test_a_call_that_is_given_up_before_its_task_begins_leaves_its_place() -> None:
+    """In which turn of the loop that is depends on how calls are made: many are tried."""
+    loop = asyncio.get_running_loop()
+
+    def in_turns(count: int, act: Callable[[], object]) -> None:
+        loop.call_soon(in_turns, count - 1, act) if count else act()
+
+    for first, second, third in itertools.permutations(range(3)):
+        for turns in itertools.product(range(7), repeat=2):
+            refusing = asyncio.Event()
+            async with calling(Refusing(refusing=refusing)) as caller:
+                one, another = wait_for_ever(caller, 2)
+                await settled()
+                acts = ((0, refusing.set), (turns[0], one.cancel), (turns[1], another.cancel))
+                for each in (first, second, third):
+                    in_turns(*acts[each])
+                await asyncio.sleep(30)
+                lanes = [each for each in caller._queues.values() if type(each) is AwaitingLane]
+                assert [len(each._under_way) for each in lanes] == [0]
 
 
 @in_virtual_time

@@ -413,6 +413,20 @@ READS: Final = (
         "    batch, call.gone = call.batch, 0\n",
     ),
     Mutant(
+        "a-read-that-is-given-up-as-it-is-doubted-ends-all-deadlines",
+        "design 3",
+        "actors.queue_lane",
+        "        for call in tuple(self._under_way):  # one that nobody waits for ends here\n",
+        "        for call in self._under_way:\n",
+    ),
+    Mutant(
+        "a-call-that-is-ended-before-its-task-begins-keeps-its-place",
+        "design 5.3",
+        "actors.queue_lane",
+        "        task = self._loop.create_task(self._work(call, first))\n",
+        "        task = call.task = self._loop.create_task(self._work(call, first))\n",
+    ),
+    Mutant(
         "nobody-asks-how-far-a-group-has-come",
         "design 5.3",
         "actors.stale_lanes",
