@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, Unpack, o
 
 from actors.caller import Caller
 from actors.calls import LinkedCache, LinkedGroups
+from actors.to_its_end import to_its_end
 from actors.wanted import Part
 from metaray.cached import Cache
 from metaray.join import join_cluster
@@ -128,6 +131,7 @@ class Client(Offsets, Watches, Timestamps):
                 "anew, in a process that was spawned (Ray does not outlive a fork)"
             )
 
+    @to_its_end
     async def aclose(self) -> None:
         """End what is under way: waiting callers get `Unknown`, or `NoQuorum` if never sent."""
         caller, self._caller = self._caller, None
@@ -275,7 +279,7 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="metaray client", daemon=True
+            target=_run, args=(self._loop,), name="metaray client", daemon=True
         )
         self._client = Client(address=address, data=data, timeout_ms=timeout_ms)
         self._entry = threading.Lock()  #: held by who hands work to the loop, and by who ends it
@@ -311,18 +315,19 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
             return  # all of it is of the process that was forked
         with self._entry:
             if self._thread.is_alive():
-                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+                asyncio.run_coroutine_threadsafe(_end(self._client), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
             self._loop.close()
 
-    async def _end(self) -> None:
-        await self._client.aclose()
-        if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
-            _, late = await asyncio.wait(waiting, timeout=LAST_WORDS_S)
-            for each in late:
-                each.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+    def __del__(self) -> None:
+        """Who lets go of it without `close` leaves neither a thread nor links. In any thread."""
+        loop, thread = self._loop, self._thread
+        if sys.is_finalizing() or self._client._process != os.getpid() or not thread.is_alive():
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        ending = asyncio.run_coroutine_threadsafe(_end(self._client), loop)
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
     def _check(self) -> None:
         self._client._check_process()
@@ -349,6 +354,9 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
             return waiting.result()
         except CancelledError:
             raise Unknown("the client was closed before this ended: it may have happened") from None
+        except BaseException:  # KeyboardInterrupt, or what else a signal raises here
+            waiting.cancel()
+            raise
 
     @overload
     def call(
@@ -434,6 +442,22 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
     def export_refs(self, **choice: Unpack[Choice]) -> Refs:
         """The same as Arrow in Ray's object store."""
         return self._wait(self._client.export_refs(**choice))
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end(client: Client) -> None:
+    await client.aclose()
+    if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
+        _, late = await asyncio.wait(waiting, timeout=LAST_WORDS_S)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 def connect(

@@ -1,7 +1,9 @@
-"""Who waits in a blocking client while another thread closes it. Without Ray."""
+"""Who waits in a blocking client while it is closed, interrupted or let go. Without Ray."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ from actors.caller import Caller
 from metaray import exporting
 from metaray.client import BlockingClient
 from state_machines.errors import Unknown
-from tests.actors.scripted import HANG, Script
+from tests.actors.scripted import HANG, Call, Script
 
 SECONDS = 30.0  #: for what is over at once unless it waits for ever
 
@@ -77,3 +79,46 @@ def test_whoever_waits_is_told_that_the_client_was_closed(
     assert of_put[0].detail == "metadata-0: the client was closed"
     with pytest.raises(RuntimeError, match="the client is closed"):
         client.put("a", b"")
+
+
+class Interrupted(Exception):
+    """What a signal raises in the main thread."""
+
+
+def test_a_write_whose_thread_was_interrupted_is_not_sent_later() -> None:
+    begun, going_on = threading.Event(), asyncio.Event()
+
+    class Slow(Script):
+        async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
+            if not begun.is_set():
+                begun.set()
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                await going_on.wait()
+            return await Script._answer(self, call, honest)
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    script = Slow()
+    client = opened(script)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            client.put("a", b"1")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    client._loop.call_soon_threadsafe(going_on.set)
+    client.put("b", b"2")
+    client.close()
+    assert [each.key for each in script.applied["metadata-0"]] == ["b"]
+
+
+def test_a_client_that_is_let_go_open_leaves_no_thread() -> None:
+    client = opened(Script())
+    client.put("a", b"1")
+    thread, loop = client._thread, client._loop
+    with pytest.warns(ResourceWarning, match="unclosed <metaray.client.BlockingClient"):
+        del client
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert loop.is_closed()

@@ -89,6 +89,36 @@ async def opened_by_two(script: Groups) -> None:
     await client.aclose()
 
 
+@in_virtual_time
+async def closed_by_one_who_is_cancelled(script: Groups, turns: int) -> None:
+    closed = 0
+
+    async def close() -> None:
+        nonlocal closed
+        closed += 1
+
+    script.close = close  # type: ignore[method-assign]
+    script.faults = [lambda call: None if call.registers else HANG]
+    client = Client()
+    await client.open()
+    both = [asyncio.ensure_future(each) for each in (client.put("k", b"v"), client.get("k"))]
+    await settled()
+    closing = asyncio.ensure_future(client.aclose())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    await settled()
+    told = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(each) for each in told] == [Unknown, NoQuorum]
+    assert closed == 1
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_a_close_that_is_cancelled_ends_everything_all_the_same(script: Groups, turns: int) -> None:
+    closed_by_one_who_is_cancelled(script, turns)
+
+
 def test_two_who_open_a_client_at_once_have_the_same(script: Groups) -> None:
     opened_by_two(script)
 

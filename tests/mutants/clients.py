@@ -316,6 +316,20 @@ CLIENTS: Final = (
         "        if groups is not None:  # whoever opened",
     ),
     Mutant(
+        "a-close-that-is-cancelled-leaves-the-links",
+        "design 3",
+        "metaray.client",
+        "    @to_its_end\n    async def aclose",
+        "    async def aclose",
+    ),
+    Mutant(
+        "a-write-of-an-interrupted-thread-is-sent-later",
+        "design 3",
+        "metaray.client",
+        "            waiting.cancel()\n            raise\n",
+        "            raise\n",
+    ),
+    Mutant(
         "who-cannot-open-a-client-again-closes-it-for-others",
         "design 3",
         "metaray.client",
