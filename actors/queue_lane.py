@@ -27,7 +27,15 @@ from google.protobuf.message import DecodeError
 from actors.admission import Drain
 from actors.attempts import NO_TIME_SECONDS, Attempt, Groups, Lane, reply_of
 from actors.crowd import Crowd
-from actors.shared_call import Reached, UnderWay, Waiting, commands_of, fail, tenant_of
+from actors.shared_call import (
+    Reached,
+    UnderWay,
+    Waiting,
+    commands_of,
+    fail,
+    fail_all,
+    tenant_of,
+)
 from state_machines import columnar, op, slots
 from state_machines.errors import (
     Invalid,
@@ -367,8 +375,7 @@ class QueueLane(Lane, ABC):
             self._left(call)
 
     def _failed(self, call: UnderWay, error: Exception) -> None:
-        for each in call.batch:
-            fail(each, error)
+        fail_all(call.batch, error)
 
     def _left(self, call: UnderWay) -> None:
         """It is over, whatever came of it: there is room for another."""

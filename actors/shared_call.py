@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -261,8 +262,7 @@ def resolve(
     elif len(reply.results) != len(commands):
         error = Unknown(f"{len(reply.results)} results came for {len(commands)} commands")
     if error is not None:
-        for each in batch:
-            fail(each, error)
+        fail_all(batch, error)
         return []
     untold: list[Waiting] = []
     at = 0
@@ -318,6 +318,13 @@ def fail(waiting: Waiting, error: Exception) -> None:
     """Tell it, unless it was told already."""
     if not waiting.result.done():
         waiting.result.set_exception(error)
+
+
+def fail_all(some: Sequence[Waiting], error: Exception) -> None:
+    """Tell each of them, by an error of its own: whoever catches it may add to it, and a thread
+    that raises it puts where it was on its traceback."""
+    for each in some:
+        fail(each, copy(error) if isinstance(error, MetarayError) else error)
 
 
 def error_of(reply: api.Reply) -> MetarayError:

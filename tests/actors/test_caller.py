@@ -26,7 +26,7 @@ from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.metadata.kv_batch import KvItem, PutAllKv
 from state_machines.offset.offset import CommitOffsets
 from state_machines.wire import api_pb2 as api
-from tests.actors.scripted import HANG, Call, Script, calling, now, once, put
+from tests.actors.scripted import HANG, NOT_LEADER, Call, Script, calling, now, once, put
 from tests.actors.test_caller_slots import commits, two_groups
 from tests.actors.virtual_time import in_virtual_time, settled
 
@@ -365,6 +365,20 @@ async def test_a_command_that_the_leader_does_not_know_fails_alone(count: int) -
     assert [repr(each) for each in told] == ["Invalid('tag: there is none')"]
     assert found.index(told[0]) == count // 3
     assert {each for each in found if isinstance(each, int)} == {*range(1, count)}
+
+
+@pytest.mark.parametrize(
+    "answer", [api.Reply(code=api.QUOTA_EXCEEDED, detail="no more"), NOT_LEADER]
+)
+@in_virtual_time
+async def test_who_shares_a_call_is_told_by_an_error_of_its_own(answer: api.Reply) -> None:
+    """So that what one caller adds to it, or where a thread raises it, is not told to others."""
+    script = Script(faults=[lambda call: None if call.registers else answer])
+    async with calling(script, timeout_ms=100) as caller:
+        calls = (caller.call(put(f"k{number}")) for number in range(3))
+        told = await asyncio.gather(*calls, return_exceptions=True)
+    assert len({id(each) for each in told}) == 3
+    assert {(type(each), str(each)) for each in told} == {(type(told[0]), str(told[0]))}
 
 
 @pytest.mark.parametrize("closed", [False, True])
