@@ -60,7 +60,7 @@ class Caller:
     """Calls commands and queries on whichever group owns them. One event loop, many tasks."""
 
     def __init__(self, groups: Groups, *, timeout_ms: int = 30_000, rng: Random) -> None:
-        _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+        _check("timeout_ms", timeout_ms, TIMEOUT_MS_MAX, least=1)
         self._groups = groups
         self._timeout_ms = timeout_ms
         self._rng = rng
@@ -375,9 +375,9 @@ def _heard(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _check(name: str, value: int, limit: int) -> None:
-    if type(value) is not int or not 0 <= value <= limit:
-        raise Invalid(f"{name}: a whole number from 0 to {limit} is wanted")
+def _check(name: str, value: int, limit: int, *, least: int = 0) -> None:
+    if type(value) is not int or not least <= value <= limit:
+        raise Invalid(f"{name}: a whole number from {least} to {limit} is wanted")
 
 
 def _check_group(group: str) -> None:

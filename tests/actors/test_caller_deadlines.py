@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 
 from actors import attempts, queue_lane
+from actors.caller import Caller
 from actors.doubt import DOUBT_SECONDS
 from state_machines.errors import (
+    Invalid,
     NoQuorum,
     Unknown,
 )
@@ -17,6 +20,12 @@ from state_machines.metadata.kv import GetKv
 from state_machines.wire import api_pb2 as api
 from tests.actors.scripted import HANG, NOT_LEADER, Call, Script, calling, now, once, put
 from tests.actors.virtual_time import in_virtual_time, settled
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 2**31, 1.5, float("nan"), float("inf"), True, None])
+def test_a_client_gives_its_calls_some_time(timeout_ms: Any) -> None:
+    with pytest.raises(Invalid, match="timeout_ms: a whole number from 1 to 2147483647 is wanted"):
+        Caller(Script(), timeout_ms=timeout_ms, rng=Random(1))
 
 
 @in_virtual_time
