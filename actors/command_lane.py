@@ -16,9 +16,11 @@ from actors.queue_lane import QueueLane
 from actors.shared_call import Reached, Trace, UnderWay, commands_of, error_of, gone, resolve
 from state_machines import op
 from state_machines.errors import MetarayError
+from state_machines.limits import WINDOW_MAX
 from state_machines.wire import api_pb2 as api
 
 HALVED_FROM = 256  #: commands that wait while no call is under way
+AHEAD_MAX = WINDOW_MAX - 64  #: calls past one that is not answered; some have their number by then
 EMPTY_BODY = b"\x80"  #: msgpack of a command without fields
 
 
@@ -46,7 +48,7 @@ class _Proposal:
             self._said = api.Proposal(
                 client=self.client,
                 sequence=self.sequence,
-                acked=min(lane.out, default=self.sequence) - 1,
+                acked=lane.acked(self),
                 commands=call.commands,
             )
         return lane.propose(seat, self._said, timeout_ms)
@@ -68,13 +70,21 @@ class CommandLane(QueueLane):
         super().__init__(group, groups, rng, unheard, reached)
         self._client = 0
         self._sequence = 0
-        self.out: set[int] = set()  #: numbers of this client that may not have been answered
+        self._out: set[int] = set()  # numbers of this client that may not have been answered
         self._registering = asyncio.Lock()
 
     def propose(self, seat: str, proposal: api.Proposal, timeout_ms: int) -> Awaitable[bytes]:
         """Send it to this seat, which has so long."""
         request = api.ProposeRequest(group=self._group, proposal=proposal, timeout_ms=timeout_ms)
         return self._groups.propose(seat, request.SerializeToString())
+
+    def acked(self, made: _Proposal) -> int:
+        """Up to which number all before it have been answered. Where one is not for so long that
+        the group would soon keep no more replies of those behind it, what waits here waits on."""
+        oldest = min(self._out, default=made.sequence)
+        if made.sequence - oldest >= AHEAD_MAX and made.client == self._client:
+            self._held = True
+        return oldest - 1
 
     def _first(self, call: UnderWay) -> Attempt | None:
         if not self._client:
@@ -99,7 +109,7 @@ class CommandLane(QueueLane):
             finally:
                 self._replied(made)
             if reply.code == api.SESSION_EXPIRED and self._client == made.client:
-                self._client = 0
+                self._client, self._held = 0, False
             in_logs = made.trace.attempts - made.trace.unproposed
             if reply.code == api.SESSION_EXPIRED and in_logs == 1:
                 call.made = call.trace = first = None
@@ -143,13 +153,15 @@ class CommandLane(QueueLane):
 
     def _numbered(self, call: UnderWay, client: int) -> _Proposal:
         self._sequence += 1
-        self.out.add(self._sequence)
+        self._out.add(self._sequence)
         made = call.made = _Proposal(self, call, client, self._sequence)
         return made
 
     def _replied(self, made: _Proposal) -> None:
         if self._client == made.client:
-            self.out.discard(made.sequence)
+            self._out.discard(made.sequence)
+            if self._held:
+                self._held = self._sequence - min(self._out, default=self._sequence) >= AHEAD_MAX
 
     def _tell(self, call: UnderWay, reply: api.Reply) -> None:
         self._reached.heard(reply.revision)
@@ -176,5 +188,5 @@ class CommandLane(QueueLane):
             self._client = reply.client
             # failpoint: client.registered
             self._sequence = 0
-            self.out.clear()
+            self._out.clear()
             return self._client

@@ -86,6 +86,7 @@ class QueueLane(Lane, ABC):
         self._under_way: dict[UnderWay, None] = {}  # in the order they began
         self._gave_up = 0  # callers, since those were let go; some may have waited elsewhere
         self._starting = False  # a call is about to take what waits
+        self._held = False  # none is made for now
         self._nearest = math.inf  # the nearest deadline of an operation, or before it
         self._rests_until = 0.0  # after a look at all of them
         self._alarm: asyncio.TimerHandle | None = None
@@ -239,7 +240,7 @@ class QueueLane(Lane, ABC):
         self._crowd.fill(self._waiting, CALL_MAX)
 
     def _pump(self) -> None:
-        room = len(self._under_way) < self.in_flight_max and not self._closed
+        room = len(self._under_way) < self.in_flight_max and not (self._held or self._closed)
         if self._waiting and room and not self._starting:
             self._starting = True  # what else comes in this turn of the loop goes with it
             self._loop.call_soon(self._begin)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import attempts, queue_lane
+from actors import attempts, command_lane, queue_lane
 from actors.caller import Caller
 from state_machines.errors import (
     MetarayError,
@@ -267,6 +267,53 @@ async def test_acked_rises_only_past_what_was_answered() -> None:
         await held
         await caller.call(put("last"))
     assert script.proposals[-1].acked == 7
+
+
+@in_virtual_time
+async def holding_others(*, forgotten: bool) -> None:
+    """The second call hangs, the sixth is the last that may have a number until that is answered;
+    `forgotten`: the group no longer knows who asks, and says so to the sixth."""
+    released = asyncio.Event()
+    answers = [api.Reply(code=api.SESSION_EXPIRED, detail="who?"), NOT_LEADER]
+
+    def fault(call: Call) -> Any:
+        if call.registers or call.client > 1 or released.is_set():
+            return None
+        if call.sequence == 6 and forgotten:
+            return answers.pop()
+        return HANG if call.sequence == 2 else None
+
+    script = Script(faults=[fault])
+    async with calling(script) as caller:
+        await caller.call(put("k1"))
+        stuck = asyncio.create_task(caller.call(put("k2")))
+        await settled()
+        for number in (3, 4, 5):
+            await caller.call(put(f"k{number}"))
+        if forgotten:
+            with pytest.raises(Unknown):
+                await caller.call(put("k6"))
+            await caller.call(put("k7"))
+            assert script.proposals[-1].client == 2
+        else:
+            await caller.call(put("k6"))
+            others = [asyncio.create_task(caller.call(put(f"k{number}"))) for number in (7, 8)]
+            await asyncio.sleep(0.5)
+            assert max(call.sequence for call in script.proposals) == 6
+            released.set()
+            await asyncio.gather(stuck, *others)
+        stuck.cancel()
+    keys = [each.key for each in script.applied["metadata-0"]]
+    assert sorted(keys) == [f"k{each}" for each in ((1, 3, 4, 5, 7) if forgotten else range(1, 9))]
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_is_proposed_past_an_unanswered_call_is_what_the_group_keeps_replies_of(
+    monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """Else it refuses all that come next, and that one too, though none is more than it may be."""
+    monkeypatch.setattr(command_lane, "AHEAD_MAX", 4)
+    holding_others(forgotten=forgotten)
 
 
 @in_virtual_time
