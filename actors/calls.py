@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import SystemRandom
 from typing import Any
 
@@ -63,11 +63,34 @@ def start_again_if_up(name: str) -> bool:
     return True
 
 
+class Lookups:
+    """What Ray's control service is asked, in threads: one for each name, however many wait for it
+    and however often they give up, for it hangs as long as that does. A process has few threads,
+    which its other work needs, too."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, asyncio.Future[Any]] = {}
+
+    async def find(self, name: str, ask: Callable[[], Any]) -> Any:
+        """What it says. Raises TimeoutError after `LOOKUP_SECONDS`, and what `ask` raises."""
+        asked = self._under_way.get(name)
+        if asked is None:
+            asked = self._under_way[name] = asyncio.ensure_future(asyncio.to_thread(ask))
+            asked.add_done_callback(functools.partial(self._answered, name))
+        return await asyncio.wait_for(asyncio.shield(asked), LOOKUP_SECONDS)
+
+    def _answered(self, name: str, asked: asyncio.Future[Any]) -> None:
+        del self._under_way[name]
+        if not asked.cancelled():
+            asked.exception()  # whoever waited may have given up
+
+
 class Handles:
     """Actor handles by name. Looked up off the loop once, then kept (no lookup on the hot path)."""
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
+        self._lookups = Lookups()
 
     async def get(self, name: str) -> Any:
         """The handle; raises Stopped when there is no such actor or Ray does not answer."""
@@ -75,7 +98,7 @@ class Handles:
         if handle is None:
             find = functools.partial(ray.get_actor, name, namespace=NAMESPACE)
             try:
-                handle = await asyncio.wait_for(asyncio.to_thread(find), LOOKUP_SECONDS)
+                handle = await self._lookups.find(name, find)
             except ValueError:
                 raise Stopped(f"there is no actor {name!r} in namespace {NAMESPACE!r}") from None
             except TimeoutError:
@@ -175,6 +198,7 @@ class LinkedGroups(_Linked):
         super().__init__()
         self._seats: dict[str, tuple[str, ...]] = {}
         self._learners: dict[str, tuple[str, ...]] = {}
+        self._lookups = Lookups()
 
     def seats(self, group: str) -> Sequence[str]:
         """The seats of a group's voters, in order: whom clients ask, also for what is stale. Who
@@ -192,7 +216,7 @@ class LinkedGroups(_Linked):
     async def refresh(self) -> None:
         """Read the namespace's names again. Raises Stopped when Ray does not answer."""
         try:
-            names = await asyncio.wait_for(asyncio.to_thread(named_actors), LOOKUP_SECONDS)
+            names = await self._lookups.find("", named_actors)
         except TimeoutError:
             raise Stopped("Ray's control service does not answer; is the head alive?") from None
         except RayError as error:

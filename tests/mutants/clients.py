@@ -159,6 +159,13 @@ CLIENTS: Final = (
         "                self._client = 0\n",
     ),
     Mutant(
+        "who-asks-a-control-service-that-hangs-takes-a-thread-each-time",
+        "design 3",
+        "actors.calls",
+        "        asked = self._under_way.get(name)\n",
+        "        asked = None\n",
+    ),
+    Mutant(
         "a-write-is-sent-after-its-deadline",
         "design 3",
         "actors.shared_call",

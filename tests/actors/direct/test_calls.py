@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -167,3 +168,35 @@ async def test_however_much_a_process_watches_its_other_calls_to_the_seat_are_an
         assert not any(each.done() for each in watches)
         await links.close()
         await listener.close()
+
+
+@in_loop
+async def test_a_control_service_that_hangs_takes_one_thread_for_a_name_however_often_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others are needed: for passwords, for snapshots."""
+    answer, asked = threading.Event(), 0
+
+    def get_actor(name: str, namespace: str) -> str:
+        nonlocal asked
+        asked += 1
+        answer.wait(30)
+        return f"the handle of {name}"
+
+    monkeypatch.setattr("ray.get_actor", get_actor)
+    monkeypatch.setattr(ray_calls, "LOOKUP_SECONDS", 0.01)
+    handles = ray_calls.Handles()
+    try:
+        for _ in range(3):
+            with pytest.raises(Stopped, match="does not answer"):
+                await handles.get(SEATS[0])
+        monkeypatch.setattr(ray_calls, "LOOKUP_SECONDS", 30)
+        waiting = [asyncio.ensure_future(handles.get(SEATS[0])) for _ in range(20)]
+        await asyncio.sleep(0)
+        waiting.pop().cancel()
+    finally:
+        answer.set()
+    assert {await each for each in waiting} == {f"the handle of {SEATS[0]}"}
+    assert asked == 1
+    assert await handles.get(SEATS[1]) == f"the handle of {SEATS[1]}"
+    assert asked == 2
