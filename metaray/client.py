@@ -24,6 +24,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 from actors.caller import Caller
 from actors.calls import LinkedCache, LinkedGroups
@@ -64,6 +65,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 TIMEOUT_MS = 30_000  #: the deadline of a call that names none
 LAST_WORDS_S: Final = 0.5  #: for what `aclose` has ended to end, before the rest is cancelled
+
+_OPEN: Final[WeakSet[Client]] = WeakSet()
+_FOREIGN: Final[list[object]] = []  # of the process that was forked, whose loop nobody may close
 
 Row = TypeVar("Row")
 
@@ -122,14 +126,24 @@ class Client(Offsets, Watches, Timestamps):
         if self._caller is None:  # whoever opened it meanwhile may wait for an answer already
             self._groups = groups
             self._caller = Caller(groups, timeout_ms=self._timeout_ms, rng=SystemRandom())
+            _OPEN.add(self)
 
     def _check_process(self) -> None:
         """Neither a loop nor its thread nor Ray goes on in a forked process."""
         if self._process != os.getpid():
-            raise RuntimeError(
-                f"the client is of process {self._process}, and this is a fork of that: connect "
-                "anew, in a process that was spawned (Ray does not outlive a fork)"
-            )
+            raise RuntimeError(f"the client {self._forked()}")
+
+    def _forked(self) -> str:
+        return (
+            f"is of process {self._process}, and this is a fork of that: connect anew, in a "
+            "process that was spawned (Ray does not outlive a fork)"
+        )
+
+    def _leave(self) -> None:
+        """This is a fork. What is said here would go over the links of the other process, and
+        that would take the answers for its own."""
+        _FOREIGN.append((self._caller, self._door))
+        self._caller, self._door, self._word = None, None, self._forked()
 
     @to_its_end
     async def aclose(self) -> None:
@@ -442,6 +456,14 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
     def export_refs(self, **choice: Unpack[Choice]) -> Refs:
         """The same as Arrow in Ray's object store."""
         return self._wait(self._client.export_refs(**choice))
+
+
+def _leave_all() -> None:
+    for each in tuple(_OPEN):
+        each._leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -201,3 +201,28 @@ def test_a_forked_process_is_told_that_a_client_is_not_its_own(script: Groups) -
             assert each.startswith("RuntimeError('the client is of process ")
             assert "connect anew" in each
         client.put("a", b"2")
+
+
+@pytest.mark.timeout(SECONDS)
+def test_nor_does_it_speak_over_the_links_of_an_async_one(script: Groups) -> None:
+    """The process that was forked would take the answers for its own."""
+
+    async def calls() -> None:
+        async with Client() as client:
+            await client.put("a", b"1")
+
+            async def read() -> None:
+                async with asyncio.timeout(SECONDS):
+                    await client.get("a")
+
+            def in_a_loop(act: Callable[[], Coroutine[Any, Any, object]]) -> object:
+                asyncio.events._set_running_loop(None)  # in the other process it runs on
+                return asyncio.run(act())
+
+            told = said_in_a_fork(lambda: in_a_loop(read), lambda: in_a_loop(client.aclose))
+            assert len(told) == 2
+            assert told[0].startswith("RuntimeError('the client is of process ")
+            assert told[1] == ""
+            await client.put("a", b"2")
+
+    asyncio.run(calls())

@@ -351,6 +351,13 @@ CLIENTS: Final = (
         "            raise\n",
     ),
     Mutant(
+        "a-forked-process-speaks-over-the-links-of-the-other",
+        "design 3",
+        "metaray.client",
+        "os.register_at_fork(after_in_child=_leave_all)\n",
+        "",
+    ),
+    Mutant(
         "who-cannot-open-a-client-again-closes-it-for-others",
         "design 3",
         "metaray.client",
