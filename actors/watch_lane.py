@@ -37,12 +37,15 @@ class WatchLane(Lane):
             return self._groups.watch(seat, request.SerializeToString())
 
         trace = Trace(command=False)
+        asker = asyncio.current_task()
+        assert asker is not None, "a coroutine runs in one"
+        before = asker.cancelling()
         task = asyncio.create_task(self._attempts(send, deadline, trace, any_seat=request.stale))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         try:
             return await task
         except asyncio.CancelledError:
-            if self._closed:
+            if self._closed and asker.cancelling() == before:  # else who asks is cancelled
                 raise NoQuorum(f"{self._group}: the client was closed") from None
             raise

@@ -242,3 +242,23 @@ async def test_a_watch_ends_where_nobody_leads_for_long() -> None:
         with pytest.raises(NoQuorum):
             await caller.watch("metadata-0", ["metadata.kv"], 9)
         assert now() - begun == pytest.approx(30, abs=0.5)
+
+
+@pytest.mark.parametrize("turns", range(6))
+@in_virtual_time
+async def test_who_is_cancelled_as_the_client_is_closed_is_cancelled(turns: int) -> None:
+    script = Script(faults=[lambda call: HANG])
+    async with calling(script) as caller:
+        asking = [
+            asyncio.create_task(each)
+            for each in (caller.watch("metadata-0", (), 1), caller.call(put()), caller.call(put()))
+        ]
+        await settled()
+        closing = asyncio.create_task(caller.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waits = [each for each in asking if not each.done()]
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*asking, closing, return_exceptions=True)
+        assert [each.cancelled() for each in waits] == [True] * len(waits)
