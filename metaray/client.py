@@ -485,12 +485,14 @@ async def _end(client: Client) -> None:
 def connect(
     address: str | None = None, *, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
 ) -> Client:
-    """An async client of the cluster at `address` (a Ray address), or of the local one."""
+    """An async client of the cluster at `address` (a Ray address), or of the local one. A process
+    is of one cluster at a time, that of its first client: to open one of another is Invalid."""
     return Client(address=address, data=data, timeout_ms=timeout_ms)
 
 
 def connect_sync(
     address: str | None = None, *, data: Path | None = None, timeout_ms: int = TIMEOUT_MS
 ) -> BlockingClient:
-    """A blocking client of the cluster at `address` (a Ray address), or of the local one."""
+    """A blocking client of the cluster at `address` (a Ray address), or of the local one; of one in
+    a process, as with `connect`."""
     return BlockingClient(address=address, data=data, timeout_ms=timeout_ms)

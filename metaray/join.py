@@ -29,6 +29,7 @@ HEAD_SECONDS: Final = 5.0  #: our own deadline for the head's first answer
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d{1,5})", re.ASCII)
 _PORT_MAX: Final = 65_535
 _NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # as Ray's own connections have it
+_aliases: Final[dict[str, str]] = {}  # by other addresses of a cluster, the one that Ray has
 _HELP: Final = (
     "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file (of a local "
     "cluster: `token` in its data directory), or name that directory with --data"
@@ -36,14 +37,16 @@ _HELP: Final = (
 
 
 def join_cluster(address: str | None = None, data: Path | None = None) -> None:
-    """Connect this process to Ray, unless it is.
+    """Connect this process to Ray, unless it is. A process is of one cluster at a time.
 
     The address is the one given, or that of the local cluster whose data lies in `data`. Where no
     other directory than the usual one is named (`.metaray` here), that of `METARAY_ADDRESS` goes
-    before it. Raises NoQuorum when there is no cluster to join, Invalid when the address is none or
-    the cluster does not know this process's token; both within seconds.
+    before it. Raises NoQuorum when there is no cluster to join, Invalid when the address is none,
+    the cluster does not know this process's token, or it is another than the process is of; all
+    within seconds.
     """
     if ray.is_initialized():
+        _check_joined(address, data)
         return
     address = address_of(address, data)
     home = data or DEFAULT_DATA
@@ -76,6 +79,26 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise NoQuorum(f"address: {address} cannot be joined: {in_one_line(error)}") from error
+
+
+def _check_joined(address: str | None, data: Path | None) -> None:
+    """Raise unless the cluster that is named, if any is, is the one that this process is of: what
+    is meant for another must not be read and written here."""
+    if address is None and data is not None and data != DEFAULT_DATA:
+        running = local.find(data)
+        address = running.address if running is not None else None
+    here = ray.get_runtime_context().gcs_address
+    if not address or address in (here, "auto") or address.startswith("ray://"):
+        return
+    if _aliases.get(address) == here:
+        return
+    ask_head(address)
+    if _cluster_at(address) != _cluster_at(here):
+        raise Invalid(
+            f"address: {address} is another cluster than that of {here}, which this process has "
+            "joined; a process is of one, so take one for each"
+        )
+    _aliases[address] = here
 
 
 def _headless(home: Path, why: str) -> NoQuorum:
@@ -114,6 +137,19 @@ def ask_head(address: str, seconds: float = HEAD_SECONDS) -> None:
             f"address: {address} runs Ray {answer.ray_version}, this process has "
             f"{ray.__version__}; install the same version on both sides"
         )
+
+
+def _cluster_at(address: str) -> bytes:
+    try:
+        with init_grpc_channel(address, options=_NO_PROXY) as channel:
+            head = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+            asked = gcs_service_pb2.GetClusterIdRequest()
+            said: bytes = head.GetClusterId(asked, timeout=HEAD_SECONDS).cluster_id
+    except grpc.RpcError as error:
+        raise NoQuorum(
+            f"address: {address} does not say which cluster it is ({in_one_line(error.details())})"
+        ) from None
+    return said
 
 
 def _ask(channel: Any, seconds: float) -> Any:

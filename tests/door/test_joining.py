@@ -10,7 +10,7 @@ import ray
 
 from metaray import join, local, where
 from metaray.where import ADDRESS_VARIABLE
-from state_machines.errors import NoQuorum
+from state_machines.errors import Invalid, NoQuorum
 
 HEAD = "127.0.0.1:1"
 
@@ -79,3 +79,30 @@ def test_what_names_its_cluster_by_a_directory_reaches_no_other(
     monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
     with pytest.raises(NoQuorum, match=f"no cluster runs on {tmp_path}"):
         join.join_cluster(None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "data", "others"),
+    [
+        (None, None, False),
+        (None, where.DEFAULT_DATA, False),
+        (HEAD, None, False),
+        ("auto", None, False),
+        ("localhost:1", None, False),
+        (None, Path("there"), True),
+        ("127.0.0.1:2", None, True),
+    ],
+)
+def test_who_has_joined_a_cluster_is_not_given_it_for_another(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, data: Path | None, others: bool
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: mock.Mock(gcs_address=HEAD))
+    monkeypatch.setattr(local, "find", lambda _: mock.Mock(address="127.0.0.1:2"))
+    monkeypatch.setattr(join, "ask_head", lambda _: None)
+    monkeypatch.setattr(join, "_cluster_at", lambda each: each[-1])
+    if not others:
+        join.join_cluster(address, data)
+        return
+    with pytest.raises(Invalid, match=r"2 is another cluster than that of 127\.0\.0\.1:1, which"):
+        join.join_cluster(address, data)

@@ -358,6 +358,13 @@ CLIENTS: Final = (
         "",
     ),
     Mutant(
+        "a-client-of-another-cluster-writes-to-that-of-the-first",
+        "design 3",
+        "metaray.join",
+        "    if _cluster_at(address) != _cluster_at(here):\n",
+        "    if not _cluster_at(address):\n",
+    ),
+    Mutant(
         "who-cannot-open-a-client-again-closes-it-for-others",
         "design 3",
         "metaray.client",
