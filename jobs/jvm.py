@@ -9,11 +9,14 @@ its session.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
+import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession, SQLContext
@@ -33,6 +36,10 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark %p %c{1}: %m%n%ex
 """
+
+
+STARTING: Final = "pyspark-shell"  #: what pyspark tells a JVM to run, as its last argument
+ENDING_SECONDS: Final = 1.0  #: from the end of its sockets to the end of a process
 
 
 def environment() -> dict[str, str]:
@@ -56,6 +63,22 @@ def applied(values: dict[str, str]) -> Iterator[None]:
         _put(before)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """py4j tells the root logger of each call that a JVM does not answer, with its stack, and then
+    raises as well: who catches that says what is wrong."""
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
 def uri(path: Path) -> str:
     """A file as Spark is told of it. Hadoop decodes no %xx, so `Path.as_uri` names another one
     wherever a path has a space, a `=` or a letter beyond ASCII."""
@@ -77,9 +100,10 @@ def options(directory: Path, more: str) -> dict[str, str]:
 
 
 def end(timeout_s: float) -> None:
-    """End the JVM that pyspark started for this process, if there is one."""
+    """End the JVM that pyspark started for this process, or is starting, if there is one."""
     gateway = SparkContext._gateway
     if gateway is None:
+        _end_starting()
         return
     SparkContext._gateway = SparkContext._jvm = None
     process = gateway.proc
@@ -94,6 +118,24 @@ def end(timeout_s: float) -> None:
             process.kill()
             process.wait()
         _forget()
+
+
+def ended(seconds: float = ENDING_SECONDS) -> str:
+    """In words that the JVM has ended, or is gone before `seconds` are; empty while it lives."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return "its Java process has been ended"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return f"its Java process has ended, with status {gateway.proc.wait(seconds)}"
+    return ""
+
+
+def _end_starting() -> None:
+    """A JVM that has not answered yet, of which pyspark has told nobody but the system."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has ended since
+            if STARTING in child.cmdline():
+                child.kill()
 
 
 def _forget() -> None:

@@ -37,7 +37,7 @@ from typing import Any, Literal, TypeVar
 
 import psutil
 import ray
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -177,6 +177,7 @@ def spark(
     if SparkContext._active_spark_context is not None:
         raise SparkBusy("a Spark session is active in this process: end it before another starts")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jvm.quiet())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="metaray-spark-")))
         stack.callback(jvm.end, settings.stop_timeout_s)
         stack.enter_context(jvm.applied(environment))
@@ -225,12 +226,25 @@ def _local(settings: SparkSettings, app: str, configs: dict[str, str]) -> Iterat
     here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     conf = SparkConf().setMaster(f"local[{settings.local_cores}]").setAppName(app)
     conf.setAll([*configs.items(), *here.items()])
+
+    def abandon(start: threading.Thread) -> None:
+        def ended() -> bool:
+            jvm.end(settings.stop_timeout_s)
+            return not start.is_alive()
+
+        _until(ended, settings.stop_timeout_s)
+
     try:
         session = SparkSession(
-            _within(settings.start_timeout_s, "Spark's start", lambda: SparkContext(conf=conf))
+            _within(
+                settings.start_timeout_s,
+                "Spark's start",
+                lambda: SparkContext(conf=conf),
+                abandon,
+            )
         )
-    except _StillRunning as error:
-        raise SparkTimeout(error.detail) from None
+    except SparkTimeout:
+        raise
     except Exception as error:
         raise SparkFailed(f"local Spark did not start: {last_line(error)}") from error
     try:
@@ -285,13 +299,14 @@ def _start(
         )
 
     try:
-        return _within(settings.start_timeout_s, "Spark's start on Ray", init)
-    except _StillRunning as error:
-        _abandon(settings, error.thread)
-        raise SparkTimeout(error.detail) from None
+        return _within(
+            settings.start_timeout_s, "Spark's start on Ray", init, partial(_abandon, settings)
+        )
+    except SparkTimeout:
+        raise
     except Exception as error:
+        words = last_line(error)  # while there is a JVM to be asked
         _abandon(settings, None)
-        words = last_line(error)
         if "FileNotFoundError" in words and "java" in words:
             raise NoJava(
                 "a Ray node has no Java: start Ray's nodes with metaray's environment, or put "
@@ -413,16 +428,16 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-class _StillRunning(SparkTimeout):
-    """A deadline passed, and `thread` goes on. It stays here: a thread cannot be pickled."""
+def _within(
+    seconds: float,
+    what: str,
+    call: Callable[[], T],
+    abandon: Callable[[threading.Thread], None] = lambda _: None,
+) -> T:
+    """`call()` in a thread of its own; SparkTimeout when it takes longer than `seconds`.
 
-    def __init__(self, detail: str, thread: threading.Thread) -> None:
-        super().__init__(detail)
-        self.thread = thread
-
-
-def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
-    """`call()` in a thread of its own; _StillRunning when it takes longer than `seconds`."""
+    `abandon` is to end the thread if it still runs then, or once a signal has ended the wait.
+    """
     outcome: list[T] = []
     failure: list[Exception] = []
 
@@ -433,10 +448,15 @@ def _within(seconds: float, what: str, call: Callable[[], T]) -> T:
             failure.append(error)
 
     thread = threading.Thread(target=run, name="metaray-spark", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise _StillRunning(f"{what} took longer than {seconds:g} s", thread)
+    try:
+        thread.start()
+        thread.join(seconds)
+    finally:
+        late = thread.is_alive()
+        if late:
+            abandon(thread)
+    if late:
+        raise SparkTimeout(f"{what} took longer than {seconds:g} s")
     if failure:
         raise failure[0]
     return outcome[0]
@@ -448,12 +468,18 @@ def job_failures(session: Session, job: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as error:
-        raise JobFailed(f"{job}: Spark failed: {session.lost or last_line(error)}") from error
+        said = isinstance(error, (PySparkException, Py4JJavaError))  # by a JVM that lived
+        why = session.lost or ("" if said else jvm.ended()) or last_line(error)
+        raise JobFailed(f"{job}: Spark failed: {why}") from error
 
 
 def last_line(error: BaseException) -> str:
     """The last line of an error is its cause, what is above is the way it came; but for Java's
-    stack, which is below it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    stack, which is below it. An error out of Java asks the JVM for its words, which may be gone."""
+    try:
+        text = str(error)
+    except (Py4JError, OSError, AssertionError, AttributeError):
+        return jvm.ended() or "its Java process does not say why"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "... "))]
     return said[-1][:500] if said else type(error).__name__

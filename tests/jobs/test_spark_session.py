@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from jobs.errors import (
     SparkTimeout,
     SparkUnavailable,
 )
-from jobs.session import Session, SparkSettings, _actors, _until, spark
+from jobs.session import Session, SparkSettings, _actors, _until, _within, spark
 from state_machines.errors import Invalid
 from tests.jobs.conftest import SMALL, SharedSpark
 from tests.jobs.samples import context, frames, reports
@@ -74,18 +77,51 @@ def test_leaving_ends_the_jvm_and_leaves_no_trace(shared_spark: SharedSpark) -> 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("no_spark")
-def test_a_jvm_that_dies_is_told_and_the_next_one_starts(tmp_path: Path) -> None:
+def test_a_jvm_that_dies_is_told_and_the_next_one_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def kill(_: str) -> None:
         gateway = SparkContext._gateway
         assert gateway is not None
         gateway.proc.kill()
         gateway.proc.wait()
 
-    with pytest.raises(JobFailed, match="lag: Spark failed"), spark(None, SMALL) as session:
+    said = "lag: Spark failed: its Java process has ended, with status -9"
+    with pytest.raises(JobFailed, match=said), spark(None, SMALL) as session:
         report.run(session, lag.JOB, frames(session), context(lag.JOB), tmp_path, kill)
+    assert [each.pathname for each in caplog.records if "py4j" in each.pathname] == []
     assert not session.directory.exists()
     with spark(None, SMALL) as again:
         assert again.spark.range(3).count() == 3
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_start_here_that_takes_too_long_is_ended() -> None:
+    settings = SparkSettings(start_timeout_s=0.3)
+    with pytest.raises(SparkTimeout, match=r"longer than 0\.3 s"), spark(None, settings):
+        pytest.fail("Spark started")
+    assert not javas()
+    gc.collect()  # pyspark closes no pipe to a JVM that has not answered
+
+
+def test_who_stops_waiting_ends_what_was_begun() -> None:
+    """Ctrl-C, or SIGTERM, while Spark starts."""
+    main = threading.get_ident()
+    go, abandoned = threading.Event(), []
+
+    def abandon(thread: threading.Thread) -> None:
+        abandoned.append(thread.is_alive())
+        go.set()
+
+    def begun() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        go.wait(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        _within(20, "the start", begun, abandon)
+    assert abandoned == [True]
 
 
 NO_JAVA = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from jobs.session import last_line
 
@@ -20,3 +21,12 @@ from jobs.session import last_line
 )
 def test_the_cause_is_said(said: str, last: str) -> None:
     assert last_line(ValueError(said)) == last
+
+
+@pytest.mark.parametrize("dead", [Py4JNetworkError("no answer"), AssertionError(), OSError()])
+def test_an_error_whose_words_went_with_the_jvm_is_one_all_the_same(dead: Exception) -> None:
+    class OutOfJava(Exception):
+        def __str__(self) -> str:
+            raise dead
+
+    assert last_line(OutOfJava()).startswith("its Java process ")
