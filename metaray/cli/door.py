@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 def connect(address: str | None, data: Path) -> Client:
     """`metaray.connect`, by a thread that has joined the cluster before."""
+    join_cluster(address, data)
     from metaray import client
 
-    join_cluster(address, data)
     return client.connect(address, data=data)
 
 
 def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
     """`metaray.connect_sync`, by a thread that has joined the cluster before."""
+    join_cluster(address, data)
     from metaray import client
 
-    join_cluster(address, data)
     return client.connect_sync(address, data=data)
 
 
@@ -45,11 +45,11 @@ def known_group(name: str, groups: Sequence[str]) -> str:
 
 
 def join_cluster(address: str | None, data: Path) -> None:
-    """`metaray.client.join_cluster`, and signals end the command as before."""
-    from metaray import client
+    """`metaray.client.join_cluster`, and signals end the command meanwhile, and as before."""
+    with ending.joining():
+        from metaray import client  # it brings threads, which shall not be given signals
 
-    client.join_cluster(address, data)
-    ending.by_raising()
+        client.join_cluster(address, data)
 
 
 def overview() -> dict[str, Any]:

@@ -64,6 +64,37 @@ def test_what_comes_after_the_last_word_ends_the_process_at_once(number: str) ->
     assert (done.returncode, done.stderr) == (-getattr(signal, number), "")
 
 
+JOINING = """
+import os, signal, sys, threading, types
+import metaray
+from metaray.cli import door, ending
+
+def join(*_):
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: print("Ray's own", flush=True))
+    print("joins")
+    os.kill(os.getpid(), signal.{number})
+    threading.Event().wait(20)
+
+metaray.client = sys.modules["metaray.client"] = types.SimpleNamespace(join_cluster=join)
+ending.by_raising()
+door.join_cluster(None, None)
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_ray_does_not_answer_for_us_while_we_join(number: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JOINING.format(number=number)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    status = 128 + getattr(signal, number)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "joins\n", "")
+
+
 @pytest.mark.usefixtures("handlers")
 def test_ray_does_not_answer_for_us_once_we_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     def join(*_: object) -> None:
