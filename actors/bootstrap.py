@@ -69,6 +69,8 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     hellos = wait_for_seats(names)
     try:
         check_seats(group, hellos, config.replicas)
+        if any(each["status"] == "active" for each in hellos.values()):
+            check_voters(group, voters_known(names), config.replicas)
         cluster = agree_on_cluster(hellos, cluster)
         found_group(group, hellos, cluster, lambda: _ask_nodes(group))
     except (Conflict, Invalid, Stopped) as error:
@@ -146,6 +148,30 @@ def check_seats(group: str, hellos: Mapping[str, Mapping[str, Any]], replicas: i
                     "new directories"
                 )
             return
+
+
+def voters_known(names: Sequence[str]) -> Sequence[int]:
+    """The voters of a group by the newest configuration that a replica of it has; none if it is
+    not known."""
+    said = calls.each_call(names, "status", seconds=CALL_SECONDS).values()
+    known = [each for each in said if isinstance(each, dict) and each.get("voters")]
+    newest = max(known, key=lambda each: int(each["configuration_index"]), default={"voters": ()})
+    voters: Sequence[int] = newest["voters"]
+    return voters
+
+
+def check_voters(group: str, voters: Sequence[int], replicas: int) -> None:
+    """Say so if the controller is going to give the group another number of voters than it has.
+
+    Raise Invalid for fewer seats than a majority of them, who may be others than have founded it.
+    """
+    if replicas <= len(voters) // 2:
+        raise Invalid(
+            f"replicas is {replicas}, but {group} has {len(voters)} voters, of which a majority is "
+            "needed"
+        )
+    if voters and replicas != len(voters):
+        log.warning("%s has %d voters, and gets %d: `replicas`", group, len(voters), replicas)
 
 
 def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> str:

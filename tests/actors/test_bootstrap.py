@@ -187,6 +187,31 @@ def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
     assert removed == [[FIRST_GROUP]]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "said"), [(3, ["metadata-0 has 5 voters, and gets 3: `replicas`"]), (5, [])]
+)
+def test_another_number_of_voters_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    replicas: int,
+    said: list[str],
+) -> None:
+    statuses = {
+        SEATS[0]: {"voters": [7, 8, 9], "configuration_index": 1},
+        SEATS[1]: {"voters": [7, 8, 9, 10, 11], "configuration_index": 20},
+        SEATS[2]: Stopped("no answer"),
+    }
+    monkeypatch.setattr(calls, "each_call", lambda *_, **__: statuses)
+    bootstrap.check_voters(FIRST_GROUP, bootstrap.voters_known(SEATS), replicas)
+    assert caplog.messages == said
+
+
+def test_fewer_seats_than_a_majority_of_those_who_joined_later_are_refused() -> None:
+    bootstrap.check_voters(FIRST_GROUP, (), 1)  # nobody knows
+    with pytest.raises(Invalid, match="is 2, but metadata-0 has 5 voters, of which a majority"):
+        bootstrap.check_voters(FIRST_GROUP, range(5), 2)
+
+
 def test_a_seat_that_its_disk_has_failed_says_so_without_a_stack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
