@@ -19,6 +19,7 @@ from rich.text import Text
 
 from metaray.cli.tree import Tree
 from metaray.cli.values import to_json
+from metaray.where import DEFAULT_DATA
 from state_machines.errors import MetarayError
 
 P = ParamSpec("P")
@@ -40,7 +41,24 @@ app = typer.Typer(
 Address = Annotated[
     str | None, typer.Option("--address", help="Ray address to join; the local cluster if absent.")
 ]
-Data = Annotated[Path, typer.Option("--data", help="Where a local cluster keeps everything.")]
+
+
+def _named(said: Path | str) -> Path:
+    """The directory of `--data`. The usual one is another path where somebody names it than where
+    nobody names one: an address in the environment is not meant then."""
+    if isinstance(said, Path):
+        return said  # the default
+    if not said:
+        raise typer.BadParameter("it is empty; `.` is the directory where you are")
+    return Path(said).absolute() if Path(said) == DEFAULT_DATA else Path(said)
+
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data", parser=_named, metavar="<path>", help="Where a local cluster keeps everything."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant to look at.")]
 

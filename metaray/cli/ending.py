@@ -39,8 +39,8 @@ def joining() -> Iterator[None]:
     """Meanwhile a signal ends the process at once, whatever handlers others put in place, for there
     is nothing to undo yet; afterwards it is raised.
 
-    No thread that begins meanwhile is ever given one, but for one of ours that waits for them. Those
-    that were there before (some modules bring one) may be, and then it is as if this were not.
+    No thread that begins meanwhile is ever given one, but for one of ours that waits for them.
+    Those that were there before (some modules bring one) may be, and then Ray's handler runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

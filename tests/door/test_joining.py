@@ -11,6 +11,7 @@ import ray
 from metaray import join, local, where
 from metaray.where import ADDRESS_VARIABLE
 from state_machines.errors import Invalid, NoQuorum
+from tests.door.test_cli import run
 
 HEAD = "127.0.0.1:1"
 
@@ -70,6 +71,31 @@ def test_a_directory_that_is_named_goes_before_the_address_of_the_environment(
 ) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
     assert where.address_of(address, data) == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [((), HEAD), (("--data", ".metaray"), None), (("--data", "x"), None)]
+)
+def test_so_does_the_usual_one_where_a_command_names_it(
+    said: tuple[str, ...], wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
+    meant: list[str | None] = []
+
+    def join(address: str | None, data: Path) -> None:
+        meant.append(where.address_of(address, data))
+        raise NoQuorum("seen")
+
+    monkeypatch.setattr("metaray.client.join_cluster", join)
+    assert run("kv", "get", "k", *said).exit_code == 2
+    assert meant == [wanted]
+
+
+def test_an_empty_directory_is_refused_and_is_not_the_one_where_we_are() -> None:
+    result = run("status", "--data", "")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--data" in result.stderr
+    assert "it is empty" in result.stderr
 
 
 def test_what_names_its_cluster_by_a_directory_reaches_no_other(
