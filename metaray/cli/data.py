@@ -109,7 +109,7 @@ def kv_ls(
     """List the keys that begin with a prefix."""
     rows, note = _rows(RangeKv(tenant=tenant, prefix=prefix, limit=limit), address, data)
     table = Table(_name("key"), "value")
-    table.add_column("revision", justify="right")
+    table.add_column("revision", justify="right", overflow="fold")
     for entry in rows:
         text = entry.value[:60].decode(errors="replace")
         table.add_row(cell(entry.key), cell(text), str(entry.revision))
@@ -130,7 +130,7 @@ def offsets(
     rows, note = _rows(ListOffsets(tenant=tenant, group=group, limit=limit), address, data)
     table = Table(_name("group"), _name("topic"))
     for column in ("partition", "offset", "commits"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             cell(row.group),
@@ -154,7 +154,7 @@ def sessions(
     rows, note = _rows(ListSessions(tenant=tenant, starts=starts, limit=limit), address, data)
     table = Table(_name("client id"), _name("broker"), "state")
     for column in ("epoch", "expiry s"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for row in rows:
         table.add_row(
             cell(row.client_id),
@@ -167,7 +167,8 @@ def sessions(
 
 
 def _name(header: str) -> Column:
-    """A column of what other commands are told: too long for its line it goes on in the next."""
+    """A column of what other commands are told: too long for its line it goes on in the next, as
+    numbers do."""
     return Column(header, overflow="fold")
 
 

@@ -490,6 +490,16 @@ def test_one_start_of_the_service_at_a_time(
         pass
 
 
+def test_a_narrow_terminal_cuts_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = mock.Mock(group="g" * 30, topic="t" * 30, partition=3, offset=123_456_789_012, commits=1)
+    monkeypatch.setattr("metaray.cli.data._rows", lambda *_: ((row,), ""))
+    said = CliRunner().invoke(app, ["offsets"], env={"COLUMNS": "40"})
+    assert said.exit_code == 0, said.output
+    lines = [line.split("│") for line in said.stdout.splitlines() if line.startswith("│")]
+    assert "".join(cells[4].strip() for cells in lines) == "123456789012"
+    assert "…" not in said.stdout
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_narrow_terminal_cuts_nothing_of_a_table_of_seats(
     columns: int, monkeypatch: pytest.MonkeyPatch
