@@ -212,6 +212,28 @@ def test_fewer_seats_than_a_majority_of_those_who_joined_later_are_refused() -> 
         bootstrap.check_voters(FIRST_GROUP, range(5), 2)
 
 
+def test_a_start_looks_at_the_voters_that_a_group_has_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removed: list[list[str]] = []
+    for name, answer in (
+        ("states", lambda: {FIRST_GROUP: "CREATED"}),
+        ("ensure_group", lambda *_, **__: None),
+        ("remove", removed.append),
+    ):
+        monkeypatch.setattr(placement, name, answer)
+    now = {SEATS[0]: {"voters": [7, 8, 9, 10, 11], "configuration_index": 20}}
+    monkeypatch.setattr(calls, "named_actors", set)
+    monkeypatch.setattr(calls, "each_call", lambda *_, **__: now)
+    monkeypatch.setattr(remote, "create_seat", mock.Mock())
+    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(7, 8))
+    monkeypatch.setattr(bootstrap, "_places", lambda _: "the nodes of its seats")
+    monkeypatch.setattr(bootstrap, "wait_for_leader", mock.Mock())
+    with pytest.raises(Invalid, match=r"is 2, but metadata-0 has 5.*the nodes of its"):
+        bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=2), FIRST_GROUP, "")
+    assert removed == [[FIRST_GROUP]]
+
+
 def test_a_seat_that_its_disk_has_failed_says_so_without_a_stack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -70,4 +70,18 @@ RESTORING: Final = (
         "(OSError, pa.ArrowException, UnicodeDecodeError)",
         "(OSError, pa.ArrowException)",
     ),
+    Mutant(
+        "fewer-seats-than-a-majority-of-those-who-joined-later-are-started",
+        "design 5.6",
+        "actors.bootstrap",
+        "            check_voters(group, voters_known(names), config.replicas)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "ray-answers-signals-while-it-is-joined",
+        "docs/operations.md: on the terminal",
+        "metaray.cli.door",
+        "    with ending.joining():\n",
+        "    if ending:\n",
+    ),
 )

@@ -120,8 +120,8 @@ WALLS: Final = (
     Mutant(
         "ray-answers-for-a-command-that-is-ended",
         "docs/operations.md: on the terminal",
-        "metaray.cli.door",
-        "    ending.by_raising()\n",
+        "metaray.cli.ending",
+        "        by_raising()\n",
         "",
     ),
     Mutant(
