@@ -110,6 +110,11 @@ class Handles:
         """Forget a handle whose actor is gone for good."""
         self._handles.pop(name, None)
 
+    async def start_again(self, name: str) -> bool:
+        """`start_again_if_up`, off the loop. Raises TimeoutError while Ray does not answer."""
+        ask = functools.partial(start_again_if_up, name)
+        return bool(await self._lookups.find(f"{name}, again", ask))
+
     async def call(self, name: str, method: str, *args: Any) -> Any:
         """Call a method and wait for its value. Raises what it raised, not Ray's story of it."""
         handle = await self.get(name)
@@ -182,7 +187,7 @@ class LinkedCalls(_Linked):
 
     def start_again(self, seat: str) -> Awaitable[bool]:
         """End the process of a seat whose actor has begun; whether it had."""
-        return asyncio.to_thread(start_again_if_up, seat)
+        return self._handles.start_again(seat)
 
     def died(self, error: BaseException) -> bool:
         """Ray says so within about ten milliseconds, given `ray_env`; a link within one."""
