@@ -5,6 +5,11 @@ What a command is about (`subject`) is what its group is chosen by: the slot key
 a consumer group or a client id. A command that has none is about the first text that it says.
 Several subjects are several rows (`jobs.operations` says how they add up).
 
+A transaction is told by the commands in it, each under its own name, so that whoever looks for
+those finds them. Before them is a row of the transaction, an operation of its own, with the body.
+Which branch was carried out is known to the replicas and not to the log: what both say of one
+subject is told once, as often as the branch says it that says it more often.
+
 A tag that this release does not know, or a body that it cannot read, is a row all the same: who,
 when, and the bytes. The history does not end at a command that a newer release has committed.
 """
@@ -12,7 +17,7 @@ when, and the bytes. The history does not end at a command that a newer release 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -25,6 +30,7 @@ from state_machines import clients, op, runs, slots
 from state_machines.errors import Rejected
 from state_machines.op import REGISTER_TAG
 from state_machines.raft.messages import Entry, EntryKind
+from state_machines.transaction import TRANSACT_TAG, Transaction
 from state_machines.wire import api_pb2 as api
 from storage import records
 
@@ -34,6 +40,9 @@ _SUBJECT, _BODY = map(OPERATIONS.get_field_index, ("subject", "body"))
 
 Subject = tuple[str, str]
 """Tenant and subject."""
+
+Told = tuple[str, str, str]
+"""The name of a command, tenant and subject."""
 
 
 class BadEntry(ValueError):
@@ -85,15 +94,15 @@ class Rows:
         if not client and command.tag == REGISTER_TAG:
             client = entry.index << clients.POSITION_BITS | position  # as `clients.register` has it
             outcome = APPLIED
-        subjects = subjects_of(command)
-        size, items = len(command.body), sum(subjects.values())
-        shares = [size * each // items for each in subjects.values()]
+        told = told_of(command)
+        size, items = len(command.body), sum(told.values())
+        shares = [size * each // items for each in told.values()]
         shares[0] += size - sum(shares)
         body: bytes | None = command.body if self._bodies else None
-        for ((tenant, subject), count), share in zip(subjects.items(), shares, strict=True):
+        for ((tag, tenant, subject), count), share in zip(told.items(), shares, strict=True):
             yield (
                 *(self._group, entry.index, number, entry.term, at_ms),
-                *(f"{client:x}", proposal.sequence, command.tag),
+                *(f"{client:x}", proposal.sequence, tag),
                 *(tenant, subject_name(subject), count, share, outcome, body),
             )
             body = None  # the first has it
@@ -118,24 +127,47 @@ def operations_of(tag: str, body: bytes, count: int = 0) -> list[Any]:
     return runs.operations_of(op.COMMANDS, command)
 
 
-def subjects_of(command: api.Command) -> Counter[Subject]:
-    """What a command is about, in the order it says so, and how many operations are about each."""
+def told_of(command: api.Command) -> Counter[Told]:
+    """What a command does, and about what, in the order it says so, and how many operations are
+    about each: at least one in all."""
     try:
         said = operations_of(command.tag, command.body, command.count)
-    except Rejected:
-        return Counter({("", ""): command.count or 1})
+        if command.tag == TRANSACT_TAG:
+            return _of_transaction(said[0])
+    except Rejected:  # a transaction's steps are looked into only where it is carried out
+        return Counter({(command.tag, "", ""): command.count or 1})
     found: Counter[Subject] = Counter()
     for each in said:
         found.update(_of_one(each))
+    return _named(command.tag, found)
+
+
+def _of_transaction(transaction: Transaction) -> Counter[Told]:
+    """The transaction, about what it compares or reads and does not change, or about what comes
+    first; then the commands of its branches. Raises Rejected."""
+    then, otherwise = map(_of_steps, transaction.branches())
+    steps = then | otherwise
+    places = [(key[0], subject_of(key[1:])) for key in slots.slot_keys(transaction) if len(key) > 1]
+    changed = {(tenant, subject) for _, tenant, subject in steps}
+    own = [each for each in places if each not in changed] or places[:1] or [("", "")]
+    return _named(TRANSACT_TAG, Counter(dict.fromkeys(own, 1))) + steps
+
+
+def _of_steps(steps: Sequence[Any]) -> Counter[Told]:
+    found: Counter[Told] = Counter()
+    for each in steps:
+        if not op.is_query(type(each)):
+            found.update(_named(op.tag(each), _of_one(each)))
     return found
+
+
+def _named(tag: str, subjects: Counter[Subject]) -> Counter[Told]:
+    return Counter({(tag, *subject): count for subject, count in subjects.items()})
 
 
 def _of_one(operation: Any) -> Counter[Subject]:
     tenant, items = str(getattr(operation, "tenant", "")), op.count(operation)
-    try:
-        keys = slots.slot_keys(operation)
-    except Rejected:  # a transaction's steps are looked into only where it is carried out
-        keys = ()
+    keys = slots.slot_keys(operation)
     found = Counter([(key[0], subject_of(key[1:])) for key in keys if len(key) > 1])
     if not found:
         found = Counter([(tenant, each) for each in _texts(operation)])

@@ -25,11 +25,12 @@ from metaray.history.rows import Rows
 from state_machines import op, runs
 from state_machines.errors import Invalid
 from state_machines.metadata.kv import GetKv, PutKv
-from state_machines.mqtt.session import OpenSession
+from state_machines.mqtt.session import DeleteSessions, OpenSession
+from state_machines.mqtt.sessions import SESSIONS
 from state_machines.mqtt.topic import CreateTopics
 from state_machines.offset.offset import CommitOffsets
 from state_machines.raft.messages import Configuration, Entry, EntryKind
-from state_machines.transaction import Transaction
+from state_machines.transaction import Compare, Transaction
 from state_machines.wire import api_pb2 as api
 from storage import records
 from tests.machine import plausible
@@ -286,23 +287,51 @@ def test_times_are_told_in_several_ways() -> None:
 @pytest.mark.parametrize(
     ("operation", "wanted"),
     [
-        (CreateTopics(tenant="a", names=("x", "y", "x")), [("a", "x", 2), ("a", "y", 1)]),
+        (
+            CreateTopics(tenant="a", names=("x", "y", "x")),
+            [("mqtt.topic.create", "a", "x", 2), ("mqtt.topic.create", "a", "y", 1)],
+        ),
         (
             Transaction.of(
                 compare=[],
                 then=[PutKv(tenant="a", key="x", value=b"")],
                 otherwise=[PutKv(tenant="a", key="y", value=b""), GetKv(tenant="a", key="y")],
             ),
-            [("a", "x", 1), ("a", "y", 2)],
+            [
+                ("group.transact", "a", "x", 1),
+                ("metadata.kv.put", "a", "x", 1),
+                ("metadata.kv.put", "a", "y", 1),
+            ],
+        ),
+        (  # which branch was carried out is not known: what both say of one subject is told once
+            Transaction.of(
+                compare=[Compare.absent(SESSIONS, "default", "z")],
+                then=[OpenSession(client_id=c, broker="n") for c in "bc"],
+                otherwise=[
+                    OpenSession(client_id="b", broker="n"),
+                    DeleteSessions(client_ids=("a",)),
+                ],
+            ),
+            [
+                ("group.transact", "default", "z", 1),
+                ("mqtt.session.delete", "default", "a", 1),
+                ("mqtt.session.open", "default", "b", 1),
+                ("mqtt.session.open", "default", "c", 1),
+            ],
+        ),
+        (
+            Transaction.of(compare=[Compare.absent(SESSIONS, "default", "z")]),
+            [("group.transact", "default", "z", 1)],
         ),
     ],
 )
 def test_a_command_is_about_what_it_is_placed_by(
-    operation: Any, wanted: list[tuple[str, str, int]]
+    operation: Any, wanted: list[tuple[str, str, str, int]]
 ) -> None:
     found = rows_of(entry(1, operation))
-    told = sorted((row["tenant"], row["subject"], row["items"]) for row in found)
+    told = sorted((row["op"], row["tenant"], row["subject"], row["items"]) for row in found)
     assert told == wanted
+    assert found[0]["op"] == op.tag(operation), "which has the body"
     body = op.encode(operation)
     assert sum(row["bytes"] for row in found) == len(body)
     assert [row["body"] for row in found] == [body, *[None] * (len(found) - 1)]

@@ -113,6 +113,13 @@ HAD: Final = (
         "subject[:512]",
     ),
     Mutant(
+        "a-transaction-hides-its-commands",
+        "each command once",
+        "metaray.history.rows",
+        "if command.tag == TRANSACT_TAG:",
+        "if not command.tag:",
+    ),
+    Mutant(
         "two-subjects-of-two-parts-are-one",
         "each command once",
         "jobs.operations",
