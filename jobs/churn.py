@@ -21,6 +21,7 @@ from pyspark.sql import functions as fn
 
 from jobs.operations import OPERATIONS
 from jobs.schemas import not_null, require
+from jobs.unknown import parts
 
 OPENING: Final = (
     *("mqtt.session.open", "mqtt.session.open_with_will"),
@@ -103,19 +104,15 @@ def commands(operations: DataFrame, gaps: DataFrame, now_ms: int, window_ms: int
     # What names no client is on its own there, or all of it would go to one task.
     alone = fn.concat(fn.lit("\u0000"), fn.col("index"), fn.lit("/"), fn.col("number"))
     no = fn.lit(False)
-    # Which part of the history it is in: how many gaps were before.
-    lasts = gaps.groupBy("group").agg(fn.collect_list("last").alias("lasts"))
-    part = fn.expr("coalesce(size(filter(lasts, each -> each < index)), 0)")
     return (
-        some.join(fn.broadcast(lasts), "group", "left")
-        .withColumn("part", part)
+        parts(some, gaps)
         .withColumn("one", one)
         .withColumn("whom", fn.when(fn.col("one"), fn.col("subject")).otherwise(alone))
         .repartition(*key)  # once, for both windows
         .withColumn("once", once)
         .where("once")
         .withColumn("takeover", fn.col("one") & fn.coalesce(again, no))
-        .drop("whom", "once", "part", "lasts")
+        .drop("whom", "once", "part")
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from jobs.datasets import RAFT_GROUP
 from jobs.job import Input, Option, Output
@@ -66,6 +67,29 @@ ROTATE: Final = Option(
 )
 
 
+def parts(operations: DataFrame, gaps: DataFrame) -> DataFrame:
+    """The operations with `part`: how many gaps of their Raft group's history were before."""
+    found = sql(
+        gaps,
+        """
+        with listed as (
+            select `group`, sort_array(collect_list(`last`)) as lasts from {gaps} group by `group`
+        )
+        select *, transform(sequence(length(bin(size(lasts))) - 1, 0), each -> shiftleft(1, each))
+            as steps
+        from listed
+        """,
+        gaps=gaps,
+    )
+    # Bisection: there may be thousands of gaps, and each operation asks.
+    part = fn.expr(
+        "coalesce(aggregate(steps, 0, (found, step) -> "
+        "if(get(lasts, found + step - 1) < `index`, found + step, found)), 0)"
+    )
+    joined = operations.join(fn.broadcast(found), "group", "left")
+    return joined.withColumn("part", part).drop("lasts", "steps")
+
+
 def unknown(
     operations: DataFrame,
     clocks: DataFrame,
@@ -81,29 +105,39 @@ def unknown(
     result = sql(
         operations,
         """
-        with last as (
-            select `group`, max(`index`) as `index`, max(at_ms) as at_ms
-            from {operations} group by `group`
+        with held as (
+            select `group`, part, max(`index`) as `index`, min(at_ms) as first_ms,
+                max(at_ms) as last_ms
+            from {parts} group by `group`, part
+        ), last as (
+            select `group`, max(`index`) as `index`, max(last_ms) as at_ms
+            from held group by `group`
         ), gone as (select `group`, max(`last`) as `last` from {gaps} group by `group`
         ), late as (
             select c.raft_group as `group`, l.at_ms as from_ms, c.now_ms as to_ms,
                 c.`index` - greatest(l.`index`, g.`last`, 0L) as entries, {not_exported} as reason
             from {clocks} c left join last l on l.`group` = c.raft_group
                 left join gone g on g.`group` = c.raft_group
+        ), track as (  -- each gap comes after the part that is before it
+            select `group`, part, first_ms, last_ms, null as entries, null as reason from held
+            union all select `group`, row_number() over (partition by `group` order by `last`) - 1,
+                null, null, `last` - `first` + 1, reason from {gaps}
+        ), beside as (
+            select *, max(last_ms) over (partition by `group` order by part) as from_ms,
+                min(first_ms) over (partition by `group` order by part desc
+                    range between unbounded preceding and 1 preceding) as next_ms
+            from track
         ), lost as (
-            select g.`group`, max(if(o.`index` < g.`first`, o.at_ms, null)) as from_ms,
-                coalesce(min(if(o.`index` > g.`last`, o.at_ms, null)),
-                    greatest(max(if(o.`index` < g.`first`, o.at_ms, null)), {now_ms})) as to_ms,
-                g.`last` - g.`first` + 1 as entries, g.reason
-            from {gaps} g left join {operations} o on o.`group` = g.`group`
-            group by g.`group`, g.`first`, g.`last`, g.reason
+            select `group`, from_ms, coalesce(next_ms, greatest(from_ms, {now_ms})) as to_ms,
+                entries, reason
+            from beside where entries is not null
         ), told as (
             select * from late where entries > 0 and coalesce(from_ms, 0L) < {fresh_ms}
             union all select * from lost
         )
         select * from told where to_ms >= {begin_ms} and coalesce(from_ms, 0L) < {end_ms}
         """,
-        operations=operations,
+        parts=parts(operations, gaps),
         clocks=clocks,
         gaps=gaps,
         not_exported=NOT_EXPORTED,
