@@ -30,7 +30,7 @@ def view(results: Results, context: Context) -> View:
         for column in ("operations", "written_bytes", "stored_bytes", "cost_micros")
     }
     return View(
-        headline=_headline(total, unknown_view.headline(results), priced=priced),
+        headline=unknown_view.headline(_headline(total, priced=priced), results),
         numbers=(
             Number("tenants", total["tenants"]),
             Number("operations", total["operations"]),
@@ -80,12 +80,7 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(total: Mapping[str, Any], lacks: str, *, priced: bool) -> str:
-    said = _said(total, priced=priced)
-    return f"{said}. {lacks}" if lacks else said
-
-
-def _said(total: Mapping[str, Any], *, priced: bool) -> str:
+def _headline(total: Mapping[str, Any], *, priced: bool) -> str:
     if not total["tenants"]:
         return "no tenant used anything"
     said = f"{total['tenants']:,} tenants"

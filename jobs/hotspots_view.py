@@ -64,10 +64,9 @@ def view(results: Results, context: Context) -> View:
     advice = results.table("advice").slice(0, LISTING_ROWS).to_pylist()
     next_ = results.top("forecast", "per_s", LISTING_ROWS, "of", "name", where={"ahead": 1})
     found, stormed, advised = (results.rows(each) for each in ("hot", "storms", "advice"))
-    lacks = unknown_view.headline(results)
     off = [each["error"] for each in next_ if each["error"] is not None]
     return View(
-        headline=_headline(found, stormed, hot) + (f" {lacks}" if lacks else ""),
+        headline=unknown_view.headline(_headline(found, stormed, hot), results),
         numbers=(
             Number("operations", _operations(results)),
             Number("windows end", next_[0]["start_ms"] if next_ else None, "moment"),

@@ -46,7 +46,7 @@ def view(results: Results, context: Context) -> View:
     share = skew["share_largest"]
     uneven = bool(share and even and skew["brokers"] > 1 and share > SHARE_ALARMING * even)
     return View(
-        headline=_headline(every, skew, unknown_view.headline(results)),
+        headline=unknown_view.headline(_headline(every, skew), results),
         numbers=(
             Number("sessions", every["total"]),
             *(Number(name, every[name], alarming=False) for name in PARTS),
@@ -105,14 +105,13 @@ def view(results: Results, context: Context) -> View:
     )
 
 
-def _headline(every: Mapping[str, Any], skew: Mapping[str, Any], lacks: str) -> str:
-    said = "there are no sessions"
-    if every["total"]:
-        said = (
-            f"{every['total']:,} sessions, {every['active']:,} of them active "
-            f"on {skew['brokers']:,} brokers"
-        )
-    return f"{said}. {lacks}" if lacks else said
+def _headline(every: Mapping[str, Any], skew: Mapping[str, Any]) -> str:
+    if not every["total"]:
+        return "there are no sessions"
+    return (
+        f"{every['total']:,} sessions, {every['active']:,} of them active "
+        f"on {skew['brokers']:,} brokers"
+    )
 
 
 def _buckets(results: Results, dimension: str) -> list[tuple[str, Row]]:

@@ -18,12 +18,12 @@ _UNKNOWN: Final = (
 )
 
 
-def headline(results: Results) -> str:
-    """Which Raft groups the history does not have all of; empty where nothing is missing."""
+def headline(said: str, results: Results) -> str:
+    """`said`, and after it which Raft groups the history does not have all of, if there are any."""
     groups = sorted(set(results.table(OUTPUT)["group"].to_pylist()))
     if not groups:
-        return ""
-    return f"The history lacks entries of {named(groups)}."
+        return said
+    return f"{said.removesuffix('.')}. The history lacks entries of {named(groups)}."
 
 
 def number(results: Results) -> Number:
