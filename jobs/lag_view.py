@@ -43,7 +43,8 @@ def view(results: Results, context: Context) -> View:
     states = {row["state"]: row for row in results.table("summary").to_pylist()}
     total = sum(row["groups"] for row in states.values())
     behind = sum(row["partitions"] for row in states.values() if row["state"] != "unmeasured")
-    lag = results.sum("groups", "lag") if behind else None
+    # Of partitions: a group's sum that 64 bits do not hold is null, and that of all is not.
+    lag = results.sum("partitions", "lag") if behind else None
     ties = ("tenant", "group")
     worst = results.top("groups", "lag", LISTING_ROWS, *ties)
     longest = results.top("groups", "lag_ms", PLOT_NAMES, *ties)

@@ -77,6 +77,7 @@ def test_lag(tmp_path: Path) -> None:
                 {"tenant": "t", "group": "b", "state": "abandoned", "lag": 2_000, "lag_ms": 60},
                 {"tenant": "t", "group": "c", "state": "unmeasured", "commits": 7},
             ],
+            "partitions": [{"lag": 5}, {"lag": 1_500}, {"lag": 500}, {"state": "unmeasured"}],
             "summary": states(stuck=1, abandoned=1, unmeasured=1),
         },
     )
@@ -88,6 +89,19 @@ def test_lag(tmp_path: Path) -> None:
     assert (lags.names, lags.values) == (["t/b", "a"], [2_000.0, 5.0])  # type: ignore[union-attr]
     assert longest.names == ["a", "t/b"]  # type: ignore[union-attr]
     assert [listing.title for listing in view.listings][1:3] == ["Stuck groups", "Abandoned groups"]
+
+
+def test_a_lag_that_64_bits_do_not_hold_is_part_of_the_whole(tmp_path: Path) -> None:
+    most = 2**63 - 1
+    groups = [
+        {"group": "a", "state": "behind", "lag": None, "lag_max": most},
+        {"group": "b", "state": "behind", "lag": 7, "lag_max": 7},
+    ]
+    partitions = [{"group": "a", "lag": most}, {"group": "a", "lag": most}, {"lag": 7}]
+    rows = {"groups": groups, "partitions": partitions, "summary": states(behind=2)}
+    view = shown(lag.JOB, tmp_path, rows)
+    assert view.headline == f"2 groups are {2 * most + 7:,} records behind"
+    assert numbers(view)["lag"] == 2 * most + 7
 
 
 def test_lag_that_is_not_known(tmp_path: Path) -> None:
