@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 
@@ -72,12 +73,16 @@ def run(
             given = replace(given, cut=directory)
             given = with_leaders(jobs, given, session.directory)
         checked: set[Path] = set()
-        for job in jobs:
-            progress(f"{job.name}: reading")
-            read = sources.read(session, job, given, checked)
-            context = job.context(read.now_ms, read.cut, values[job.name], read.before)
-            made.append(reports.run(session, job, read.frames, context, out / job.name, progress))
-    write_index(out)
+        try:
+            for job in jobs:
+                progress(f"{job.name}: reading")
+                read = sources.read(session, job, given, checked)
+                context = job.context(read.now_ms, read.cut, values[job.name], read.before)
+                made.append(
+                    reports.run(session, job, read.frames, context, out / job.name, progress)
+                )
+        finally:  # one that failed may have taken away what lay there
+            write_index(out)
     return made
 
 
@@ -157,11 +162,13 @@ def parse_options(job: Job, jobs: Sequence[Job], given: Mapping[str, str]) -> di
 
 
 def write_index(out: Path) -> Path:
-    """The page over all reports that lie in `out`."""
+    """The page over all reports that lie in `out`, whole at any moment."""
     manifests = reports.manifests(out)
     path = out / reports.PAGE
     try:
-        path.write_text(page.index("Reports", manifests), encoding="utf-8")
+        part = out / f".{reports.PAGE}.{uuid4().hex}.part"  # others may write it for other reports
+        part.write_text(page.index("Reports", manifests), encoding="utf-8")
+        part.replace(path)
     except OSError as error:
         raise OutputFailed(f"the page cannot be written to {path}: {error}") from error
     return path

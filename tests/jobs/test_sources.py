@@ -347,6 +347,20 @@ def test_a_report_that_another_run_writes_is_left_alone(
         reporting.run([wanted], manifest, given, address=None)
 
 
+def test_the_page_over_all_reports_has_none_that_a_run_has_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, given = job(a=OF_FILE), Sources(files={"a": Path(__file__)})
+    started = contextlib.nullcontext(mock.Mock(directory=tmp_path))
+    monkeypatch.setattr(reporting, "spark", lambda *_, **__: started)
+    monkeypatch.setattr(sources, "read", mock.Mock(side_effect=Read))
+    (tmp_path / "index.html").write_text(f'<a href="{wanted.name}/index.html">')
+    with pytest.raises(Read):
+        reporting.run([wanted], tmp_path, given, address=None)
+    assert f"{wanted.name}/index.html" not in (tmp_path / "index.html").read_text()
+    assert not list(tmp_path.glob(".*.part"))
+
+
 @pytest.mark.parametrize(
     ("inputs", "given", "asked"),
     [
