@@ -44,6 +44,7 @@ def render(
         style=Markup(_style()),  # noqa: S704  ours
         job=job,
         view=view,
+        headline=printable(view.headline),
         moment=moment(context.now_ms),
         numbers=[
             {
@@ -74,7 +75,14 @@ def index(title: str, manifests: Iterable[Mapping[str, Any]]) -> str:
         policy=_policy(),
         style=Markup(_style()),  # noqa: S704  ours
         title=title,
-        jobs=[{**each, "moment": moment(each["now_ms"])} for each in manifests],
+        jobs=[
+            {
+                **each,
+                "headline": printable(str(each["headline"])),
+                "moment": moment(each["now_ms"]),
+            }
+            for each in manifests
+        ],
     )
     return written
 

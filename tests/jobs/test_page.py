@@ -266,6 +266,17 @@ def test_an_index_leads_to_each_page() -> None:
     assert "Lag <b>" in found.text
 
 
+def test_a_headline_is_text_in_one_line_too() -> None:
+    hostile = replace(VIEW, headline="the hottest is a\x1b[31m\u202e\nb")
+    written = page.render(JOB, hostile, CONTEXT, {"groups": 60}, {})
+    over_all = page.index(
+        "Reports", [{"job": "j", "title": "J", "headline": hostile.headline, "now_ms": AT[0]}]
+    )
+    for each in (written, over_all):
+        assert "the hottest is a\N{MIDDLE DOT}[31m\N{MIDDLE DOT}\N{MIDDLE DOT}b" in each
+        assert "\x1b" not in each
+
+
 def test_hostile_names_do_not_reach_the_terminal() -> None:
     console = Console(file=io.StringIO(), width=160)
     console.print(listing_table(LISTING), listing_table(replace(LISTING, rows=[])))
