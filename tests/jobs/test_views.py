@@ -93,11 +93,11 @@ def test_lag(tmp_path: Path) -> None:
 
 def test_a_lag_that_64_bits_do_not_hold_is_part_of_the_whole(tmp_path: Path) -> None:
     most = 2**63 - 1
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"group": "a", "state": "behind", "lag": None, "lag_max": most},
         {"group": "b", "state": "behind", "lag": 7, "lag_max": 7},
     ]
-    partitions = [{"group": "a", "lag": most}, {"group": "a", "lag": most}, {"lag": 7}]
+    partitions: list[dict[str, Any]] = [{"lag": most}, {"lag": most}, {"lag": 7}]
     rows = {"groups": groups, "partitions": partitions, "summary": states(behind=2)}
     view = shown(lag.JOB, tmp_path, rows)
     assert view.headline == f"2 groups are {2 * most + 7:,} records behind"

@@ -177,6 +177,27 @@ HAD: Final = (
         'sum(row["takeovers"] for row in churn) if tells',
     ),
     Mutant(
+        "a-lag-that-does-not-fit-is-left-out",
+        "one cut",
+        "jobs.lag_view",
+        'results.sum("partitions", "lag")',
+        'results.sum("groups", "lag")',
+    ),
+    Mutant(
+        "a-failed-run-leaves-links-to-nothing",
+        "one cut",
+        "metaray.reporting",
+        "            write_index(out)\n    return made\n",
+        "            if made:\n                write_index(out)\n    return made\n",
+    ),
+    Mutant(
+        "a-headline-is-not-made-printable",
+        "one cut",
+        "jobs.page",
+        "headline=printable(view.headline)",
+        "headline=view.headline",
+    ),
+    Mutant(
         "a-diff-of-other-groups-looks-whole",
         "one cut",
         "jobs.diff_view",
