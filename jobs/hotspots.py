@@ -49,9 +49,6 @@ from jobs.operations import OPERATIONS
 from jobs.schemas import given, require, sql
 from jobs.unknown import CLOCK_INPUT, CLOCKS, GAPS_INPUT, OUTPUT, ROTATE, unknown
 
-ACCURACY: Final = 10_000
-"""Of the median: exact up to so many different values, then within a ten thousandth of the rank."""
-
 
 def _not_null(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
@@ -117,7 +114,8 @@ def hot_windows(
         """
         with whole as (
             select start_ms, `within`, `of`, try_sum(operations) as total,
-                percentile_approx(operations, 0.5D, {accuracy}) as median, count(*) - 1 as others
+                cast(percentile_disc(0.5D) within group (order by operations) as bigint) as median,
+                count(*) - 1 as others
             from {loads} where operations is not null group by start_ms, `within`, `of`
         ), beside as (
             select l.*, operations / total as share,
@@ -131,7 +129,6 @@ def hot_windows(
         """,
         loads=loads,
         window_ms=window_ms,
-        accuracy=ACCURACY,
         operations=operations,
         share=share,
         times=times,

@@ -137,6 +137,16 @@ def test_the_view_names_the_groups_of_which_entries_are_missing(tmp_path: Path) 
 
 
 @pytest.mark.spark
+def test_the_median_is_the_same_in_whatever_parts_spark_has_the_loads(rows: Rows) -> None:
+    some = [load("client", f"c{n}", 1 + n * n % 999_983) for n in range(9_000)]
+    middle = sorted(each["operations"] for each in some)[4_500]
+    known = rows(LOADS, [*some, load("client", "hot", 20 * middle)])
+    for parts in (1, 3):
+        found = hot_windows(known.repartition(parts), MINUTE, operations=1, share=0, times=10)
+        assert [(each["name"], each["median"]) for each in found.collect()] == [("hot", middle)]
+
+
+@pytest.mark.spark
 def test_hot_is_what_is_large_and_has_a_large_share_of_many_times_the_median(rows: Rows) -> None:
     even = [load("consumer", f"g{n}", 1_000) for n in range(10)]
     some = [load("topic", f"x{n}", 1_000) for n in range(45)]
