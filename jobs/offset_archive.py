@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,7 @@ DAY: Final = "day"  #: said by the directory and, as readers of such directories
 STORED: Final = PAST.remove(PAST.get_field_index(DAY))
 """What a file of a day has."""
 
+LAST_MS: Final = 253_402_300_799_999  #: of the year 9999, beyond which no calendar here is
 GROUP_ROWS: Final = 65_536  #: of a row group
 
 Row = dict[str, Any]
@@ -84,9 +86,11 @@ def _check(found: Archive) -> None:
         raise ValueError(f"current: {found.current[:80]!r} is no file of the archive")
 
 
-def past_files(directory: Path) -> list[Path]:
-    """The files of all days, sorted."""
-    return sorted(directory.glob(f"{DAY}=*/*.parquet"))
+def past_files(directory: Path, since_ms: int = 0) -> list[Path]:
+    """The files of all days, sorted; or of those on which something may have ended since then."""
+    first = f"{DAY}={datetime.fromtimestamp(min(since_ms, LAST_MS) // 1_000, UTC):%Y-%m-%d}"
+    found = sorted(directory.glob(f"{DAY}=*/*.parquet"))
+    return [path for path in found if path.parent.name >= first]
 
 
 def add(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
@@ -35,6 +36,7 @@ from jobs.sources import Sources
 from metaray import exporting, spark_options
 from metaray.alone import alone
 from state_machines.errors import Compacted, Invalid
+from state_machines.limits import INT_MAX
 from state_machines.offset.history import OffsetAt
 
 TABLES: Final = ("offset.history", "offset.offset", "group.clock")
@@ -115,8 +117,11 @@ def add_cut(
         before = [directory / known.current]
     read = sources.read(session, JOB, Sources(cut=cut))
     frames = {**read.frames, "offsets": _offsets(session, cut, manifest, clocks)}
+    # What a run finds has ended since the last one saw it, or is kept by the service.
+    kept = [cut / each.path for each in manifest.files if each.table == JOB.inputs["kept"].table]
+    since_ms = min(_least(before, "seen_ms"), _least(kept, "until_ms"))
     frames["before"] = frame(session, CURRENT, _pages(before), "before")
-    frames["archived"] = frame(session, PAST, _archived(directory), "archived")
+    frames["archived"] = frame(session, PAST, _archived(directory, since_ms), "archived")
     progress("Spark compares")
     made = JOB.run(frames, JOB.context(read.now_ms, read.cut, {}))
     try:
@@ -196,17 +201,24 @@ def _offsets(
     return functools.reduce(DataFrame.unionByName, parts)
 
 
-def _pages(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+def _pages(paths: Iterable[Path], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     for path in paths:
         try:
             with pq.ParquetFile(path) as file:
-                yield from file.iter_batches()
+                yield from file.iter_batches(columns=columns)
         except NOT_PARQUET as error:
             raise BadHistory(f"{path}: {error}") from None
 
 
-def _archived(directory: Path) -> Iterator[pa.RecordBatch]:
-    for path in past_files(directory):
+def _least(paths: Iterable[Path], column: str) -> int:
+    """The least value of a column of milliseconds; without a row, the largest that there is."""
+    found = [pc.min(page[column]).as_py() for page in _pages(paths, [column])]
+    return min((each for each in found if each is not None), default=INT_MAX)
+
+
+def _archived(directory: Path, since_ms: int) -> Iterator[pa.RecordBatch]:
+    """What ended at that moment or later, and more of that day."""
+    for path in past_files(directory, since_ms):
         day = path.parent.name.partition("=")[2]
         for batch in _pages([path]):
             yield batch.append_column(PAST.field(DAY), pa.array([day] * batch.num_rows))

@@ -194,6 +194,27 @@ def test_what_was_kept_counts_before_what_was_taken_for_gone(
     assert offsets.add_cut(session, archive, service.cut()).rows == 0
 
 
+def test_a_run_reads_of_the_archive_no_days_before_what_it_may_find(
+    tmp_path: Path, session: Session
+) -> None:
+    service, archive = Service(tmp_path), tmp_path / "archive"
+    for turn in range(3):
+        service.commit("g", 0, turn)
+        service.group.later(11)
+    assert offsets.add_cut(session, archive, service.cut()).rows == 2
+    old = offset_archive.past_files(archive)
+    service.group.later(40 * HOUR)
+    service.commit("g", 0, 99)
+    offsets.add_cut(session, archive, service.cut())
+    service.group.later(40 * HOUR)
+    service.commit("g", 0, 100)
+    for path in old:
+        path.write_bytes(b"not looked at")
+    assert offsets.add_cut(session, archive, service.cut()).rows == 1
+    told = [path for path in offset_archive.past_files(archive) if path not in old]
+    assert [row["offset"] for row in pq.ParquetDataset(told).read().to_pylist()] == [2, 99]
+
+
 def test_a_run_that_was_killed_is_finished_by_the_next(
     tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
