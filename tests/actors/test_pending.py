@@ -257,7 +257,7 @@ async def test_only_of_what_came_into_no_log_is_that_said() -> None:
     writes.refuse(writes.take(0.0), NotLeader("lost"), 0.0)
     writes.proposed(5, Slot(1, [slotted], 0.0))
     writes.queue(queued)
-    writes.fail(NotLeader("lost"))
+    writes.fail(NotLeader("lost"), 0.0)
     said = [api.Reply.FromString(each.reply.result()) for each in (taken, queued, slotted)]
     assert [each.unproposed for each in said] == [True, True, False]
 
