@@ -476,7 +476,15 @@ MOMENTS = {
         "commit_ms",
     ),
     *("connected_ms", "created_ms", "deadline_ms", "disconnected_ms", "due_ms", "end_ms"),
-    *("expires_ms", "fired_ms", "first_commit_ms", "granted_ms", "heartbeat_ms", "joined_ms"),
+    *(
+        "expires_ms",
+        "fired_ms",
+        "first_commit_ms",
+        "free_ms",
+        "granted_ms",
+        "heartbeat_ms",
+        "joined_ms",
+    ),
     *("keep_ms", "last_begun_ms", "last_commit_ms", "last_ended_ms", "next_due_ms", "next_ms"),
     *(
         "now_ms",
