@@ -32,6 +32,7 @@ from actors.to_its_end import to_its_end
 from actors.wanted import Part
 from metaray.cached import Cache
 from metaray.join import join_cluster
+from metaray.loops import ended, give_up, run
 from metaray.offsets import BlockingOffsets, Offsets
 from metaray.timestamps import BlockingTimestamps, Timestamps
 from metaray.transactions import Compare, Transacted, transact
@@ -64,7 +65,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 TIMEOUT_MS = 30_000  #: the deadline of a call that names none
-LAST_WORDS_S: Final = 0.5  #: for what `aclose` has ended to end, before the rest is cancelled
 
 _OPEN: Final[WeakSet[Client]] = WeakSet()
 _FOREIGN: Final[list[object]] = []  # of the process that was forked, whose loop nobody may close
@@ -293,7 +293,7 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=_run, args=(self._loop,), name="metaray client", daemon=True
+            target=run, args=(self._loop,), name="metaray client", daemon=True
         )
         self._client = Client(address=address, data=data, timeout_ms=timeout_ms)
         self._entry = threading.Lock()  #: held by who hands work to the loop, and by who ends it
@@ -329,7 +329,7 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
             return  # all of it is of the process that was forked
         with self._entry:
             if self._thread.is_alive():
-                asyncio.run_coroutine_threadsafe(_end(self._client), self._loop).result()
+                asyncio.run_coroutine_threadsafe(ended(self._client.aclose), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
             self._loop.close()
@@ -340,7 +340,7 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
         if sys.is_finalizing() or self._client._process != os.getpid() or not thread.is_alive():
             return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-        ending = asyncio.run_coroutine_threadsafe(_end(self._client), loop)
+        ending = asyncio.run_coroutine_threadsafe(ended(self._client.aclose), loop)
         ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
     def _check(self) -> None:
@@ -359,17 +359,19 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        waiting = None
         try:
             waiting = self._begin(work)
-        except RuntimeError:
-            work.close()
-            raise
-        try:
             return waiting.result()
         except CancelledError:
             raise Unknown("the client was closed before this ended: it may have happened") from None
-        except BaseException:  # KeyboardInterrupt, or what else a signal raises here
-            waiting.cancel()
+        except (
+            BaseException
+        ) as error:  # KeyboardInterrupt, say: a signal may raise anywhere in here
+            if waiting is None and isinstance(error, RuntimeError):
+                work.close()  # it was not taken
+            elif waiting is None or not waiting.done():
+                self._loop.call_soon_threadsafe(give_up, work)
             raise
 
     @overload
@@ -464,22 +466,6 @@ def _leave_all() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_all)
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-async def _end(client: Client) -> None:
-    await client.aclose()
-    if waiting := asyncio.all_tasks() - {asyncio.current_task()}:
-        _, late = await asyncio.wait(waiting, timeout=LAST_WORDS_S)
-        for each in late:
-            each.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
 
 
 def connect(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -107,6 +108,36 @@ def test_a_write_whose_thread_was_interrupted_is_not_sent_later() -> None:
             client.put("a", b"1")
     finally:
         signal.signal(signal.SIGUSR1, before)
+    client._loop.call_soon_threadsafe(going_on.set)
+    client.put("b", b"2")
+    client.close()
+    assert [each.key for each in script.applied["metadata-0"]] == ["b"]
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_nor_is_one_that_was_interrupted_as_it_was_handed_over(
+    handed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on = asyncio.Event()
+
+    class Slow(Script):
+        async def _answer(self, call: Call, honest: Callable[[], bytes]) -> bytes:
+            await going_on.wait()
+            return await Script._answer(self, call, honest)
+
+    script = Slow()
+    client = opened(script)
+    begin = client._begin
+
+    def interrupted(work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        if handed:
+            begin(work)
+        raise Interrupted
+
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(client, "_begin", interrupted)
+        with pytest.raises(Interrupted):
+            client.put("a", b"1")
     client._loop.call_soon_threadsafe(going_on.set)
     client.put("b", b"2")
     client.close()
