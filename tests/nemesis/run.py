@@ -7,7 +7,7 @@ the load ends, everything is read, the history is checked and the replicas are c
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,9 @@ class Episode:
     healing: float  #: when healing began: at once, where nobody has to do anything
     whole: float  #: when all groups were whole again
     elections: int  #: terms gone by, over all groups
-    window_ms: float = 0.0  #: the longest time without an acknowledged write of a group it hit
+    window_ms: float = (
+        0.0  #: the longest time without an ack of a write that waits, of a group it hit
+    )
     p99_ms: float = 0.0  #: of the writes acknowledged between its beginning and the healing
     calm_p99_ms: float = 0.0  #: of those before the first fault
 
@@ -142,20 +144,25 @@ def group_of(write: Operation, tenant: str) -> str:
 
 
 def window(history: Sequence[Operation], episode: Episode, tenant: str) -> float:
-    """The longest time in which a group it hit acknowledged no write, though some were asked."""
+    """The longest time, in seconds, in which a group it hit acknowledged no write though one waited
+    for that: of a few keys, for some seconds none may belong to a group."""
     longest = 0.0
     for group in episode.groups:
-        acks = sorted(
-            each.returned / 1e9
+        waits = [
+            (math.inf if each.returned is None else each.returned / 1e9, each.invoked / 1e9)
             for each in history
-            if each.returned is not None
-            and not is_refusal(each.output)
+            if not is_refusal(each.output)
             and (each.key.partition(".")[0], each.kind) in WRITES
             and group_of(each, tenant) == group
-        )
-        for before, after in itertools.pairwise(acks):
-            if after >= episode.begun and before <= episode.whole:
-                longest = max(longest, after - before)
+        ]
+        asked = math.inf  # since when one waits of those that are not acknowledged before `after`
+        after = math.inf
+        for before, invoked in sorted(waits, reverse=True):
+            since = max(before, asked)
+            if episode.begun <= after < math.inf and since <= episode.whole:
+                longest = max(longest, after - since)
+            asked = min(asked, invoked)
+            after = before
     return longest
 
 
