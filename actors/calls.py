@@ -90,7 +90,7 @@ class Handles:
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
-        self._lookups = Lookups()
+        self.lookups = Lookups()
 
     async def get(self, name: str) -> Any:
         """The handle; raises Stopped when there is no such actor or Ray does not answer."""
@@ -98,7 +98,7 @@ class Handles:
         if handle is None:
             find = functools.partial(ray.get_actor, name, namespace=NAMESPACE)
             try:
-                handle = await self._lookups.find(name, find)
+                handle = await self.lookups.find(name, find)
             except ValueError:
                 raise Stopped(f"there is no actor {name!r} in namespace {NAMESPACE!r}") from None
             except TimeoutError:
@@ -109,11 +109,6 @@ class Handles:
     def drop(self, name: str) -> None:
         """Forget a handle whose actor is gone for good."""
         self._handles.pop(name, None)
-
-    async def start_again(self, name: str) -> bool:
-        """`start_again_if_up`, off the loop. Raises TimeoutError while Ray does not answer."""
-        ask = functools.partial(start_again_if_up, name)
-        return bool(await self._lookups.find(f"{name}, again", ask))
 
     async def call(self, name: str, method: str, *args: Any) -> Any:
         """Call a method and wait for its value. Raises what it raised, not Ray's story of it."""
@@ -185,9 +180,10 @@ class LinkedCalls(_Linked):
         """Any other method of a seat, for the controller and the tools."""
         return self._handles.call(seat, method, *args)
 
-    def start_again(self, seat: str) -> Awaitable[bool]:
-        """End the process of a seat whose actor has begun; whether it had."""
-        return self._handles.start_again(seat)
+    async def start_again(self, seat: str) -> bool:
+        """`start_again_if_up`, off the loop. Raises TimeoutError while Ray does not answer."""
+        ask = functools.partial(start_again_if_up, seat)
+        return bool(await self._handles.lookups.find(f"{seat}, again", ask))
 
     def died(self, error: BaseException) -> bool:
         """Ray says so within about ten milliseconds, given `ray_env`; a link within one."""

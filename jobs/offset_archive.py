@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from jobs.cut import TAKEN_MS_MAX
 from jobs.errors import BadHistory
 from jobs.history import CURRENT, PAST
 from jobs.operation_files import PART, sync_directory, sync_file
@@ -40,7 +41,6 @@ DAY: Final = "day"  #: said by the directory and, as readers of such directories
 STORED: Final = PAST.remove(PAST.get_field_index(DAY))
 """What a file of a day has."""
 
-LAST_MS: Final = 253_402_300_799_999  #: of the year 9999, beyond which no calendar here is
 GROUP_ROWS: Final = 65_536  #: of a row group
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def _check(found: Archive) -> None:
 
 def past_files(directory: Path, since_ms: int = 0) -> list[Path]:
     """The files of all days, sorted; or of those on which something may have ended since then."""
-    first = f"{DAY}={datetime.fromtimestamp(min(since_ms, LAST_MS) // 1_000, UTC):%Y-%m-%d}"
+    first = f"{DAY}={datetime.fromtimestamp(min(since_ms, TAKEN_MS_MAX) // 1_000, UTC):%Y-%m-%d}"
     found = sorted(directory.glob(f"{DAY}=*/*.parquet"))
     return [path for path in found if path.parent.name >= first]
 

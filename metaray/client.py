@@ -365,9 +365,7 @@ class BlockingClient(BlockingOffsets, BlockingTimestamps):
             return waiting.result()
         except CancelledError:
             raise Unknown("the client was closed before this ended: it may have happened") from None
-        except (
-            BaseException
-        ) as error:  # KeyboardInterrupt, say: a signal may raise anywhere in here
+        except BaseException as error:  # KeyboardInterrupt, say, raised anywhere in here
             if waiting is None and isinstance(error, RuntimeError):
                 work.close()  # it was not taken
             elif waiting is None or not waiting.done():

@@ -59,7 +59,8 @@ class SeatCalls(Protocol):
         ...
 
     def start_again(self, seat: str) -> Awaitable[bool]:
-        """End the process of a seat whose actor has begun, for another one; whether it had."""
+        """End the process of a seat whose actor has begun, for another one; whether it had. Raises
+        TimeoutError while Ray does not answer."""
         ...
 
 
@@ -176,11 +177,6 @@ class Context:
     async def call_seat(self, seat: str, method: str, *args: Any) -> Any:
         """Call a method of a seat's actor. Raises TimeoutError after `CALL_SECONDS`."""
         return await asyncio.wait_for(self.calls.call(seat, method, *args), CALL_SECONDS)
-
-    async def start_again(self, seat: str) -> bool:
-        """Have Ray start the process of a seat again; whether there was one, by Ray's word. Raises
-        TimeoutError after `CALL_SECONDS`."""
-        return await asyncio.wait_for(self.calls.start_again(seat), CALL_SECONDS)
 
     async def now_ms(self, group: str = FIRST_GROUP) -> int:
         """The time there, by which things are due: it may be off from the controller's clock."""

@@ -23,7 +23,7 @@ from actors.seat_names import is_learner
 from actors.status import leader_of
 from state_machines.errors import Conflict
 
-Said = dict[str, dict[str, Any] | None]
+Answers = dict[str, dict[str, Any] | None]
 """What each seat of a group says of itself, None where one did not answer."""
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Repair(Duty):
         return restarted + done
 
     async def _restart(
-        self, context: Context, group: str, silent: Sequence[str], known: Said
+        self, context: Context, group: str, silent: Sequence[str], known: Answers
     ) -> int:
         """Have the process of a seat that hangs started again. Returns how many."""
         before = self._silent.get(group, {})
@@ -85,7 +85,7 @@ class Repair(Duty):
             return 0
         # Not again at the next look: Ray takes seconds to end a process that hangs.
         seconds = looks.pop(seat) * CALL_SECONDS
-        again = await context.start_again(seat)
+        again = await context.calls.start_again(seat)
         if again:
             log.warning(
                 "%r: %s has not answered for %.0f s, it is started again", context, seat, seconds
@@ -93,7 +93,7 @@ class Repair(Duty):
         return int(again)
 
 
-async def _repair(context: Context, group: str, known: Said) -> tuple[int, str]:
+async def _repair(context: Context, group: str, known: Answers) -> tuple[int, str]:
     """One step of the replacement in one group: how much was done, and what waits for what. By what
     its seats say, None where one did not."""
     leader = leader_of(known.values())

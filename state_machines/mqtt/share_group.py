@@ -46,9 +46,9 @@ from state_machines.mqtt.share_rows import (
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
 
-REMOVE_MAX: Final = 10_000  #: memberships and groups that one command may change
 M = TypeVar("M", ShareOfClient, ShareOfBroker)
 
+REMOVE_MAX: Final = 10_000  #: memberships and groups that one command may change
 ENDS_MAX: Final = 1_000  #: memberships that end with a session in one command; the rest is swept
 MEMBER_ROWS: Final = 4  #: that change with a membership: itself, its two entries, its group
 

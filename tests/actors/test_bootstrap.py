@@ -166,10 +166,8 @@ def test_as_many_seats_as_a_group_can_go_on_with(
     bootstrap.check_seats(FIRST_GROUP, seats, replicas)
 
 
-def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It would wait for a leader that none can be, and hold places that the next start wants."""
+def found_there(monkeypatch: pytest.MonkeyPatch, *replicas: int) -> list[list[str]]:
+    """A start finds these replicas at its seats. Returns the groups whose places are given back."""
     removed: list[list[str]] = []
     for name, answer in (
         ("states", lambda: {FIRST_GROUP: "CREATED"}),
@@ -179,10 +177,18 @@ def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
         monkeypatch.setattr(placement, name, answer)
     monkeypatch.setattr(calls, "named_actors", set)
     monkeypatch.setattr(remote, "create_seat", mock.Mock())
-    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(7))
-    monkeypatch.setattr(bootstrap, "_places", lambda _: "the node of its seat")
+    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(*replicas))
+    monkeypatch.setattr(bootstrap, "_places", lambda _: "their nodes")
     monkeypatch.setattr(bootstrap, "wait_for_leader", mock.Mock())
-    with pytest.raises(Invalid, match=r"is 1, but metadata-0 was founded with 3.*the node"):
+    return removed
+
+
+def test_a_start_with_too_few_seats_is_refused_and_leaves_no_place_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would wait for a leader that none can be, and hold places that the next start wants."""
+    removed = found_there(monkeypatch, 7)
+    with pytest.raises(Invalid, match=r"is 1, but metadata-0 was founded with 3.*their nodes"):
         bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=1), FIRST_GROUP, "")
     assert removed == [[FIRST_GROUP]]
 
@@ -215,21 +221,10 @@ def test_fewer_seats_than_a_majority_of_those_who_joined_later_are_refused() -> 
 def test_a_start_looks_at_the_voters_that_a_group_has_by_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    removed: list[list[str]] = []
-    for name, answer in (
-        ("states", lambda: {FIRST_GROUP: "CREATED"}),
-        ("ensure_group", lambda *_, **__: None),
-        ("remove", removed.append),
-    ):
-        monkeypatch.setattr(placement, name, answer)
+    removed = found_there(monkeypatch, 7, 8)
     now = {SEATS[0]: {"voters": [7, 8, 9, 10, 11], "configuration_index": 20}}
-    monkeypatch.setattr(calls, "named_actors", set)
     monkeypatch.setattr(calls, "each_call", lambda *_, **__: now)
-    monkeypatch.setattr(remote, "create_seat", mock.Mock())
-    monkeypatch.setattr(bootstrap, "wait_for_seats", lambda _: founded(7, 8))
-    monkeypatch.setattr(bootstrap, "_places", lambda _: "the nodes of its seats")
-    monkeypatch.setattr(bootstrap, "wait_for_leader", mock.Mock())
-    with pytest.raises(Invalid, match=r"is 2, but metadata-0 has 5.*the nodes of its"):
+    with pytest.raises(Invalid, match=r"is 2, but metadata-0 has 5.*their nodes"):
         bootstrap.start_group(ClusterConfig(groups=(FIRST_GROUP,), replicas=2), FIRST_GROUP, "")
     assert removed == [[FIRST_GROUP]]
 
