@@ -16,6 +16,7 @@ from bench.peers import PEERS, need
 from bench.profile import Profiles
 from bench.rows import ROWS
 from metaray.cli.app import app, cell, console, explained
+from metaray.cli.paths import path_option
 from state_machines import names
 from state_machines.errors import Invalid
 
@@ -47,7 +48,7 @@ def bench(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Directory for bench.json, bench.png.")] = OUT,
+    out: Annotated[Path, path_option("--out", help="Directory for bench.json, bench.png.")] = OUT,
 ) -> None:
     """Measure this machine: a cluster of three replicas is made for it and ended.
 
@@ -104,7 +105,7 @@ def storm(
         typer.Option(help="Seconds that sessions outlive connections; 0: they begin anew."),
     ] = 3_600,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Directory for storm.json.")] = OUT,
+    out: Annotated[Path, path_option("--out", help="Directory for storm.json.")] = OUT,
 ) -> None:
     """A reconnect storm on a cluster made for it: every session comes back at the same moment.
 

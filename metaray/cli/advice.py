@@ -34,6 +34,7 @@ from metaray.cli.app import (
     who,
 )
 from metaray.cli.door import connect, connect_sync, join_cluster, overview
+from metaray.cli.paths import path_argument
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Conflict, Invalid
@@ -226,7 +227,7 @@ def undo(
 @explained
 def take(
     report: Annotated[
-        Path, typer.Argument(help="A report of hotspots, or the directory of reports.")
+        Path, path_argument(help="A report of hotspots, or the directory of reports.")
     ],
     address: Address = None,
     data: Data = DEFAULT_DATA,
@@ -246,7 +247,7 @@ def take(
 @advice.command()
 @explained
 def leaders(
-    out: Annotated[Path, typer.Argument(help="The Parquet file to write.")],
+    out: Annotated[Path, path_argument(help="The Parquet file to write.")],
     address: Address = None,
     data: Data = DEFAULT_DATA,
 ) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from metaray.cli.paths import path_of
 from metaray.cli.tree import Tree
 from metaray.cli.values import to_json
 from metaray.where import DEFAULT_DATA
@@ -46,11 +47,8 @@ Address = Annotated[
 def _named(said: Path | str) -> Path:
     """The directory of `--data`. The usual one is another path where somebody names it than where
     nobody names one: an address in the environment is not meant then."""
-    if isinstance(said, Path):
-        return said  # the default
-    if not said:
-        raise typer.BadParameter("it is empty; `.` is the directory where you are")
-    return Path(said).absolute() if Path(said) == DEFAULT_DATA else Path(said)
+    path = path_of(said)
+    return path.absolute() if isinstance(said, str) and path == DEFAULT_DATA else path
 
 
 Data = Annotated[

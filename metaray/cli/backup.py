@@ -24,6 +24,7 @@ from metaray.cli.app import (
     print_json,
 )
 from metaray.cli.door import connect_sync, join_cluster
+from metaray.cli.paths import path_argument, path_option
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 from state_machines.names import DEFAULT_TENANT
@@ -47,7 +48,7 @@ app.add_typer(backup, name="backup")
 def write(
     context: typer.Context,
     out: Annotated[
-        Path | None, typer.Option("--out", help="A directory that is empty or not there yet.")
+        Path | None, path_option("--out", help="A directory that is empty or not there yet.")
     ] = None,
     address: Address = None,
     data: Data = DEFAULT_DATA,
@@ -73,7 +74,7 @@ def write(
 @backup.command()
 @explained
 def verify(
-    directory: Annotated[Path, typer.Argument(help="What `metaray backup` has written.")],
+    directory: Annotated[Path, path_argument(help="What `metaray backup` has written.")],
     as_json: Json = False,
 ) -> None:
     """Read a backup whole: every file against its checksum, every row against its limits."""
@@ -87,7 +88,7 @@ def verify(
 @app.command()
 @explained
 def restore(
-    directory: Annotated[Path, typer.Argument(help="What `metaray backup` has written.")],
+    directory: Annotated[Path, path_argument(help="What `metaray backup` has written.")],
     tenant: Annotated[
         str, typer.Option("--tenant", help="Only this tenant; all there is if absent.")
     ] = "",

@@ -29,6 +29,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster, overview, start_service
+from metaray.cli.paths import path_option
 from metaray.seat_roles import AWAY, is_well
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
@@ -52,7 +53,7 @@ def up(
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Annotated[
-        Path | None, typer.Option("--config", help="cluster.yaml to read `metadata:` from.")
+        Path | None, path_option("--config", help="cluster.yaml to read `metadata:` from.")
     ] = None,
     replicas: Annotated[
         int | None, typer.Option(help="Replicas a group, by default 3; not beside --config.")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import join_cluster
+from metaray.cli.paths import path_option
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import Invalid
 
@@ -27,7 +28,7 @@ _INDEX: Final = re.compile(r"([^=]+)=(\d{1,18})", re.ASCII)
 @app.command("export")
 @explained
 def export(
-    out: Annotated[Path, typer.Option("--out", help="A directory that is empty or not there yet.")],
+    out: Annotated[Path, path_option("--out", help="A directory that is empty or not there yet.")],
     groups: Annotated[str, typer.Option("--groups", help="With commas; all if absent.")] = "",
     tables: Annotated[str, typer.Option("--tables", help="With commas; all if absent.")] = "",
     source: Annotated[

@@ -24,6 +24,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import join_cluster
+from metaray.cli.paths import path_option
 from metaray.cli.spans import moment, parse_span
 from metaray.cli.values import text_of, to_json
 from metaray.where import DEFAULT_DATA
@@ -36,7 +37,7 @@ HERE: Final = "history"  #: the directory of a history, below the data, unless o
 
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", help="The history's directory; `history` below --data if absent."),
+    path_option("--dir", help="The history's directory; `history` below --data if absent."),
 ]
 
 history = typer.Typer(
@@ -50,7 +51,7 @@ app.add_typer(history, name="history")
 def run(
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Where to export to; `history` below --data if absent."),
+        path_option("--out", help="Where to export to; `history` below --data if absent."),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End when all that is committed now is exported.")
@@ -136,9 +137,9 @@ def stop(address: Address = None, data: Data = DEFAULT_DATA) -> None:
 @history.command("offsets")
 @explained
 def archive(
-    out: Annotated[Path, typer.Option("--out", help="The archive's directory.")],
+    out: Annotated[Path, path_option("--out", help="The archive's directory.")],
     cut: Annotated[
-        Path | None, typer.Option("--cut", help="A cut to read; one is taken if absent.")
+        Path | None, path_option("--cut", help="A cut to read; one is taken if absent.")
     ] = None,
     local_spark: Annotated[
         bool, typer.Option("--local-spark", help="Run Spark in this process, not on the cluster.")

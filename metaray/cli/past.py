@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, Tenant, app, cell, console, explained, print_json
 from metaray.cli.door import connect_sync
+from metaray.cli.paths import path_option
 from metaray.cli.spans import moment
 from metaray.cli.values import text_of
 from metaray.where import DEFAULT_DATA
@@ -27,7 +28,7 @@ def offsets_at(
     ],
     archived: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--history", help="An archive (`history offsets`), for what the service has forgotten."
         ),
     ] = None,

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import connect, join_cluster
+from metaray.cli.paths import path_option
 from metaray.where import DEFAULT_DATA
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ OUT = Path("build") / "fsck"
 FOUND = 1  #: exit status of `fsck` when a rule is broken
 LEFT = 1  #: and of `repair --apply` when something was refused or held back
 
-Out = Annotated[Path, typer.Option("--out", help="Directory for the report and the findings.")]
+Out = Annotated[Path, path_option("--out", help="Directory for the report and the findings.")]
 LocalSpark = Annotated[
     bool, typer.Option("--local-spark", help="Run Spark in this process, not on the cluster.")
 ]
@@ -35,11 +36,11 @@ Settings = Annotated[
 @explained
 def fsck(
     cut: Annotated[
-        Path | None, typer.Option("--cut", help="Look at this cut, not the running cluster.")
+        Path | None, path_option("--cut", help="Look at this cut, not the running cluster.")
     ] = None,
     watermarks: Annotated[
         Path | None,
-        typer.Option("--watermarks", help="Parquet: tenant, topic, partition, high_watermark."),
+        path_option("--watermarks", help="Parquet: tenant, topic, partition, high_watermark."),
     ] = None,
     settings: Settings = None,
     out: Out = OUT,
@@ -78,7 +79,7 @@ def fsck(
 def repair(
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", help="Findings of an earlier fsck; without, it is run now."),
+        path_option("--plan", help="Findings of an earlier fsck; without, it is run now."),
     ] = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it. Otherwise only say what would be done.")

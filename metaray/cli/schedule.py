@@ -25,6 +25,7 @@ from metaray.cli.app import (
     printable,
 )
 from metaray.cli.door import connect_sync
+from metaray.cli.paths import path_option
 from metaray.cli.spans import parse_span
 from metaray.cli.values import to_json
 from metaray.where import DEFAULT_DATA
@@ -73,7 +74,7 @@ def put(
     job: Annotated[str, typer.Option("--job", help="The job to run (metaray report --list).")],
     every: Annotated[str, typer.Option("--every", help="How often: 15m, 6h, 1d.")],
     out: Annotated[
-        Path, typer.Option("--out", help="Directory for the reports, on the cluster's head node.")
+        Path, path_option("--out", help="Directory for the reports, on the cluster's head node.")
     ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the job.")
@@ -83,7 +84,7 @@ def put(
         typer.Option("--input", metavar="NAME=FILE", help="Parquet, on the cluster's head node."),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option("--history", help="The operation history, on the head node.")
+        Path | None, path_option("--history", help="The operation history, on the head node.")
     ] = None,
     timeout: Annotated[
         str, typer.Option("--timeout", help="A run that takes longer is stopped.")
@@ -99,7 +100,7 @@ def put(
     options = work.pairs("set", settings)
     reporting.parse_options(wanted, [wanted], options)
     spark_options.parse(options, on_cluster=False)
-    files = {each: Path(path).absolute() for each, path in work.pairs("input", inputs).items()}
+    files = {each: path.absolute() for each, path in work.files_of(inputs).items()}
     lacking = [
         each
         for each, declared in wanted.inputs.items()

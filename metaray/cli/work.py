@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import join_cluster
+from metaray.cli.paths import path_option
 from metaray.where import DEFAULT_DATA, address_of
 from state_machines.errors import Invalid, NotFound
 
@@ -30,7 +31,7 @@ def report(
         list[str] | None, typer.Argument(help="The jobs to run: lag and sessions if none is named.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Directory for pages, Parquet, PNG and JSON.")
+        Path, path_option("--out", help="Directory for pages, Parquet, PNG and JSON.")
     ] = DEMO_OUT,
     every: Annotated[
         bool, typer.Option("--all", help="Run each job that has what it needs.")
@@ -39,17 +40,17 @@ def report(
         bool, typer.Option("--list", help="List the jobs with their inputs and options.")
     ] = False,
     cut: Annotated[
-        Path | None, typer.Option("--cut", help="Read this cut instead of the running cluster.")
+        Path | None, path_option("--cut", help="Read this cut instead of the running cluster.")
     ] = None,
     before: Annotated[
-        Path | None, typer.Option("--before", help="An earlier cut, to compare with.")
+        Path | None, path_option("--before", help="An earlier cut, to compare with.")
     ] = None,
     history: Annotated[
-        Path | None, typer.Option("--history", help="The operation history's directory.")
+        Path | None, path_option("--history", help="The operation history's directory.")
     ] = None,
     watermarks: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--watermarks", help="Parquet: tenant, topic, partition, high_watermark; for the lag."
         ),
     ] = None,
@@ -75,7 +76,7 @@ def report(
     if listing:
         _list(list(JOBS.values()), as_json=as_json)
         return
-    files = {name: Path(path) for name, path in pairs("input", inputs).items()}
+    files = files_of(inputs)
     if watermarks is not None:
         files["watermarks"] = watermarks
     given = Sources(cut=cut, before=before, history=history, files=files)
@@ -147,6 +148,15 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+def files_of(inputs: Sequence[str] | None) -> dict[str, Path]:
+    """The files of `--input`, by name. Raises Invalid."""
+    found = pairs("input", inputs)
+    for name, path in found.items():
+        if not path:
+            raise Invalid(f"input: {name[:80]!r} names no file")
+    return {name: Path(path) for name, path in found.items()}
+
+
 def _list(jobs: Sequence[Job], *, as_json: bool) -> None:
     if as_json:
         print_json([_described(job) for job in jobs])
@@ -213,9 +223,9 @@ def demo(
         bool, typer.Option("--keep", help="Leave the cluster running at the end.")
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the summary as JSON to this file.")
+        Path | None, path_option("--json", help="Write the summary as JSON to this file.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Directory for the report.")] = DEMO_OUT,
+    out: Annotated[Path, path_option("--out", help="Directory for the report.")] = DEMO_OUT,
     data: Data = DEMO_DATA,
 ) -> None:
     """Run everything on real input: brokers, clients, killed leaders, a Spark report."""
