@@ -22,6 +22,7 @@ from metaray.cli.app import (
     console,
     explained,
     print_json,
+    print_whole,
     printable,
 )
 from metaray.cli.door import connect_sync
@@ -170,23 +171,34 @@ def _list(address: str | None, data: Path, *, as_json: bool) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("schedule", "job", "every", "next", "last", "outcome"):
-        table.add_column(column, no_wrap=column != "outcome")
+        table.add_column(column, no_wrap=True)
     for each in found:
         table.add_row(*_row(each))
-    console.print(table)
+    print_whole(table)
+    for each in found:
+        if each.last_detail:  # it may be the end of a log: no cell holds it
+            console.print(
+                Text.assemble(
+                    printable(f"{each.name}: "), _outcome(each), printable(f": {each.last_detail}")
+                ),
+                soft_wrap=True,
+            )
 
 
 def _row(each: Schedule) -> tuple[Any, ...]:
     coming = "runs" if each.run else _moment(each.next_ms) if each.enabled else "not enabled"
-    said = f"{each.last_outcome}{': ' if each.last_detail else ''}{each.last_detail}"
     return (
         cell(each.name),
         cell(each.job),
         span(each.every_ms),
         coming,
         _moment(each.last_begun_ms) if each.last_run else "never",
-        Text(printable(said), style=STYLES.get(each.last_outcome, "")),
+        _outcome(each),
     )
+
+
+def _outcome(each: Schedule) -> Text:
+    return Text(printable(each.last_outcome), style=STYLES.get(each.last_outcome, ""))
 
 
 def _moment(ms: int) -> str:

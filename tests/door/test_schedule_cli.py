@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from metaray.cli.app import app
 from metaray.client import connect_sync
-from state_machines.metadata.schedule import PutSchedule
+from state_machines.metadata.schedule import ListSchedules, PutSchedule, SchedulePage
+from tests.entities.group import Group
 
 if TYPE_CHECKING:
     from metaray.local import LocalCluster
@@ -38,6 +41,25 @@ def test_a_mistake_is_said_before_a_cluster_is_asked(words: list[str], said: str
     done = run("put", "h", "--out", "r", *words)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_what_a_run_has_said_is_a_line_and_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its log in a cell of a narrow table was a word a line."""
+    group = Group("metadata")
+    for name in ("hourly", "usage-of-all-tenants-every-day"):
+        group.run(PutSchedule(name=name, job="lag", every_ms=3_600_000, out="/r"))
+    (row, other) = group.ask(ListSchedules()).schedules
+    log = "Job entrypoint command failed with exit code 2: " + "a line of a log " * 20
+    failed = replace(row, last_run="r", last_outcome="failed", last_detail=log)
+    client = mock.MagicMock()
+    client.__enter__.return_value.call.return_value = SchedulePage((failed, other), b"")
+    monkeypatch.setattr("metaray.cli.schedule.connect_sync", lambda *_, **__: client)
+    done = CliRunner().invoke(app, ["schedule"], env={"COLUMNS": "60"})
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert f"hourly: failed: {log}" in lines
+    assert "usage-of-all-tenants-every-day " in done.stdout, "a name is never cut"
+    assert len(lines) < 8
 
 
 def last(cluster: LocalCluster, name: str) -> dict[str, Any]:
