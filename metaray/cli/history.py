@@ -26,7 +26,7 @@ from metaray.cli.app import (
 from metaray.cli.door import join_cluster
 from metaray.cli.paths import path_option
 from metaray.cli.spans import moment, parse_span
-from metaray.cli.values import text_of, to_json
+from metaray.cli.values import text_of, to_json, without_verifiers
 from metaray.where import DEFAULT_DATA
 from state_machines.errors import MetarayError, NotFound
 
@@ -185,7 +185,9 @@ def audit(
     ] = "",
     until: Annotated[str, typer.Option("--until", help="Before then, in the same words.")] = "",
     limit: Annotated[int, typer.Option("--limit", help="The newest so many.")] = 100,
-    body: Annotated[bool, typer.Option("--body", help="Also what the commands said.")] = False,
+    body: Annotated[
+        bool, typer.Option("--body", help="Also what the commands said, verifiers left out.")
+    ] = False,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -206,7 +208,10 @@ def audit(
     for row in found.rows:
         if body:
             said = audits.said(row)
-            row["said"] = None if said is None else [to_json(each) for each in said]
+            whole = None if said is None else to_json(said)
+            row["said"] = without_verifiers(whole)
+            if row["said"] != whole:
+                row["body"] = None  # it has them, too
     if as_json:
         print_json({"operations": found.rows, "of": found.of, "gaps": _gaps(found.gaps)})
         return

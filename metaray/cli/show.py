@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metaray.cli.app import UNBOUNDED, cell, console, errors, print_json
-from metaray.cli.values import CELL_MAX, text_of, to_json
+from metaray.cli.values import CELL_MAX, VERIFIER, text_of, to_json
 from metaray.contract import registry
 from metaray.contract.registry import Operation
 from state_machines.batch import Outcome
@@ -126,8 +126,8 @@ def _record(row: Any) -> None:
 
 
 def _label(item: Any) -> str:
-    """An item in a few words: its first field, if it has many."""
+    """An item in a few words: what it has in texts and numbers."""
     if not dataclasses.is_dataclass(item):
         return text_of(item)
-    said = [getattr(item, each.name) for each in dataclasses.fields(item)]
+    said = [getattr(item, each.name) for each in dataclasses.fields(item) if each.name != VERIFIER]
     return " ".join(text_of(each) for each in said if isinstance(each, str | int))[:CELL_MAX]

@@ -33,6 +33,7 @@ FILE: Final = "@"
 DIGITS_MAX: Final = 20  #: of a number: 64 bits have 19, and a sign
 TOKENS: Final = ("after", "next")  #: where a page goes on: bytes that are always said in hex
 
+VERIFIER: Final = "verifier"  #: a field that is shown of one user that is asked for by name alone
 CELL_MAX: Final = 200  #: characters of one value in a table
 TIMES_FROM_MS: Final = 10**11  #: Unix milliseconds from here on are shown as a time (1973)
 DURATIONS: Final = frozenset(
@@ -154,6 +155,18 @@ def to_json(value: Any, name: str = "") -> Any:
             for each in dataclasses.fields(value)
         }
     return value
+
+
+def without_verifiers(plain: Any) -> Any:
+    """The same plain values, with nothing in the fields that are `VERIFIER`, as lists have them."""
+    if isinstance(plain, list):
+        return [without_verifiers(each) for each in plain]
+    if not isinstance(plain, dict):
+        return plain
+    return {
+        name: "" if name == VERIFIER and each else without_verifiers(each)
+        for name, each in plain.items()
+    }
 
 
 def text_of(value: Any, name: str = "") -> str:

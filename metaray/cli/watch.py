@@ -14,7 +14,7 @@ import typer
 from actors.wanted import Part, groups_of, has_tenant, internal
 from metaray.cli.app import Address, Data, Json, app, console, explained, printable
 from metaray.cli.door import connect, known_group
-from metaray.cli.values import text_of, to_json
+from metaray.cli.values import text_of, to_json, without_verifiers
 from metaray.where import DEFAULT_DATA
 from state_machines import names
 from state_machines.errors import Invalid
@@ -49,6 +49,7 @@ def watch(
     """Print what changes in a table, a line each, until it is interrupted.
 
     Where several groups have rows of it a line begins with the group, whose revision it is.
+    Verifiers of passwords are left out, as in lists.
     """
     import state_machines.machine  # noqa: F401 - registers every table
 
@@ -116,7 +117,7 @@ def _groups(table: Table[Any], named: str, groups: Sequence[str]) -> list[str]:
 
 def _print(table: Table[Any], change: Any, *, as_json: bool, several: bool) -> None:
     key = dict(zip(table.key, (to_json(part) for part in change.key), strict=True))
-    row = None if change.row is None else to_json(change.row)
+    row = None if change.row is None else without_verifiers(to_json(change.row))
     if as_json:
         line = {
             "group": change.group,

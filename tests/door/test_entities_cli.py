@@ -55,6 +55,15 @@ def memory() -> Iterator[InMemory]:
         yield client
 
 
+def test_what_becomes_of_a_user_is_told_without_the_verifier(memory: InMemory) -> None:
+    verifier = "$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA"
+    done = run("mqtt", "user", "create", "--username", "ann", "--verifier", verifier)
+    assert done.exit_code == 0, done.output
+    assert "ann" in done.stdout
+    assert "scrypt" not in done.stdout
+    assert verifier in run("mqtt", "user", "get", "--username", "ann").stdout
+
+
 def run(*arguments: str, text: bytes | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100"}, input=text)
 

@@ -28,6 +28,7 @@ from state_machines.metadata.kv import GetKv, PutKv
 from state_machines.mqtt.session import DeleteSessions, OpenSession
 from state_machines.mqtt.sessions import SESSIONS
 from state_machines.mqtt.topic import CreateTopics
+from state_machines.mqtt.user import CreateUsers, NewUser
 from state_machines.offset.offset import CommitOffsets
 from state_machines.raft.messages import Configuration, Entry, EntryKind
 from state_machines.transaction import Compare, Transaction
@@ -152,6 +153,22 @@ def test_audit_tells_what_a_command_said(told: Path) -> None:
     plain = CliRunner().invoke(app, ["audit", "--dir", str(told), "--body"])
     assert plain.exit_code == 0
     assert "gap metadata-0 4-5: too slow" in plain.stdout
+
+
+def test_audit_tells_no_verifier(tmp_path: Path) -> None:
+    rows = Rows("mqtt-0")
+    verifier = "$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA"
+    rows.add(entry(1, CreateUsers(items=(NewUser(username="ann", verifier=verifier),))))
+    rows.add(entry(2, CreateTopics(names=("a",))))
+    operation_files.add_rows(tmp_path, "mqtt-0", 1, 2, [rows.take()])
+    for form in ((), ("--json",)):
+        done = CliRunner().invoke(app, ["audit", "--dir", str(tmp_path), "--body", *form])
+        assert done.exit_code == 0, done.output
+        assert "scrypt" not in done.output
+        assert verifier.encode().hex() not in done.output
+        assert "ann" in done.output
+    operations = json.loads(done.stdout)["operations"]
+    assert [each["body"] is None for each in operations] == [True, False]
 
 
 def test_diff_tells_what_was_touched(told: Path) -> None:

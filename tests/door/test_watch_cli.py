@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from metaray.cli.app import app
 from metaray.client import Change, Part
 from state_machines.mqtt.topic import TOPICS, Topic
+from state_machines.mqtt.user import User
 from tests.door.in_memory import Watching, instead
 
 KEY = ("default", "a/1")
@@ -53,6 +54,17 @@ def test_a_line_a_change_until_it_is_interrupted(named: tuple[str, ...]) -> None
         "tenant": "",
         "prefix": "",
     }
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_verifiers_are_not_printed_as_they_go_by(form: tuple[str, ...]) -> None:
+    user = User("default", "ann", "$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA", False, 5, 9)
+    change = Change(7, ("default", "ann"), user, group="mqtt-0")
+    with instead(Watching((change,), "metadata-0", "mqtt-0")):
+        result = run("mqtt.user", *form)
+    assert "scrypt" not in result.output
+    assert "ann" in result.stdout
+    assert "updated_ms" in result.stdout
 
 
 def test_all_groups_are_followed_and_each_line_names_its_own(watching: Watching) -> None:
