@@ -40,8 +40,7 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
     """Connect this process to Ray, unless it is. A process is of one cluster at a time.
 
     The address is the one given, or that of the local cluster whose data lies in `data`. Where no
-    other directory than the usual one is named (`.metaray` here), that of `METARAY_ADDRESS` goes
-    before it. Raises NoQuorum when there is no cluster to join, Invalid when the address is none,
+    directory is named, that of `METARAY_ADDRESS` goes before that of the usual one, `.metaray`. Raises NoQuorum when there is no cluster to join, Invalid when the address is none,
     the cluster does not know this process's token, or it is another than the process is of; all
     within seconds.
     """
@@ -49,7 +48,7 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
         _check_joined(address, data)
         return
     address = address_of(address, data)
-    home = data or DEFAULT_DATA
+    home = DEFAULT_DATA if data is None else Path(data)
     try:
         running = local.find(home)
     except Invalid:
@@ -84,7 +83,7 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
 def _check_joined(address: str | None, data: Path | None) -> None:
     """Raise unless the cluster that is named, if any is, is the one that this process is of: what
     is meant for another must not be read and written here."""
-    if address is None and data is not None and data != DEFAULT_DATA:
+    if address is None and data is not None:
         running = local.find(data)
         address = running.address if running is not None else None
     here = ray.get_runtime_context().gcs_address

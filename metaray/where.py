@@ -13,9 +13,9 @@ DEFAULT_DATA: Final = Path(".metaray")  #: where `metaray up --local` keeps a cl
 def address_of(address: str | None, data: Path | None) -> str | None:
     """The Ray address that is meant; None: that of the local cluster on `data`.
 
-    It is the one given, or that of `METARAY_ADDRESS`; not where `data` names another directory than
-    the usual one: what is said of this very command goes before what its environment says of all.
+    It is the one given, or that of `METARAY_ADDRESS`; not where `data` names a directory, be it the
+    usual one: what is said of this very command goes before what its environment says of all.
     """
-    if address or data not in (None, DEFAULT_DATA):
+    if address or data is not None:
         return address or None
     return os.environ.get(ADDRESS_VARIABLE) or None

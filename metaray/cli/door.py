@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metaray.cli import ending
+from metaray.where import DEFAULT_DATA
 from state_machines.errors import NotFound
 
 if TYPE_CHECKING:
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from metaray.restarting import Restarted
 
 
+def named(data: Path) -> Path | None:
+    """The directory that somebody named, None for the default of `--data`: of what is said to be
+    the usual one `app` makes an absolute path."""
+    return None if data == DEFAULT_DATA else data
+
+
 def connect(address: str | None, data: Path) -> Client:
     """`metaray.connect`, by a thread that has joined the cluster before."""
     join_cluster(address, data)
     from metaray import client
 
-    return client.connect(address, data=data)
+    return client.connect(address, data=named(data))
 
 
 def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
@@ -32,7 +39,7 @@ def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
     join_cluster(address, data)
     from metaray import client
 
-    return client.connect_sync(address, data=data)
+    return client.connect_sync(address, data=named(data))
 
 
 def known_group(name: str, groups: Sequence[str]) -> str:
@@ -49,7 +56,7 @@ def join_cluster(address: str | None, data: Path) -> None:
     with ending.joining():
         from metaray import client  # it brings threads, which shall not be given signals
 
-        client.join_cluster(address, data)
+        client.join_cluster(address, named(data))
 
 
 def overview() -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_no_cluster_is_offered_to_be_started_over_nodes_that_live(
     ("address", "data", "wanted"),
     [
         (None, None, HEAD),
-        (None, where.DEFAULT_DATA, HEAD),
+        (None, where.DEFAULT_DATA, None),  # the usual one is named as any other
         (None, Path("rehearsal"), None),  # of this very command: it goes before the environment
         ("other:1", Path("rehearsal"), "other:1"),
         ("other:1", None, "other:1"),
@@ -82,7 +82,7 @@ def test_so_does_the_usual_one_where_a_command_names_it(
     monkeypatch.setenv(ADDRESS_VARIABLE, HEAD)
     meant: list[str | None] = []
 
-    def join(address: str | None, data: Path) -> None:
+    def join(address: str | None, data: Path | None) -> None:
         meant.append(where.address_of(address, data))
         raise NoQuorum("seen")
 
@@ -111,7 +111,7 @@ def test_what_names_its_cluster_by_a_directory_reaches_no_other(
     ("address", "data", "others"),
     [
         (None, None, False),
-        (None, where.DEFAULT_DATA, False),
+        (None, where.DEFAULT_DATA, True),
         (HEAD, None, False),
         ("auto", None, False),
         ("localhost:1", None, False),

@@ -39,7 +39,7 @@ RESTORING: Final = (
         "a-rehearsal-reaches-the-cluster-that-the-environment-names",
         "docs/operations.md: backups",
         "metaray.where",
-        "    if address or data not in (None, DEFAULT_DATA):\n",
+        "    if address or data is not None:\n",
         "    if address:\n",
     ),
     Mutant(
