@@ -70,7 +70,7 @@ def start_group(config: ClusterConfig, group: str, cluster: str) -> str:
     try:
         check_seats(group, hellos, config.replicas)
         if any(each["status"] == "active" for each in hellos.values()):
-            check_voters(group, voters_known(names), config.replicas)
+            check_voters(group, voters_known(names), config)
         cluster = agree_on_cluster(hellos, cluster)
         found_group(group, hellos, cluster, lambda: _ask_nodes(group))
     except (Conflict, Invalid, Stopped) as error:
@@ -160,18 +160,25 @@ def voters_known(names: Sequence[str]) -> Sequence[int]:
     return voters
 
 
-def check_voters(group: str, voters: Sequence[int], replicas: int) -> None:
+def check_voters(group: str, voters: Sequence[int], config: ClusterConfig) -> None:
     """Say so if the controller is going to give the group another number of voters than it has.
 
-    Raise Invalid for fewer seats than a majority of them, who may be others than have founded it.
+    Raise Invalid for fewer seats than a majority of them, who may be others than have founded it,
+    and Conflict for another number that nobody has chosen.
     """
-    if replicas <= len(voters) // 2:
+    replicas, have = config.replicas, len(voters)
+    if replicas <= have // 2:
         raise Invalid(
-            f"replicas is {replicas}, but {group} has {len(voters)} voters, of which a majority is "
-            "needed"
+            f"replicas is {replicas}, but {group} has {have} voters, of which a majority is needed"
         )
-    if voters and replicas != len(voters):
-        log.warning("%s has %d voters, and gets %d: `replicas`", group, len(voters), replicas)
+    if voters and replicas != have and not config.replicas_chosen:
+        raise Conflict(
+            f"replicas: nobody said how many, {group} has {have} voters and would get {replicas}, "
+            f"the default; say `--replicas {have}` to leave it so, `--replicas {replicas}` to have "
+            "it changed"
+        )
+    if voters and replicas != have:
+        log.warning("%s has %d voters, and gets %d: `replicas`", group, have, replicas)
 
 
 def agree_on_cluster(hellos: Mapping[str, Mapping[str, Any]], cluster: str) -> str:

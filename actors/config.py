@@ -262,6 +262,7 @@ class ClusterConfig:
 
     replicas: int = 3
     """Members of each group: 3 survive the loss of one node, 5 of two."""
+    replicas_chosen: bool = field(default=True, compare=False)  #: else groups keep what they have
 
     learners: int = 0
     """Replicas of each group that never vote, for analytics: on nodes of their own, which offer the

@@ -40,9 +40,9 @@ def join_cluster(address: str | None = None, data: Path | None = None) -> None:
     """Connect this process to Ray, unless it is. A process is of one cluster at a time.
 
     The address is the one given, or that of the local cluster whose data lies in `data`. Where no
-    directory is named, that of `METARAY_ADDRESS` goes before that of the usual one, `.metaray`. Raises NoQuorum when there is no cluster to join, Invalid when the address is none,
-    the cluster does not know this process's token, or it is another than the process is of; all
-    within seconds.
+    directory is named, that of `METARAY_ADDRESS` goes before that of the usual one, `.metaray`.
+    Raises NoQuorum when there is no cluster to join, Invalid when the address is none, the cluster
+    does not know this process's token, or it is another than the process is of; all within seconds.
     """
     if ray.is_initialized():
         _check_joined(address, data)

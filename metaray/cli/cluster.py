@@ -56,7 +56,11 @@ def up(
         Path | None, path_option("--config", help="cluster.yaml to read `metadata:` from.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(help="Replicas a group, by default 3; not beside --config.")
+        int | None,
+        typer.Option(
+            help="Replicas a group, 3 of a new one; not beside --config. Groups that have another "
+            "number of voters get so many."
+        ),
     ] = None,
     learners: Annotated[
         int | None,
@@ -82,6 +86,7 @@ def up(
         raise Invalid(f"{next(iter(given))}: not beside --config, whose file says it")
     if allow_colocated is not None:
         given["allow_colocated"] = allow_colocated
+    given["replicas_chosen"] = replicas is not None or config is not None
     wanted = replace(ClusterConfig() if config is None else ClusterConfig.load(config), **given)
     for warning in wanted.warnings():
         console.print(f"[yellow]warning[/]: {warning}", highlight=False)

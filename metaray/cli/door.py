@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metaray.restarting import Restarted
 
 
-def named(data: Path) -> Path | None:
+def meant(data: Path) -> Path | None:
     """The directory that somebody named, None for the default of `--data`: of what is said to be
     the usual one `app` makes an absolute path."""
     return None if data == DEFAULT_DATA else data
@@ -31,7 +31,7 @@ def connect(address: str | None, data: Path) -> Client:
     join_cluster(address, data)
     from metaray import client
 
-    return client.connect(address, data=named(data))
+    return client.connect(address, data=meant(data))
 
 
 def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
@@ -39,7 +39,7 @@ def connect_sync(address: str | None, *, data: Path) -> BlockingClient:
     join_cluster(address, data)
     from metaray import client
 
-    return client.connect_sync(address, data=named(data))
+    return client.connect_sync(address, data=meant(data))
 
 
 def known_group(name: str, groups: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ def join_cluster(address: str | None, data: Path) -> None:
     with ending.joining():
         from metaray import client  # it brings threads, which shall not be given signals
 
-        client.join_cluster(address, named(data))
+        client.join_cluster(address, meant(data))
 
 
 def overview() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
-from metaray.cli.door import join_cluster, named
+from metaray.cli.door import join_cluster, meant
 from metaray.cli.paths import path_option
 from metaray.where import DEFAULT_DATA, address_of
 from state_machines.errors import Invalid, NotFound
@@ -89,7 +89,7 @@ def report(
     options = pairs("set", settings)
     reporting.check(jobs, given, options)
     # What needs no cluster asks for none, unless one is there to run Spark on, or to know more of.
-    named = address_of(address, named(data)) is not None
+    named = address_of(address, meant(data)) is not None
     useful = reporting.could_use_cluster(jobs, given) and local.find(data) is not None
     joins = reporting.needs_cluster(jobs, given) or named or useful
     if joins:

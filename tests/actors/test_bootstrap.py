@@ -208,14 +208,30 @@ def test_another_number_of_voters_is_told_of(
         SEATS[2]: Stopped("no answer"),
     }
     monkeypatch.setattr(calls, "each_call", lambda *_, **__: statuses)
-    bootstrap.check_voters(FIRST_GROUP, bootstrap.voters_known(SEATS), replicas)
+    config = ClusterConfig(replicas=replicas)
+    bootstrap.check_voters(FIRST_GROUP, bootstrap.voters_known(SEATS), config)
     assert caplog.messages == said
 
 
 def test_fewer_seats_than_a_majority_of_those_who_joined_later_are_refused() -> None:
-    bootstrap.check_voters(FIRST_GROUP, (), 1)  # nobody knows
+    bootstrap.check_voters(FIRST_GROUP, (), ClusterConfig(replicas=1))  # nobody knows
     with pytest.raises(Invalid, match="is 2, but metadata-0 has 5 voters, of which a majority"):
-        bootstrap.check_voters(FIRST_GROUP, range(5), 2)
+        bootstrap.check_voters(FIRST_GROUP, range(5), ClusterConfig(replicas=2))
+
+
+def test_a_number_of_voters_that_nobody_has_chosen_is_not_given_to_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start without the `--replicas 5` of the first one made three of five voters."""
+    removed = found_there(monkeypatch, 7, 8, 9)
+    now = {SEATS[0]: {"voters": [7, 8, 9, 10, 11], "configuration_index": 20}}
+    monkeypatch.setattr(calls, "each_call", lambda *_, **__: now)
+    usual = ClusterConfig(groups=(FIRST_GROUP,), replicas_chosen=False)
+    with pytest.raises(Conflict, match=r"metadata-0 has 5 voters .* `--replicas 5` to leave it so"):
+        bootstrap.start_group(usual, FIRST_GROUP, "")
+    assert removed == [[FIRST_GROUP]]
+    now[SEATS[0]]["voters"] = [7, 8, 9]
+    bootstrap.check_voters(FIRST_GROUP, bootstrap.voters_known(SEATS), usual)
 
 
 def test_a_start_looks_at_the_voters_that_a_group_has_by_now(

@@ -340,6 +340,20 @@ def test_up_lets_replicas_share_nodes_as_its_option_says_and_else_its_file(
     done = run("up", "--address", "127.0.0.1:1", "--config", str(config), *option)
     assert done.exit_code == 0, done.output
     assert started == [ClusterConfig(replicas=5, allow_colocated=wanted)]
+    assert started[0].replicas_chosen
+
+
+@pytest.mark.parametrize(("said", "chosen"), [((), False), (("--replicas", "3"), True)])
+def test_up_tells_whether_somebody_chose_how_many_replicas(
+    monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...], chosen: bool
+) -> None:
+    start = mock.Mock(return_value=iter(()))
+    monkeypatch.setattr("metaray.cli.cluster.join_cluster", lambda *_: None)
+    monkeypatch.setattr("metaray.cli.cluster.start_service", start)
+    done = run("up", "--address", "127.0.0.1:1", *said)
+    assert done.exit_code == 0, done.output
+    (given,) = start.call_args.args
+    assert (given.replicas, given.replicas_chosen) == (3, chosen)
 
 
 def test_up_warns_of_a_timing_that_is_allowed_and_unwise(
