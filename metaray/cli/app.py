@@ -125,13 +125,21 @@ def _literally(found: re.Match[str]) -> str:
 
 
 def print_whole(table: Table) -> None:
-    """A table of short cells, whose lines a narrow terminal breaks and does not cut: three seats
-    that begin alike would be one."""
+    """A table whose lines a narrow terminal breaks, and a pipe has whole, and none is cut: three
+    seats that begin alike would be one. What may be long is in the last column: no line is filled
+    up to the longest."""
     unbounded = console.options.update(width=UNBOUNDED)
     wanted = console.measure(table, options=unbounded).maximum
-    if wanted > console.width:
-        table.width = wanted
-    console.print(table, crop=False)
+    if wanted <= console.width:
+        console.print(table)
+        return
+    table.width = wanted
+    with console.capture() as drawn:
+        console.print(table, crop=False)
+    for each in drawn.get().splitlines():
+        line = Text.from_ansi(each)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

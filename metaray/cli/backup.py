@@ -22,6 +22,7 @@ from metaray.cli.app import (
     console,
     explained,
     print_json,
+    print_whole,
 )
 from metaray.cli.door import connect_sync, join_cluster
 from metaray.cli.paths import path_argument, path_option
@@ -181,10 +182,10 @@ def _when(taken_ms: int) -> str:
 
 def _print_report(done: RestoreReport) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # of 80 columns
-    table.add_column("table", no_wrap=True, overflow="fold")
-    for column in (*SHOWN, "left as it is", "refused"):
-        table.add_column(column, justify="right")
-    table.add_column("checksum")
+    table.add_column("table", no_wrap=True)
+    for column in (*SHOWN, "left as\nit is", "refused"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("checksum", no_wrap=True)
     for each in done.tables:
         counts = [getattr(each, name) for name in SHOWN]
         left = [f"{getattr(each, name):,} {name}" for name in REASONS if getattr(each, name)]
@@ -198,7 +199,7 @@ def _print_report(done: RestoreReport) -> None:
                 f"[red]{refused:,}[/]" if refused else "",
                 _checksum(each),
             )
-    console.print(table)
+    print_whole(table)
     for each in done.tables:
         for said in each.refusals:
             console.print(f"{each.table}: {cell(said)}", style="red", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -21,6 +22,7 @@ from metaray.cli.app import (
     errors,
     explained,
     print_json,
+    print_whole,
     printable,
 )
 from metaray.cli.door import join_cluster
@@ -85,7 +87,7 @@ def run(
             once=once,
             progress=lambda lines: status.update(_progress(lines)),
         )
-    console.print(_lines(ended))
+    print_whole(_lines(ended))
     console.print(f"history in {cell(str(directory))}", highlight=False)
 
 
@@ -110,7 +112,7 @@ def show(
         print_json(told)
         return
     console.print(f"history in {cell(told['path'])}", highlight=False, soft_wrap=True)
-    console.print(_lines(told["groups"]))
+    print_whole(_lines(told["groups"]))
     if told["error"] or reached:
         errors.print(f"[yellow]note[/]: {cell(told['error'] or reached)}", soft_wrap=True)
     for each in told["groups"]:
@@ -216,21 +218,27 @@ def audit(
         print_json({"operations": found.rows, "of": found.of, "gaps": _gaps(found.gaps)})
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("time (UTC)", "client", "command", "tenant", "subject"):
-        table.add_column(column)
+    for column in ("time (UTC)", "client", "command", "tenant"):
+        table.add_column(column, no_wrap=True)
     for column in ("items", "revision"):
-        table.add_column(column, justify="right")
-    table.add_column("group")
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("group", "subject"):
+        table.add_column(column, no_wrap=True)
     for row in found.rows:
-        table.add_row(
+        cells = (
             text_of(row["at_ms"], "at_ms"),
-            *(cell(text_of(row[name])) for name in ("client", "op", "tenant", "subject")),
+            *(cell(text_of(row[name])) for name in ("client", "op", "tenant")),
             *(str(row["items"]), str(row["index"]), cell(text_of(row["group"]))),
+            cell(text_of(row["subject"])),
         )
-        if body and row["said"] is not None:
-            for each in row["said"]:
-                table.add_row("", "", cell(f"  {each}"))
-    console.print(table)
+        table.add_row(*cells)
+        if body:  # which no table would hold
+            console.print("  ".join(filter(None, cells)), highlight=False, soft_wrap=True)
+            for each in row["said"] or ():
+                said_so = cell(json.dumps(each, ensure_ascii=False))
+                console.print(f"  {said_so}", highlight=False, soft_wrap=True)
+    if not body:
+        print_whole(table)
     console.print(f"[dim]{len(found.rows):,} of {found.of:,}[/]", highlight=False)
     _print_gaps(found.gaps)
 
@@ -265,20 +273,20 @@ def diff(
         )
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("tenant", "entity", "subject"):
-        table.add_column(column)
+    for column in ("tenant", "entity"):
+        table.add_column(column, no_wrap=True)
     for column in ("commands", "items"):
-        table.add_column(column, justify="right")
-    for column in ("first", "last", "last by"):
-        table.add_column(column)
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("first", "last", "last by", "subject"):
+        table.add_column(column, no_wrap=True)
     for row in found.rows:
         table.add_row(
-            *(cell(text_of(row[name])) for name in ("tenant", "entity", "subject")),
+            *(cell(text_of(row[name])) for name in ("tenant", "entity")),
             *(f"{row[name]:,}" for name in ("commands", "items")),
             *(f"{row[end]} {cell(_verb(row[f'{end}_op']))}" for end in ("first", "last")),
-            cell(text_of(row["last_client"])),
+            *(cell(text_of(row[name])) for name in ("last_client", "subject")),
         )
-    console.print(table)
+    print_whole(table)
     console.print(
         f"{found.of:,} subjects, touched {found.touched:,} times after revision {after} of "
         f"{cell(group)}, up to {upto}",
@@ -309,11 +317,11 @@ def _progress(lines: list[dict[str, Any]]) -> str:
 
 def _lines(lines: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("group")
+    table.add_column("group", no_wrap=True)
     for column in ("exported", "lag", "gaps", "files", "bytes"):
-        table.add_column(column, justify="right")
-    table.add_column("from")
-    table.add_column("trouble")
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("from", "trouble"):
+        table.add_column(column, no_wrap=True)
     for each in lines:
         commit = each.get("commit")
         table.add_row(

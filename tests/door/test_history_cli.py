@@ -155,6 +155,31 @@ def test_audit_tells_what_a_command_said(told: Path) -> None:
     assert "gap metadata-0 4-5: too slow" in plain.stdout
 
 
+@pytest.mark.parametrize("form", [(), ("--body",)])
+def test_nothing_of_an_audit_is_cut_in_a_narrow_terminal_or_a_pipe(
+    told: Path, form: tuple[str, ...]
+) -> None:
+    wide, narrow = (
+        CliRunner().invoke(app, ["audit", "--dir", str(told), *form], env={"COLUMNS": columns})
+        for columns in ("200", "60")
+    )
+    assert (narrow.exit_code, "…" in narrow.stdout) == (0, False)
+    assert narrow.stdout.split() == wide.stdout.split()
+    lines = narrow.stdout.splitlines()
+    (line,) = [each for each in lines if each.endswith(" l")]
+    for word in ("2023-11-14 22:13:26", "metadata.kv.put", "default", "metadata-0"):
+        assert word in line
+    if form:
+        assert '"value": "hex:ff"' in narrow.stdout
+
+
+def test_a_diff_is_not_cut_either(told: Path) -> None:
+    words = ["diff", "--dir", str(told), "--group", "metadata-0", "--from", "0", "--to", "6"]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "60"})
+    assert (done.exit_code, "…" in done.stdout) == (0, False)
+    assert [each for each in done.stdout.splitlines() if each.endswith(" l")]
+
+
 def test_audit_tells_no_verifier(tmp_path: Path) -> None:
     rows = Rows("mqtt-0")
     verifier = "$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA"
