@@ -43,7 +43,10 @@ def listing_table(listing: Listing) -> Table:
     for column in listing.columns:
         right = column.unit not in ("text", "moment")
         table.add_column(
-            Text(printable(column.title)), justify="right" if right else "left", no_wrap=right
+            Text(printable(column.title)),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="ellipsis" if right else "fold",
         )
     last: Any = None
     for place, row in enumerate(listing.rows):

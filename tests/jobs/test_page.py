@@ -286,3 +286,14 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in text
     assert "unknown" in text
     assert "12 of 500" in text
+
+
+def test_a_name_is_broken_and_not_cut_in_a_narrow_terminal() -> None:
+    """Behind a pipe a terminal is 80 wide, and clients that begin alike would be one."""
+    console = Console(file=io.StringIO(), width=24)
+    columns = (Column("name", "client"), Column("commits", "commits", "count"))
+    name = "sensor-of-hall-3-000007"
+    row = {"name": name, "commits": 7}
+    console.print(listing_table(Listing(title="clients", columns=columns, rows=[row], of=1)))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert name in "".join(line.split(" ")[0] for line in text.splitlines())
