@@ -16,7 +16,7 @@ from bench.peers import PEERS, need
 from bench.profile import Profiles
 from bench.rows import ROWS
 from metaray.cli.app import app, cell, console, explained
-from metaray.cli.paths import path_option
+from metaray.cli.paths import check_directory, path_option
 from state_machines import names
 from state_machines.errors import Invalid
 
@@ -66,6 +66,7 @@ def bench(
         raise Invalid(f"seconds: from 0.1 to {SECONDS_MAX:.0f}, not {seconds}")
     beside = [PEERS[name] for name in _among("peers", peers, list(PEERS))]
     need(beside)
+    check_directory(out, "out")
     before = {} if beside else recorded.read(out)
     profiles = Profiles(out) if profile else None
     if profiles is not None:
@@ -118,6 +119,7 @@ def storm(
         raise Invalid(f"brokers: from 1 to {min(storms.BROKERS_MAX, sessions)}, not {brokers}")
     if not 0 <= expiry <= names.SECONDS_MAX:
         raise Invalid(f"expiry: from 0 to {names.SECONDS_MAX}, not {expiry}")
+    check_directory(out, "out")
     with tempfile.TemporaryDirectory(prefix="metaray-storm-") as data, compare.ending_when_told():
         result = storms.run(
             sessions=sessions,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from metaray.cli.app import Address, Data, Json, app, cell, console, explained, print_json
 from metaray.cli.door import join_cluster, meant
-from metaray.cli.paths import path_option
+from metaray.cli.paths import check_directory, check_file, path_option
 from metaray.where import DEFAULT_DATA, address_of
 from state_machines.errors import Invalid, NotFound
 
@@ -231,6 +231,9 @@ def demo(
     """Run everything on real input: brokers, clients, killed leaders, a Spark report."""
     from metaray.demo.run import run
 
+    check_directory(out, "out")
+    if json_file is not None:
+        check_file(json_file, "json")
     summary = run(data, out, keep=keep, console=console, json_file=json_file)
     if not summary.ok:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
@@ -37,6 +38,28 @@ def test_an_empty_path_is_refused_and_is_not_where_the_command_runs(
     assert (done.exit_code, done.stdout) == (2, "")
     said = " ".join(done.stderr.replace("│", " ").split())
     assert f"Invalid value for '{option}': it is empty; `.` is the directory" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("demo", "--out", "file"), "out: file"),
+        (("demo", "--out", "file/r"), "out: file/r"),
+        (("demo", "--out", "out", "--json", "."), "json: ."),
+        (("demo", "--out", "out", "--json", "file/x.json"), "json: file"),
+        (("bench", "--out", "file"), "out: file"),
+        (("bench", "storm", "--out", "file"), "out: file"),
+    ],
+)
+def test_a_long_run_that_could_not_be_written_down_is_not_begun(
+    words: tuple[str, ...], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("metaray.local.up", mock.Mock(side_effect=AssertionError("it is begun")))
+    Path("file").touch()
+    done = run(*words)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert done.stderr.startswith(f"Invalid: {field} cannot be written: ")
 
 
 def callbacks(tree: typer.Typer) -> Iterator[Callable[..., Any]]:
