@@ -274,6 +274,21 @@ def test_one_that_was_kept_alive_since_is_graced_again(group: Leased) -> None:
         assert codes(group.run(KeepLeases(items=(lease,)))) == ["OK"]
 
 
+def test_one_that_has_not_run_out_when_it_is_looked_at_keeps_its_grace(group: Leased) -> None:
+    lease = group.grant()
+    group.later(TTL_S - 1)
+    group.run(KeepLeases(items=(lease,)))
+    group.later(2)
+    done = group.expire()  # its old time is over, and it was kept alive since
+    assert (done.looked, done.graced) == (1, 0)
+    group.later(TTL_S)
+    group.epoch += 1
+    assert group.expire().graced == 1
+    group.later(GRACE_S - 1)
+    (outcome,) = group.run(KeepLeases(items=(lease,)))
+    assert outcome.ok
+
+
 def test_to_keep_one_alive_never_takes_time_from_it(group: Leased) -> None:
     """The grace may be longer than the lease's own time."""
     lease = group.grant(ttl_s=1)

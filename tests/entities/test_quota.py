@@ -387,6 +387,17 @@ def test_no_entity_has_to_ask_whether_its_tenant_is_closed(kind: str, operation:
     group.run(operation)
 
 
+def test_a_tenant_that_had_limits_is_closed_like_any_other() -> None:
+    group = Group("metadata")
+    for tenant in ("acme", "zeta"):
+        limit(group, tenant, topics=3)
+        limit(group, tenant, version=2, topics=4)
+    limit(group, version=3, closed=True)
+    with group.refuses(NotFound, "^tenant: 'acme' is being deleted$"):
+        group.run(PutKv(tenant="acme", key="k", value=b""))
+    group.run(PutKv(tenant="zeta", key="k", value=b""))
+
+
 def test_what_a_closed_tenant_still_has_can_be_read() -> None:
     group = Group("metadata")
     group.run(PutKv(tenant="acme", key="k", value=b"1"))

@@ -35,7 +35,8 @@ from state_machines.mqtt.subscription import SUBSCRIPTIONS, Subscription
 from state_machines.mqtt.topic import CreateTopics, DeleteTopics
 from state_machines.mqtt.will import WILLS
 from state_machines.offset.group import FenceGroup, ReleaseGroup
-from state_machines.offset.rows import FENCES, FENCES_KEY
+from state_machines.offset.history import HISTORY, Kept
+from state_machines.offset.rows import FENCES, FENCES_KEY, OFFSETS, StoredOffset
 from state_machines.quota import USAGES
 from state_machines.raft.messages import Entry
 from state_machines.repair import COUNTED, MORE_MAX, REPAIRERS, RepairCount, RepairRow
@@ -92,6 +93,21 @@ def test_what_nobody_owns_goes_and_goes_once() -> None:
     assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is True
     assert group.rows("mqtt.subscription") == 0
     assert group.run(row(SUBSCRIPTIONS, "default", "c", "f")) is False
+
+
+def test_an_offset_that_no_consumer_group_has_goes_with_its_history() -> None:
+    group = Group("offset")
+    key = ("default", "g", "t", 0)
+    offset, kept = row(OFFSETS, *key), row(HISTORY, *key, 0)
+    put(group, OFFSETS, StoredOffset(*key, 5, "", 2, 1, 2, kept_next=1))
+    put(group, HISTORY, Kept(*key, 0, 4, "", -1, 1, 2))
+    assert group.run(kept) is False  # its offset names it
+    assert group.run(offset) is True
+    assert group.rows(OFFSETS.name) == group.rows(HISTORY.name) == 0
+    assert group.run(offset) is False
+    put(group, HISTORY, Kept(*key, 0, 4, "", -1, 1, 2))
+    assert group.run(kept) is True
+    assert group.rows(HISTORY.name) == 0
 
 
 def test_a_segment_of_a_shard_that_was_made_again_goes() -> None:

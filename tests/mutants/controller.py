@@ -374,6 +374,13 @@ CONTROLLER: Final = (
         "looked_ms = 0",
     ),
     Mutant(
+        "a-lease-that-is-looked-at-in-time-loses-its-grace",
+        "design 5.8",
+        "state_machines.lease",
+        "if lease.deadline_ms <= upto and not lease.ending and not lease.graced:",
+        "if not lease.ending and not lease.graced:",
+    ),
+    Mutant(
         "a-lease-that-ran-out-after-the-last-look-ends-by-an-old-time-to-look",
         "design 5.8",
         "state_machines.lease",

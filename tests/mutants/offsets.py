@@ -26,6 +26,13 @@ OFFSETS: Final = (
         "        written = LAYOUT",
     ),
     Mutant(
+        "an-offset-that-no-consumer-group-has-stays",
+        "A11",
+        "state_machines.offset.repairs",
+        "if row is None or db.get(GROUPS, *key[:2]) is not None:",
+        "if row is None or db.get(GROUPS, *key[:2]) is None:",
+    ),
+    Mutant(
         "a-refused-commit-shifts-the-rows-of-the-others",
         "law 9",
         "state_machines.offset.offset",

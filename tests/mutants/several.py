@@ -50,6 +50,13 @@ SEVERAL: Final = (
         "        settled.update(dict.fromkeys(context.groups.groups(), now + FULL_SECONDS))\n",
     ),
     Mutant(
+        "a-tenant-that-had-limits-is-not-closed",
+        "design 5.15",
+        "state_machines.quota",
+        "(before is not None and before.closed)",
+        "(before is not None)",
+    ),
+    Mutant(
         "a-tenant-is-closed-nowhere-while-a-group-is-away",
         "design 5.7",
         "actors.duties.tenants",
