@@ -195,16 +195,17 @@ def _open(
     expiry_s: int,
     clean_start: bool,
 ) -> tuple[int, bool]:
-    """The same of one session, whatever hangs on it."""
-    before = old = db.get(SESSIONS, tenant, client_id)
+    """The same of one session that is there, whatever hangs on it."""
+    before = db.get(SESSIONS, tenant, client_id)
+    assert before is not None, "nothing has to be settled for a session that is not there"
     # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
-    if old is not None and (clean_start or not old.expiry_s or old.over(at.now_ms)):
-        _let_go(db, at, old, Budget())
+    goes_on = not (clean_start or not before.expiry_s or before.over(at.now_ms))
+    if goes_on:
+        _settle_will(db, at, before)
+        due.disarm(db, before.expires_ms, due.SESSION, tenant, client_id)
+    else:
+        _let_go(db, at, before, Budget())
         db.delete(SESSIONS, tenant, client_id)
-        old = None
-    elif old is not None:
-        _settle_will(db, at, old)
-        due.disarm(db, old.expires_ms, due.SESSION, tenant, client_id)
     epoch = db.unique()
     put_session(
         db,
@@ -216,14 +217,14 @@ def _open(
             epoch=epoch,
             connected=True,
             expiry_s=expiry_s,
-            created_ms=old.created_ms if old is not None else at.now_ms,
+            created_ms=before.created_ms if goes_on else at.now_ms,
             connected_ms=at.now_ms,
             disconnected_ms=0,
             expires_ms=0,
-            subscriptions=old.subscriptions if old is not None else 0,
+            subscriptions=before.subscriptions if goes_on else 0,
         ),
     )
-    return epoch, old is not None
+    return epoch, goes_on
 
 
 def _settle_will(db: Tables, at: Stamp, old: Session) -> None:

@@ -341,7 +341,7 @@ class Raft(RaftState):
         free = (
             self._vote == sender
             or (self._vote == 0 and self.leader == 0)
-            or (message.pre and message.term > self._term)
+            or message.term > self._term  # only asked, by a pre-vote: for a term yet to begin
         )
         granted = free and theirs >= mine
         if message.pre:
@@ -605,8 +605,8 @@ class Raft(RaftState):
             while known < len(entries) and log.term(entries[known].index) == entries[known].term:
                 known += 1
             entries = entries[known:]
-            if entries and entries[0].index <= log.last_index:
-                log.truncate(entries[0].index - 1)
+            if entries:
+                log.truncate(entries[0].index - 1)  # nothing, if they follow the last one
         if entries:
             log.extend(entries)
         log.commit = max(log.commit, min(message.commit, match_index))
