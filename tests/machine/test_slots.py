@@ -32,6 +32,7 @@ from state_machines.offset.offset import (
     OffsetCommit,
 )
 from state_machines.slots import RANGES_MAX, SLOTS, Own, SlotMap, SlotRange, slot_of
+from state_machines.transaction import Transaction
 from state_machines.wire import api_pb2 as api
 from storage.memory import MemoryKeyValue
 from tests.machine.alone import Group
@@ -158,6 +159,13 @@ def test_a_token_from_elsewhere_is_refused() -> None:
 def test_what_concerns_each_group_by_itself_needs_a_name() -> None:
     with pytest.raises(Invalid, match=r"mqtt\.pulse: name the group; mqtt has 2"):
         TWO.route(Pulse(controller_epoch=1))
+
+
+def test_a_transaction_of_what_has_no_place_goes_to_the_first_group() -> None:
+    """What each of its steps says is of that group, as of any that is named."""
+    asked = Transaction.of(then=[NextDue(), ListSessions()])
+    for slots in (SlotMap(), TWO):
+        assert slots.route(asked) == [("mqtt-0", asked)]
 
 
 def test_cluster_wide_rows_stay_in_the_first_group() -> None:

@@ -50,6 +50,13 @@ SEVERAL: Final = (
         "        settled.update(dict.fromkeys(context.groups.groups(), now + FULL_SECONDS))\n",
     ),
     Mutant(
+        "a-transaction-of-what-has-no-place-goes-nowhere",
+        "design 5.15",
+        "state_machines.slots",
+        "return found[0] if found else self.group_of(kind, None)",
+        "return found[0]",
+    ),
+    Mutant(
         "a-tenant-that-had-limits-is-not-closed",
         "design 5.15",
         "state_machines.quota",
