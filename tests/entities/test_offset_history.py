@@ -197,6 +197,15 @@ def test_without_history_nothing_is_told_of_what_was_kept(group: Group) -> None:
         ask(group, NOW_MS + 1)
 
 
+def test_without_history_a_commit_that_expects_an_offset_keeps_nothing(group: Group) -> None:
+    group.run(ConfigureHistory(controller_epoch=1, rows=0))
+    for number in range(3):  # the first one expects `ABSENT`
+        commit = OffsetCommit("g", "t", 0, number, expected=number - 1)
+        group.run(CommitOffsets.of([commit])).or_raise()
+        group.later(STEP_S)
+    assert group.rows("offset.history") == 0
+
+
 def test_what_is_not_to_be_kept_is_not_told_though_nobody_commits_any_more(group: Group) -> None:
     """What a partition has kept goes when it keeps something next, which may be never."""
     for number in range(6):

@@ -54,6 +54,13 @@ OFFSETS: Final = (
         "for place in due if committed[place] < 0]",
     ),
     Mutant(
+        "a-commit-that-expects-an-offset-is-kept-without-history",
+        "A11",
+        HISTORY,
+        "        if self._settings.rows:\n",
+        "        if number >= 0:\n",
+    ),
+    Mutant(
         "a-batch-drops-one-row-of-the-history-at-most",
         "A11",
         HISTORY,
