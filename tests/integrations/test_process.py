@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from metaray.integrations.amqtt.__main__ import (
     NAME_TAKEN,
     START_FAILED,
     configuration,
+    log_format,
     main,
     serve,
 )
@@ -93,6 +95,13 @@ def test_a_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         port = taken.getsockname()[1]
         assert asyncio.run(serve(settings(Service(), port))) == START_FAILED
     assert "address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["b1", "50% %s", "%(message)s", "Брокер ☃ {x} $y", "b" * 200])
+def test_its_log_has_the_name_in_front_as_it_is(name: str) -> None:
+    record = logging.LogRecord("amqtt", logging.WARNING, "", 0, "%d clients", (3,), None)
+    said = logging.Formatter(log_format(name)).format(record)
+    assert said == f"{name} WARNING amqtt: 3 clients"
 
 
 def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:

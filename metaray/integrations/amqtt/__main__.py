@@ -51,6 +51,11 @@ def configuration(
     }
 
 
+def log_format(name: str) -> str:
+    """Of each line, with the broker's name in front, which may have a `%` in it."""
+    return f"{name.replace('%', '%%')} %(levelname)s %(name)s: %(message)s"
+
+
 async def serve(config: dict[str, Any]) -> int:
     """Run a broker until a signal, or another one of its name, ends it. Returns the exit status."""
     broker = Broker(config)
@@ -109,9 +114,7 @@ def main(
     if log_level.upper() not in levels:
         there = ", ".join(levels)
         raise typer.BadParameter(f"{log_level!r} is none of {there}", param_hint="--log-level")
-    logging.basicConfig(
-        level=log_level.upper(), format=f"{name} %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=log_level.upper(), format=log_format(name))
     config = configuration(
         host=host,
         port=port,
