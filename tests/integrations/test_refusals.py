@@ -276,6 +276,23 @@ def test_a_connection_that_something_went_wrong_with_is_closed(
         assert peer.recv(4) == b""
 
 
+@pytest.mark.parametrize("session_expiry", [b"", b"\x11\x00\x00\x0e\x10"], ids=["none", "an hour"])
+def test_a_client_of_another_protocol_is_told_so_at_once(
+    house: House, session_expiry: bytes
+) -> None:
+    """MQTT-3.1.2-2. What MQTT 5 has in its CONNECT more reads like a name that is yet to come."""
+    broker = house.start("b1")
+    said = b"\x00\x04MQTT\x05\x02\x00\x3c" + bytes([len(session_expiry)]) + session_expiry
+    said += b"\x00\x03ann"
+    with socket.create_connection(("127.0.0.1", broker.port)) as peer:
+        peer.settimeout(DEADLINE_S)
+        peer.sendall(b"\x10" + bytes([len(said)]) + said)
+        assert peer.recv(64) == b"\x20\x02\x00\x01"
+        assert peer.recv(64) == b"", "and the connection ends"
+    assert house.call(GetSession(client_id="ann")) is None
+    assert house.client("ann", broker).connects
+
+
 def test_a_client_that_did_not_wait_has_nothing_done_for_it(house: House) -> None:
     """Its CONNECT would take the session over from a connection that came later."""
     house.patience_s = DEADLINE_S

@@ -120,6 +120,13 @@ MQTT: Final = (
         "            opened",
     ),
     Mutant(
+        "a-client-of-another-protocol-is-waited-for",
+        "MQTT 3.1.1 3.1.2.2",
+        "metaray.integrations.amqtt.connect",
+        "if header.proto_level != LEVEL:",
+        "if False:",
+    ),
+    Mutant(
         "a-shared-filter-is-granted",
         "MQTT 3.1.1 4.7.3",
         "metaray.integrations.amqtt.seams",

@@ -13,12 +13,14 @@ A plugin like any other, named in the broker's configuration:
 
 or a broker process of its own: `python -m metaray.integrations.amqtt --name b1 --port 1883`.
 
-It speaks MQTT 3.1.1, as amqtt does, without shared subscriptions: `$share/...` is refused.
+It speaks MQTT 3.1.1, as amqtt does, without shared subscriptions: `$share/...` is refused, and so
+is a client of another version (CONNACK 1).
 
 Reading order: `plugin.py` (what is promised, and how wills go), `seams.py` (where amqtt is taken
-hold of), `subscribed.py` (its subscriptions, by client), `connection.py` (the order of one client's
-packets), `recovery.py` (what there was before the broker began), `loops.py` (what goes on beside),
-`security.py` (who may do what), `store.py` (the calls to metaray).
+hold of), `connect.py` (who speaks it), `subscribed.py` (its subscriptions, by client),
+`connection.py` (the order of one client's packets), `recovery.py` (what there was before the
+broker began), `loops.py` (what goes on beside), `security.py` (who may do what), `store.py` (the
+calls to metaray).
 """
 
 from metaray.integrations.amqtt.config import Config

@@ -45,6 +45,7 @@ from amqtt.mqtt.connack import NOT_AUTHORIZED, SERVER_UNAVAILABLE, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, UnSubscription
 from amqtt.session import IncomingApplicationMessage, Session
 
+from metaray.integrations.amqtt.connect import read_connect
 from metaray.integrations.amqtt.connection import Connection, Keep, Rewrite, close_stream, gone
 from metaray.integrations.amqtt.refusal import Refused
 from metaray.integrations.amqtt.store import Filter, Opened, Will
@@ -197,9 +198,7 @@ class Seams:
     ) -> tuple[BrokerProtocolHandler, Session]:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                handler, session = await BrokerProtocolHandler.init_from_connect(
-                    reader, writer, self._broker.plugins_manager
-                )
+                handler, session = await read_connect(reader, writer, self._broker.plugins_manager)
         except (AMQTTError, MQTTError, NoDataError, OSError, TimeoutError) as error:
             log.warning("%s:%s did not send a valid CONNECT: %r", address, port, error)
             await close_stream(writer)
