@@ -13,6 +13,7 @@ from amqtt.session import Session as AmqttSession
 from metaray.integrations.amqtt.store import Filter, Store
 from metaray.integrations.amqtt.subscribed import Subscribed
 from state_machines.metadata.node import ExpireNodes, GetNode, RegisterNode
+from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.mqtt.sessions import Session
 from state_machines.mqtt.subscription import PutSubscriptions, TopicFilter
@@ -115,6 +116,27 @@ def test_clients_are_let_in_while_a_broker_loads_and_are_not_undone_by_it(
     assert house.call(GetSession(client_id="ann")).connected
 
 
+def test_a_will_waits_until_absent_clients_are_known(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message for them is queued only once their session is restored, and nobody is in a hurry
+    to say what happened while no broker was there."""
+    left_by_a_process_before(house)
+    teller = house.client("bob", house.start("b0", will_delay_s=0), will=("to/ann", b"gone"))
+    house.stop("b0")
+    teller.until_lost()
+    house.later(0)
+    gate = Gate(house, monkeypatch)
+    broker = house.start("b1", loaded=False)
+    house.until(lambda: gate.waiting)
+    for _ in range(2):
+        house.service.now_ms += 10_000
+        house.beat("b1")
+    gate.open()
+    house.until_outbox_is_empty()
+    house.client("ann", broker).until_received(("to/ann", b"gone"))
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_broker_that_stops_before_it_knows_what_is_open_stays_registered(
     house: House, monkeypatch: pytest.MonkeyPatch, waits: bool
@@ -145,6 +167,20 @@ def test_a_broker_begins_while_a_group_is_away(house: House) -> None:
     house.until(house.plugin("b1").ready.is_set)
     house.client("bob", broker).publish("to/ann", b"1")
     house.client("ann", broker).until_received(("to/ann", b"1"))
+
+
+def test_wills_come_though_a_group_is_away_when_a_broker_begins(house: House) -> None:
+    house.split()
+    house.patience_s = 0.3
+    house.service.away = {"mqtt-1"}
+    broker = house.start("b1", loaded=False, will_delay_s=0)
+    watcher = house.client("bob", broker)
+    watcher.subscribe(WILL[0])
+    lost = next(each for each in "abcdef" if slot_of(("default", each)) < SLOTS // 2)
+    house.client(lost, broker, will=WILL).drop()
+    house.until_closed(lost)
+    house.call(Pulse(controller_epoch=1, limit=100), "mqtt-0")
+    watcher.until_received(WILL)
 
 
 def test_what_one_client_has_is_found_without_looking_at_others() -> None:

@@ -406,6 +406,17 @@ def test_a_client_that_falls_silent_is_given_up(house: House) -> None:
     assert wills(house, watcher) == [WILL]
 
 
+def test_a_client_without_a_keep_alive_is_never_given_up(house: House) -> None:
+    """Nor where the broker's settings give all others some more time (MQTT 3.1.1, 3.1.2.10)."""
+    broker = house.start("b1")
+    house.brokers["b1"].config.timeout_disconnect_delay = 5
+    with socket.create_connection(("127.0.0.1", broker.port)) as peer:
+        peer.settimeout(10)
+        peer.sendall(b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03ann")
+        assert peer.recv(4) == b"\x20\x02\x00\x00"
+        assert house.plugin("b1").context.get_session("ann").keep_alive == 0
+
+
 def test_a_will_waits_for_a_broker(house: House) -> None:
     (watcher,) = watch(house, "b1")
     house.client("ann", watcher.broker, will=WILL).drop()

@@ -99,6 +99,20 @@ MQTT: Final = (
         "if not row.client_id:",
     ),
     Mutant(
+        "wills-are-said-before-absent-clients-are-known",
+        "MQTT 3.1.1 3.1.2.4",
+        "metaray.integrations.amqtt.plugin",
+        "            if not self._recovery.tried.is_set():",
+        "            if False:",
+    ),
+    Mutant(
+        "a-group-that-is-away-when-a-broker-begins-holds-up-all-wills",
+        "MQTT 3.1.1 3.1.2.5",
+        "metaray.integrations.amqtt.recovery",
+        "            finally:\n",
+        "            except ZeroDivisionError:\n                pass\n            else:\n",
+    ),
+    Mutant(
         "messages-of-a-session-that-ended-go-to-the-next",
         "MQTT 3.1.1 3.1.2.4",
         "metaray.integrations.amqtt.seams",
@@ -125,6 +139,13 @@ MQTT: Final = (
         "metaray.integrations.amqtt.connect",
         "if header.proto_level != LEVEL:",
         "if False:",
+    ),
+    Mutant(
+        "a-client-without-a-keep-alive-is-given-up",
+        "MQTT 3.1.1 3.1.2.10",
+        "metaray.integrations.amqtt.seams",
+        "if session.keep_alive > 0:",
+        "if True:",
     ),
     Mutant(
         "a-shared-filter-is-granted",

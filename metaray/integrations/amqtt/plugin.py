@@ -31,8 +31,9 @@ stopped, are closed by the next process of its name, unless their clients are ba
 
 **A start** does not wait until all sessions are read: clients connect as soon as the broker has
 joined the fleet and read its rules, and what it had is loaded beside (`recovery.py`). Messages for
-an absent client whose session is not restored yet are not queued. Nor are they once its session has
-moved to another broker: what waits here then is dropped, as it is when the session has ended.
+an absent client whose session is not restored yet are not queued, but wills wait until all is
+restored that can be. Nor are messages queued once its session has moved to another broker: what
+waits here then is dropped, as it is when the session has ended.
 
 **Not offered:** shared subscriptions. amqtt has none, so `$share/...` is refused (SUBACK 0x80).
 
@@ -368,6 +369,8 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
 
     def _publish_wills_of(self, group: str) -> None:
         async def publish_wills() -> None:
+            if not self._recovery.tried.is_set():
+                return  # who is absent would miss them
             if self._store is not None and group in self._store.groups:
                 await self._wills.publish(self._store, group)
 

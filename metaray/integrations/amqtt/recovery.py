@@ -5,12 +5,14 @@ one that is away holds up neither them nor the others. A row counts only if nobo
 session here since: who has is back, and the connection knows better. That is asked in the client's
 turn, when no CONNECT is under way.
 
-Until a session is restored no messages are queued here for its absent client.
+Until a session is restored no messages are queued here for its absent client. Wills, which can
+wait, wait until all is restored that can be.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,7 +26,11 @@ Step = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Recovery:
-    """`done` is set when all is restored. `close` closes a session under an epoch."""
+    """`done` is set when all is restored. `close` closes a session under an epoch.
+
+    `tried` is set when all is restored but for what has failed, and is tried again: while a group
+    is away.
+    """
 
     def __init__(
         self,
@@ -40,6 +46,8 @@ class Recovery:
         self._opened: set[str] = set()  #: clients whose session was opened here meanwhile
         self._left_open: dict[str, int] = {}  #: epochs of sessions that our last run did not close
         self._missing = 0  #: parts that are not restored yet
+        self._untried: set[Step] = set()  #: those of them that have not failed yet
+        self.tried = asyncio.Event()
 
     async def run(self, store: Store, memory: RetainedMemory, grace_s: float) -> None:
         """Restore what there was. Sessions that were left open are closed after `grace_s`: MQTT
@@ -56,7 +64,7 @@ class Recovery:
 
         over = asyncio.get_running_loop().time() + grace_s
         parts = [retained, *map(sessions_of, store.groups)]
-        self._missing = len(parts)
+        self._missing, self._untried = len(parts), set(parts)
         await asyncio.gather(*(self._part(each, over) for each in parts))
 
     def opened(self, client_id: str) -> None:
@@ -71,7 +79,16 @@ class Recovery:
             self._close(*self._left_open.popitem())
 
     async def _part(self, restore: Step, over: float) -> None:
-        if not await self._loops.until_done(restore):
+        @functools.wraps(restore)
+        async def once() -> None:
+            try:
+                await restore()
+            finally:
+                self._untried.discard(restore)
+                if not self._untried:
+                    self.tried.set()
+
+        if not await self._loops.until_done(once):
             return
         self._missing -= 1
         if not self._missing:

@@ -307,7 +307,6 @@ class Seams:
             connection.session.transitions.disconnect()
         if self.live.get(connection.client_id) is connection:
             del self.live[connection.client_id]
-        connection.ended.set()
         if not connection.superseded:
             self._keeper.closed(connection)
 
