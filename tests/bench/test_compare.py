@@ -113,6 +113,10 @@ def test_a_result_is_shown_with_the_systems_it_has(others: list[str], tmp_path: 
     headers = [str(column.header) for column in table.columns]
     assert headers[2 : 3 + len(others)] == ["metaray", *others]
     assert ("ratio" in headers) == bool(others)
+    cells = {str(each.header): str(next(iter(each.cells))) for each in table.columns}
+    assert [cells[each] for each in ["metaray", *others]] == ["200"] * (1 + len(others))
+    assert cells["must"] == ("1.10" if others else "")
+    assert cells.get("ratio", "") == ("1.00" if others else "")
     assert str(table.caption).startswith("calls that failed: metaray read-1 3")
     values, picture = report.write(result, tmp_path)
     assert json.loads(values.read_text()) == result

@@ -50,6 +50,7 @@ def test_rows_that_are_not_measured_keep_their_record(tmp_path: Path) -> None:
         ("put-1", [500.0, 500.0, 500.0, 500.0], [1.0, 250.0, 250.0, 499.0], 0.5, True),
         ("put-1", [100.0, 100.0, 100.0, 100.0], [200.0, 200.0, 200.0], 2.0, False),
         ("put-1", [100.0, 100.0, 100.0], [200.0, 200.0, 200.0, 200.0], 2.0, False),
+        ("put-1", [500.0, 500.0, 500.0, 500.0], [250.0, 250.0, 250.0, 500.0], 0.5, False),
         ("failover", [50.0, 60.0, 60.0, 60.0], [30.0, 30.0, 30.0, 30.0], 2.0, True),
         ("isolation", [2.0], [4.0], 0.5, False),
     ],
@@ -84,6 +85,13 @@ def test_a_table_has_what_was_before_if_anything_was() -> None:
     ]
     below = page.splitlines()[-1].strip()
     assert below == "before: recorded 2026-11-25T10:00:00+00:00", "of the rows that are shown"
+
+
+def test_what_was_nothing_before_is_shown_without_how_many_times_better_it_is() -> None:
+    result = result_of("now", put_1=[300.0] * 4)
+    page = shown(recorded.beside(result, {"put-1": Record("then", 5.0, [0.0] * 4)}))
+    (line,) = [line for line in page.splitlines() if "write, 1 outstanding" in line]
+    assert [cell.strip() for cell in line.split("│")][3:8] == ["300", "", "", "0", ""]
 
 
 def test_what_is_apart_is_green_if_it_is_better_and_red_if_worse() -> None:

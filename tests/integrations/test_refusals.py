@@ -179,6 +179,23 @@ def test_a_retained_message_survives_its_publishers_hurry(house: House) -> None:
     assert [each.topic for each in house.call(ListRetained()).messages] == ["a"]
 
 
+def test_what_is_sent_behind_a_retained_message_is_not_retained(house: House) -> None:
+    """It waits for its turn, and for nothing else."""
+    broker = house.start("b1")
+    listener = house.client("listener", broker)
+    listener.subscribe("#")
+    ann = house.client("ann", broker)
+    pending = house.plugin("b1").seams.live["ann"]._pending
+    house.hold()
+    ann.client.publish("kept", b"1", qos=1, retain=True)
+    ann.client.publish("said", b"2", qos=1)
+    house.until(lambda: len(pending) == 2)
+    house.release()
+    listener.until_received(("kept", b"1"), ("said", b"2"))
+    assert [each.payload for each in listener.received] == [b"1", b"2"]
+    assert [each.topic for each in house.call(ListRetained()).messages] == ["kept"]
+
+
 def test_a_retained_message_that_is_not_kept_ends_the_connection(house: House) -> None:
     house.patience_s = 0.5
     broker = house.start("b1")

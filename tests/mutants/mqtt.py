@@ -148,6 +148,13 @@ MQTT: Final = (
         "if True:",
     ),
     Mutant(
+        "what-is-sent-behind-a-retained-message-is-retained",
+        "MQTT 3.1.1 3.3.1.3",
+        "metaray.integrations.amqtt.connection",
+        "elif packet.retain_flag and packet.topic_name:",
+        "elif packet.topic_name:",
+    ),
+    Mutant(
         "a-shared-filter-is-granted",
         "MQTT 3.1.1 4.7.3",
         "metaray.integrations.amqtt.seams",
