@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import offset_archive, operation_files
-from jobs.errors import BadHistory
+from jobs import cut, offset_archive, operation_files
+from jobs.errors import BadCut, BadHistory
 from metaray.history.store import cluster_of
 
 DEEP = "[" * 100_000
@@ -28,6 +28,13 @@ def test_an_archive_of_offsets(said: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "archive.json").write_text(said)
     with pytest.raises(BadHistory, match=rf"archive\.json: {says}"):
         offset_archive.offsets_at(tmp_path, "t", "g", 1)
+
+
+@pytest.mark.parametrize("said", ["[]", "7", "null", "{}", '{"format": 2, "files": []}'])
+def test_a_cut_of_another_form(said: str, tmp_path: Path) -> None:
+    (tmp_path / cut.MANIFEST).write_text(said)
+    with pytest.raises(BadCut, match=r"manifest\.json: format is not 1"):
+        cut.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("said", ['{"found_ms": 1e999, "reason": "x"}', DEEP])

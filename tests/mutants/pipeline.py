@@ -9,6 +9,13 @@ from tests.mutants.mutant import Mutant
 
 EXPORTS: Final = (
     Mutant(
+        "a-cut-of-another-form-is-read",
+        "one cut",
+        "jobs.cut",
+        'not isinstance(said, dict) or said.get("format") != FORMAT',
+        "not isinstance(said, dict)",
+    ),
+    Mutant(
         "a-row-of-a-group-that-the-cut-lacks-is-missed",
         "one cut",
         "jobs.fsck",
