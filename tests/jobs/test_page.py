@@ -227,6 +227,13 @@ def test_parts_keep_their_colours() -> None:
     assert len(plot.colours([str(n) for n in range(20)])) == 20
 
 
+def test_cells_are_as_dark_as_their_values() -> None:
+    """Two pictures that differ in nothing else: their words and the darkest cell are the same."""
+    one = Heat(title="heat", label="x", names=["a", "b"], at_ms=AT[:2], values=[[0, 4], [4, 0]])
+    other = replace(one, values=[[4, 0], [0, 4]])
+    assert plot.svg(one, "p") != plot.svg(other, "p")
+
+
 def test_what_is_forecast_is_drawn_as_a_forecast_from_its_first_moment() -> None:
     lines = Lines(
         title="load", label="x", at_ms=AT[:4], series={"a": [1.0, 2.0, 3.0, 4.0]}, forecast_ms=AT[2]

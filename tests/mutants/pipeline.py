@@ -9,6 +9,13 @@ from tests.mutants.mutant import Mutant
 
 EXPORTS: Final = (
     Mutant(
+        "a-picture-of-heat-has-no-cells",
+        "one cut",
+        "jobs.plot",
+        "    axes.pcolormesh([*days, days[-1] + step], range(len(heat.names) + 1), cells, linewidth=0)\n",
+        "",
+    ),
+    Mutant(
         "a-cut-of-another-form-is-read",
         "one cut",
         "jobs.cut",
