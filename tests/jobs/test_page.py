@@ -234,12 +234,19 @@ def test_cells_are_as_dark_as_their_values() -> None:
     assert plot.svg(one, "p") != plot.svg(other, "p")
 
 
+def test_a_picture_of_heat_says_its_title_and_may_be_of_nothing_but_zeros() -> None:
+    zeros = Heat(title="heat", label="x", names=["a"], at_ms=AT[:2], values=[[0, 0]])
+    assert 'aria-label="heat"' in plot.svg(zeros, "p")
+
+
 def test_what_is_forecast_is_drawn_as_a_forecast_from_its_first_moment() -> None:
     lines = Lines(
         title="load", label="x", at_ms=AT[:4], series={"a": [1.0, 2.0, 3.0, 4.0]}, forecast_ms=AT[2]
     )
     drawn: list[Any] = list(plot._figure(lines).axes[0].lines)
     assert [list(each.get_ydata()) for each in drawn] == [[1, 2], [2, 3, 4]]
+    assert ">forecast<" in plot.svg(lines, "p")
+    assert ">forecast<" not in plot.svg(replace(lines, forecast_ms=None), "p")
 
 
 def test_sentences_are_whole_and_names_are_shortened() -> None:
@@ -251,6 +258,15 @@ def test_sentences_are_whole_and_names_are_shortened() -> None:
     assert f'<td class="text prose">{said}</td>' in text
     assert f">{said}</td>" not in text.replace(f'prose">{said}</td>', "")
     assert "groups.parquet: 1 row." in text
+
+
+def test_a_column_of_which_nothing_is_known_says_so() -> None:
+    """Bars are for what falls, and there is nothing to fall from."""
+    rows = [{"lag": None}, {"lag": None}]
+    listing = Listing(title="t", columns=(Column("lag", "lag", "count"),), rows=rows, of=2)
+    view = replace(VIEW, plots=(), listings=(listing,))
+    text = page.render(JOB, view, CONTEXT, {"groups": 0}, {"groups.parquet": "ab" * 32})
+    assert text.count(">unknown</td>") == 2
 
 
 def test_pictures_have_names_of_their_own() -> None:

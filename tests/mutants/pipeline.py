@@ -9,11 +9,25 @@ from tests.mutants.mutant import Mutant
 
 EXPORTS: Final = (
     Mutant(
+        "heat-of-nothing-but-zeros-ends-a-report",
+        "one cut",
+        "jobs.plot",
+        "for place in kept), default=0) or 1",
+        "for place in kept), default=0)",
+    ),
+    Mutant(
+        "a-column-of-which-nothing-is-known-ends-a-report",
+        "one cut",
+        "jobs.page",
+        "        bool(known)\n        and known == ",
+        "        known == ",
+    ),
+    Mutant(
         "a-picture-of-heat-has-no-cells",
         "one cut",
         "jobs.plot",
-        "    axes.pcolormesh([*days, days[-1] + step], range(len(heat.names) + 1), cells, linewidth=0)\n",
-        "",
+        "range(len(heat.names) + 1), cells, linewidth=0)",
+        "range(len(heat.names) + 1), cells, linewidth=0).remove()",
     ),
     Mutant(
         "a-cut-of-another-form-is-read",
