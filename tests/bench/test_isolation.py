@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from bench import isolation
+from bench import isolation, other, workloads
 from bench.workloads import Sample
 from state_machines.errors import NoQuorum
 from tests.actors.wires import in_loop
@@ -27,8 +27,8 @@ async def measured(monkeypatch: pytest.MonkeyPatch, *samples: Sample) -> dict[st
         assert module == "bench.saturate"
         yield Mock(said=AsyncMock(return_value={"ops_per_s": 9}), over=AsyncMock())
 
-    monkeypatch.setattr(isolation.workloads, "put", AsyncMock(side_effect=samples))
-    monkeypatch.setattr(isolation.other, "started", started)
+    monkeypatch.setattr(workloads, "put", AsyncMock(side_effect=samples))
+    monkeypatch.setattr(other, "started", started)
     client: Any = Mock()
     return await isolation.beside("saturate", "commits_per_s")(client, 5.0)
 

@@ -57,4 +57,5 @@ async def read_connect(
         await ConnackPacket.build(0, UNACCEPTABLE_PROTOCOL_VERSION).to_stream(writer)
         raise MQTTError(f"protocol level {header.proto_level}, MQTT 3.1.1 has {LEVEL}")
     again = _Again(fixed.to_bytes() + bytes(header.to_bytes()), reader)
-    return await BrokerProtocolHandler.init_from_connect(again, writer, plugins)
+    handler, session = await BrokerProtocolHandler.init_from_connect(again, writer, plugins)
+    return handler, session
