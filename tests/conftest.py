@@ -6,10 +6,15 @@ import os
 import sys
 
 import pytest
+from hypothesis import settings
 
 from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_environment
 
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
+
+# No test is a timed one: how long an example takes is the machine's business.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 _STATUS = pytest.StashKey[int]()
 """Of a run that had tests on Ray in this very process."""

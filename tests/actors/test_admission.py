@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import admission, pending
@@ -293,7 +293,6 @@ asked = st.builds(
 
 
 @given(steps=st.lists(asked | st.integers(0, 8), max_size=80))
-@settings(deadline=None)
 def test_bounded_fair_and_the_same_with_the_same_seed(steps: list[Charge | int]) -> None:
     """Who is below the share is refused at a hard limit only; what is told has its bounds."""
     with pytest.MonkeyPatch.context() as patch:

@@ -35,7 +35,6 @@ ONCE_BYTES = 8 << 10  #: of a call, whatever is in the body
 
 searching = settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -22,7 +22,7 @@ from tests.machine import operations
 ALL = {each.tag: each for each in registry.operations()}
 
 each_operation = pytest.mark.parametrize("tag", sorted(ALL))
-some = settings(max_examples=5, deadline=None)
+some = settings(max_examples=5)
 
 
 def test_the_file_is_what_the_registry_gives(request: pytest.FixtureRequest) -> None:
@@ -190,7 +190,6 @@ def test_numbers_never_move() -> None:
 
 
 @given(versions=st.lists(st.lists(st.sampled_from("abcdef"), unique=True), max_size=8))
-@settings(deadline=None)
 def test_no_history_of_a_class_gives_a_number_twice(versions: list[list[str]]) -> None:
     given_to: dict[int, str] = {}
     text = ""

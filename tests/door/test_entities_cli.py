@@ -44,7 +44,6 @@ ALL = {each.tag: each for each in registry.operations() if each.tag not in entit
 each_operation = pytest.mark.parametrize("tag", sorted(ALL))
 few = settings(
     max_examples=3,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

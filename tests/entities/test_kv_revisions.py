@@ -70,7 +70,6 @@ STEP = st.tuples(
 
 
 @given(st.lists(STEP, min_size=1, max_size=25))
-@settings(deadline=None)
 def test_a_revision_is_given_once_in_the_life_of_a_key(steps: list[tuple[str, bool]]) -> None:
     group = Group("metadata")
     given_out: list[int] = []
@@ -116,7 +115,7 @@ def test_a_range_is_its_prefix_in_the_order_of_bytes() -> None:
 
 
 @given(st.binary(max_size=40))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_token_gives_a_page_of_this_tenant(after: bytes) -> None:
     group = Group("metadata")
     group.together(put("a"), put("b"), PutKv(tenant="zz", key="c", value=b""))

@@ -370,7 +370,7 @@ happenings = st.lists(
 
 
 @given(happenings)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_none_is_lost_early_and_none_lives_much_longer(history: list[tuple[str, int]]) -> None:
     group = Leased()
     deadlines: dict[int, int] = {}  # what their owners go by

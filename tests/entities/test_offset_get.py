@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.limits import NAME_BYTES_MAX
@@ -86,7 +86,6 @@ PLACES = st.tuples(*map(st.sampled_from, (GROUPS, TOPICS, PARTITIONS)))
     asked=st.lists(PLACES, min_size=1, max_size=20),
     times=st.sampled_from((1, STEP_ROWS // 4)),
 )
-@settings(deadline=None)
 def test_many_at_once_are_as_one_by_one(
     there: list[tuple[str, str, int]], asked: list[tuple[str, str, int]], times: int
 ) -> None:

@@ -251,7 +251,7 @@ def test_commits_have_a_rate_and_are_refused_whole() -> None:
     rate=st.integers(1, 50),
     calls=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 60)), min_size=1, max_size=40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_over_any_time_the_rate_holds_but_for_one_batch(
     rate: int, calls: list[tuple[int, int]]
 ) -> None:
@@ -280,7 +280,7 @@ OPENS = st.builds(
 
 
 @given(st.lists(st.tuples(st.integers(0, 900), st.lists(OPENS, min_size=1)), max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_run_is_let_in_as_its_operations_one_after_the_other(
     runs: list[tuple[int, list[OpenSession]]],
 ) -> None:

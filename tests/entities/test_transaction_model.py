@@ -106,7 +106,7 @@ class Model:
 
 
 @given(st.lists(st.tuples(compares, steps, steps, st.booleans()), max_size=8))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_history_of_transactions_is_that_of_a_dict(
     history: list[tuple[list[Compare], list[Any], list[Any], bool]],
 ) -> None:

@@ -38,7 +38,7 @@ def read(kind: Any, body: bytes) -> Any:
 
 @pytest.mark.parametrize("tag", REPLIES)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_a_query_may_answer_is_read_back_however_it_was_packed(
     tag: str, data: st.DataObject
 ) -> None:

@@ -32,12 +32,12 @@ ALL = {**op.COMMANDS, **op.QUERIES}
 
 each_operation = pytest.mark.parametrize("tag", sorted(ALL))
 each_kind = pytest.mark.parametrize("kind", operations.KINDS)
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @each_operation
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_it_comes_back_from_its_bytes_and_gives_the_same_bytes_twice(
     tag: str, data: st.DataObject
 ) -> None:

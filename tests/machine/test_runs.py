@@ -66,7 +66,7 @@ def told(operations: Sequence[Any], reply: api.Reply) -> list[Any]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_run_of_any_flat_class_survives_the_wire(data: st.DataObject) -> None:
     made = data.draw(st.lists(commands(data.draw(st.sampled_from(KINDS))), max_size=20))
     classes: set[Any] = {type(each) for each in made}
@@ -91,7 +91,7 @@ PUTS = st.builds(
 
 
 @given(before=st.lists(PUTS, max_size=4), run=st.lists(PUTS, min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_puts_as_a_run_are_puts_one_by_one(before: list[PutKv], run: list[PutKv]) -> None:
     together, apart = Group("metadata"), Group("metadata")
     for group in (together, apart):
@@ -128,7 +128,7 @@ OPENS = st.builds(
 
 
 @given(st.lists(OPENS, min_size=1, max_size=8), st.lists(OPENS, min_size=1, max_size=8))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_sessions_opened_as_a_run_are_sessions_opened_one_by_one(
     first: list[OpenSession], again: list[OpenSession]
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_page_counts_only_names_that_begin_so(rows: Table[Row]) -> None:
 
 @pytest.mark.parametrize("name", sorted(tables.TABLES))
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_many_rows_are_what_each_is_alone(name: str, data: st.DataObject) -> None:
     table = tables.TABLES[name]
     pack, kind = packing.row_packer(), typing.cast(Any, table.row)

@@ -49,7 +49,6 @@ class Property:
             max_examples=examples,
             derandomize=from_seed is None,
             database=None,
-            deadline=None,
             stateful_step_count=self.steps,
             phases=PHASES,
             suppress_health_check=list(HealthCheck),

@@ -304,7 +304,7 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 def test_whatever_is_said_to_fit_fits(data: st.DataObject) -> None:
     old = data.draw(SCHEMAS)
     new = old

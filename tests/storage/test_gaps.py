@@ -379,4 +379,4 @@ class FirstRows(RuleBasedStateMachine):
 
 
 TestFirstRows = FirstRows.TestCase
-TestFirstRows.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFirstRows.settings = settings(max_examples=100, stateful_step_count=40)

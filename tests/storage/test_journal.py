@@ -317,7 +317,7 @@ TEAR = st.tuples(
 STEPS = st.lists(APPEND | TEAR | st.tuples(st.sampled_from(("turn", "carried", "open"))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_a_journal_holds_what_was_appended_whatever_crashes_leave(
     steps: list[tuple[object, ...]],

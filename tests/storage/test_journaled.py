@@ -319,7 +319,7 @@ class Journaled(RuleBasedStateMachine):
 
 
 TestJournaled = Journaled.TestCase
-TestJournaled.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestJournaled.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 def test_what_is_closed_has_nothing_open(tmp_path: Path) -> None:

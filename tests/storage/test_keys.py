@@ -47,7 +47,7 @@ def test_the_layout_is_for_ever() -> None:
     assert keys.encode(("t", long)) == b"\0\1t" + b"x" * (480 - 3 - 32) + digest
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 5).flatmap(shaped))
 def test_many_keys_are_encoded_as_each_is(some: list[tuple[Part, ...]]) -> None:
     if all(map(encodable, some)):
@@ -77,7 +77,7 @@ def test_one_key_of_many_that_has_no_bytes_is_refused(odd: tuple[Part, ...]) -> 
         keys.encode_many((("a", 1), odd, ("a", 2)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shaped(2))
 def test_two_keys_of_a_shape_meet_only_if_they_are_equal(pair: list[tuple[Part, ...]]) -> None:
     if not all(map(encodable, pair)):
@@ -87,20 +87,20 @@ def test_two_keys_of_a_shape_meet_only_if_they_are_equal(pair: list[tuple[Part, 
     assert len(first) <= keys.KEY_BYTES
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.tuples(TEXTS, INTS), INTS, INTS)
 def test_integers_sort_by_value(lead: tuple[Part, ...], a: int, b: int) -> None:
     assert (keys.encode((*lead, a)) < keys.encode((*lead, b))) == (a < b)
     assert (keys.encode((*lead, a, "z")) < keys.encode((*lead, b, "a"))) == ((a, 1) < (b, 0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
 def test_names_in_the_last_place_sort_by_their_bytes(lead: str, a: str, b: str) -> None:
     assert (keys.encode((lead, a)) < keys.encode((lead, b))) == (a.encode() < b.encode())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shaped(6), st.data())
 def test_a_prefix_covers_exactly_its_keys(
     some: list[tuple[Part, ...]], data: st.DataObject
@@ -113,7 +113,7 @@ def test_a_prefix_covers_exactly_its_keys(
         assert inside == (key[: len(wanted)] == wanted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, st.lists(st.text(alphabet="ab/é", min_size=1, max_size=6), min_size=1))
 def test_a_beginning_covers_exactly_its_names(lead: str, names: list[str]) -> None:
     starts = names[0][:2]
@@ -137,7 +137,7 @@ def test_a_beginning_too_long_for_a_key_covers_all_that_agree_in_what_is_kept() 
     assert not first <= keys.encode(("t", "x" * (kept - 1) + "y" * 900)) < end
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(INTS, st.text(max_size=3)), min_size=1, max_size=8), INTS)
 def test_upto_covers_the_integers_at_most_that(due: list[tuple[int, str]], upto: int) -> None:
     first, end = keys.bounds(("t",), upto=upto)
