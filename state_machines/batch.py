@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from state_machines import op
-from state_machines.budgets import BYTES_TAKEN_MAX, too_much
+from state_machines.budgets import BYTES_CHANGED_MAX, BYTES_TAKEN_MAX, too_much
 from state_machines.errors import BY_CODE, Rejected
 from state_machines.tables import Tables
 
@@ -55,19 +55,26 @@ class Outcome:
 
 
 def each(
-    db: Tables, items: Iterable[T], act: Callable[[T], object], *, large: str = ""
+    db: Tables,
+    items: Iterable[T],
+    act: Callable[[T], object],
+    *,
+    large: str = "",
+    changed: str = "",
 ) -> tuple[Outcome, ...]:
     """Do `act` for every item, in order. What it raises as `Rejected` takes that item back.
 
     The revision in the outcome is the entry's, or the `Revision` that `act` returns. `large`: the
     field of items that only name rows, which may be large: about `BYTES_TAKEN_MAX` of these are
-    changed in one command, and items after that are QuotaExceeded.
+    changed in one command, and items after that are QuotaExceeded. `changed`: the same, of items
+    that write rows anew: `BYTES_CHANGED_MAX`.
     """
+    field, limit = (large, BYTES_TAKEN_MAX) if large else (changed, BYTES_CHANGED_MAX)
     outcomes = []
     for item in items:
         try:
-            if large and db.taken >= BYTES_TAKEN_MAX:
-                raise too_much(large)
+            if field and db.taken >= limit:
+                raise too_much(field)
             with db.part():
                 made = act(item)
         except Rejected as error:

@@ -22,6 +22,9 @@ from state_machines.limits import REQUEST_BYTES_MAX
 
 ROWS_TAKEN_MAX: Final = 2_000  #: rows that one command takes, softly: its last item may pass it
 BYTES_TAKEN_MAX: Final = REQUEST_BYTES_MAX  #: values of them, softly: as much as one may bring
+BYTES_CHANGED_MAX: Final = 4 * BYTES_TAKEN_MAX
+"""Bytes of rows that one command writes anew, softly. More than it brings, and than as many rows of
+the usual size have: what is replaced by its like is never too much."""
 
 
 def too_much(field: str) -> QuotaExceeded:

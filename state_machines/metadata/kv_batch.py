@@ -45,7 +45,8 @@ class _Pairs(Batch):
 
 @command("metadata.kv.put_all")
 class PutAllKv(_Pairs):
-    """Set values. The revision in an outcome is the pair's own."""
+    """Set values, over about `BYTES_CHANGED_MAX` of others. The revision in an outcome is the
+    pair's own."""
 
     tenant: str = names.DEFAULT_TENANT
     items: tuple[KvItem, ...]
@@ -59,14 +60,17 @@ class PutAllKv(_Pairs):
             names.positive(item.expected_revision or 0, "expected_revision")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Conflict for a pair that is not at the expected revision."""
+        """Conflict for a pair that is not at the expected revision.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def put(item: KvItem) -> Revision:
             return Revision(
                 put_pair(db, at, self.tenant, item.key, item.value, item.expected_revision)
             )
 
-        return each(db, self.items, put)
+        return each(db, self.items, put, changed="items")
 
 
 @command("metadata.kv.delete_all")

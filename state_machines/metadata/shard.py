@@ -154,7 +154,10 @@ class DeleteShards(Batch):
             names.name(name, "names")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there; Conflict for one that is being deleted."""
+        """NotFound for one that is not there; Conflict for one that is being deleted.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def mark(name: str) -> None:
             shard = db.get(SHARDS, self.tenant, name)
@@ -165,7 +168,7 @@ class DeleteShards(Batch):
             db.put(SHARDS, replace(shard, status=PREPARE_DELETE))
             db.put(MARKS, ShardMark(self.tenant, name))
 
-        return each(db, self.names, mark)
+        return each(db, self.names, mark, changed="names")
 
 
 @command("metadata.shard.sweep")

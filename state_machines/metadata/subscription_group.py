@@ -175,8 +175,11 @@ class UpdateSubscriptionGroups(_Groups):
             names.positive(item.expected_revision or 0, "expected_revision")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound; Conflict at another revision."""
-        return each(db, self.items, lambda item: self._update(db, at, item))
+        """NotFound; Conflict at another revision.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        return each(db, self.items, lambda item: self._update(db, at, item), changed="items")
 
     def _update(self, db: Tables, at: Stamp, item: SubscriptionGroupChange) -> Revision:
         old = _held(db, self.tenant, item.group, item.expected_revision)
@@ -218,8 +221,11 @@ class DeleteSubscriptionGroups(_Groups):
             names.positive(item.expected_revision or 0, "expected_revision")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound; Conflict at another revision."""
-        return each(db, self.items, lambda item: self._delete(db, item))
+        """NotFound; Conflict at another revision.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        return each(db, self.items, lambda item: self._delete(db, item), large="items")
 
     def _delete(self, db: Tables, item: SubscriptionGroupName) -> None:
         old = _held(db, self.tenant, item.group, item.expected_revision)

@@ -210,6 +210,7 @@ class TopicChange:
 class UpdateTopicConfigs(_Topics):
     """Change topics: their queues at the tail, and what one may do with them."""
 
+    heavy: ClassVar[bool] = True  # a row may have 64 attributes
     tenant: str = names.DEFAULT_TENANT
     items: tuple[TopicChange, ...]
 
@@ -223,8 +224,11 @@ class UpdateTopicConfigs(_Topics):
             attributes.check(item.attributes or ())
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound; Conflict at another revision, or for a topic that is being deleted."""
-        return each(db, self.items, lambda item: self._update(db, at, item))
+        """NotFound; Conflict at another revision, or for a topic that is being deleted.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        return each(db, self.items, lambda item: self._update(db, at, item), changed="items")
 
     def _update(self, db: Tables, at: Stamp, item: TopicChange) -> Revision:
         old = _held(db, self.tenant, item.name, item.expected_revision)
@@ -263,6 +267,7 @@ class TopicName:
 class DeleteTopicConfigs(_Topics):
     """Mark topics as being deleted. Brokers that watch them drop what they hold."""
 
+    heavy: ClassVar[bool] = True  # a row may have 64 attributes
     tenant: str = names.DEFAULT_TENANT
     items: tuple[TopicName, ...]
 
@@ -274,8 +279,11 @@ class DeleteTopicConfigs(_Topics):
             _check(item.name, item.expected_revision)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound; Conflict at another revision. Marking again changes nothing."""
-        return each(db, self.items, lambda item: self._mark(db, at, item))
+        """NotFound; Conflict at another revision. Marking again changes nothing.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        return each(db, self.items, lambda item: self._mark(db, at, item), changed="items")
 
     def _mark(self, db: Tables, at: Stamp, item: TopicName) -> Revision:
         old = db.get(TOPIC_CONFIGS, self.tenant, item.name)
@@ -314,8 +322,11 @@ class FinishTopicConfigs(_Topics):
             names.positive(item.topic_id, "topic_id")
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Conflict for one that is not marked. One that is gone, or another topic by now, is OK."""
-        return each(db, self.items, lambda item: self._finish(db, at, item))
+        """Conflict for one that is not marked. One that is gone, or another topic by now, is OK.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+        return each(db, self.items, lambda item: self._finish(db, at, item), large="items")
 
     def _finish(self, db: Tables, at: Stamp, item: TopicRef) -> None:
         old = db.get(TOPIC_CONFIGS, self.tenant, item.name)

@@ -222,7 +222,9 @@ class PutAcls(Batch):
         return (self.tenant, item.resource_type, item.resource)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """QuotaExceeded for one more than a resource may have."""
+        """QuotaExceeded for one more than a resource may have, and for those that are too many for
+        this command: ask again for these.
+        """
 
         def put(item: AclItem) -> None:
             key = (self.tenant, item.resource_type, item.resource)
@@ -244,7 +246,7 @@ class PutAcls(Batch):
                 ),
             )
 
-        return each(db, self.items, put)
+        return each(db, self.items, put, changed="items")
 
 
 @command("mqtt.acl.delete")

@@ -161,7 +161,10 @@ class UpdateConnectors(_OfItems):
         _check_items(self.tenant, self.items)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """NotFound for one that is not there."""
+        """NotFound for one that is not there.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
 
         def update(item: ConnectorItem) -> None:
             before = found(db, self.tenant, item.name)
@@ -177,7 +180,7 @@ class UpdateConnectors(_OfItems):
             if before.status == RUNNING:
                 let_go(db, changed, at.now_ms)
 
-        return each(db, self.items, update)
+        return each(db, self.items, update, changed="items")
 
 
 class _ByName(_OfItems):

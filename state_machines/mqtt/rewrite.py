@@ -210,7 +210,9 @@ class PutRewrites(Batch):
         return (self.tenant,)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """QuotaExceeded for one more than a tenant may have."""
+        """QuotaExceeded for one more than a tenant may have, and for those that are too many for
+        this command: ask again for these.
+        """
 
         def put(item: RewriteItem) -> None:
             if db.get(REWRITES, self.tenant, item.name) is None:
@@ -228,7 +230,7 @@ class PutRewrites(Batch):
                 ),
             )
 
-        return each(db, self.items, put)
+        return each(db, self.items, put, changed="items")
 
 
 @command("mqtt.rewrite.delete")

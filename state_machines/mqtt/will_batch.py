@@ -49,8 +49,15 @@ class SetWills(Batch):
         return (self.tenant, item.client_id)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Fenced with an epoch that is not the session's; NotFound without a session."""
-        return each(db, self.items, lambda item: SetWill.apply(self._one(item), db, at))
+        """Fenced with an epoch that is not the session's; NotFound without a session.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
+
+        def put(item: WillItem) -> None:
+            SetWill.apply(self._one(item), db, at)
+
+        return each(db, self.items, put, changed="items")
 
     def _one(self, item: WillItem) -> SetWill:
         return SetWill(

@@ -169,9 +169,15 @@ OFFSETS: Final = (
         "deleted-pairs-have-no-bound-of-bytes",
         "law 15",
         "state_machines.batch",
-        "            if large and db.taken >= BYTES_TAKEN_MAX:\n"
-        "                raise too_much(large)\n",
+        "            if field and db.taken >= limit:\n                raise too_much(field)\n",
         "",
+    ),
+    Mutant(
+        "what-items-replace-has-no-bound-of-bytes",
+        "law 15",
+        "state_machines.batch",
+        "else (changed, BYTES_CHANGED_MAX)",
+        'else ("", BYTES_CHANGED_MAX)',
     ),
     Mutant(
         "a-retention-that-a-tenant-may-have-is-too-long-for-the-command",
