@@ -81,7 +81,8 @@ _NOTHING: Final = packing.pack(None)
 
 
 def may_be_heavy(data: bytes) -> bool:
-    """Whether an entry's data may say a heavy command (`op.heavy`), also as a transaction's step.
+    """Whether an entry's data may say a heavy command (`op.heavy`), also as a transaction's step,
+    or, as one, a query that may walk over many rows.
 
     Nothing is decoded: it is looked for as it is encoded. A value may look the same.
     """
@@ -97,7 +98,10 @@ def _any_of(texts: Iterable[bytes]) -> bytes:
 
 _TRANSACT: Final = TRANSACT_TAG.encode()
 _HEAVY_TAGS: Final = tuple([tag.encode() for tag, kind in op.COMMANDS.items() if op.heavy(kind)])
-_HEAVY_STEP: Final = re.compile(_any_of(_HEAVY_TAGS))
+_WALKS: Final = tuple(
+    [tag.encode() for tag, kind in op.QUERIES.items() if not getattr(kind, "single_row", False)]
+)
+_HEAVY_STEP: Final = re.compile(_any_of((*_HEAVY_TAGS, *_WALKS)))
 _HEAVY: Final = re.compile(  # the tag is a Command's field 1, with a length
     b"\n(?:" + _any_of(varint(len(each)) + each for each in (*_HEAVY_TAGS, _TRANSACT)) + b")"
 )

@@ -314,7 +314,7 @@ class Tables:
     @contextmanager
     def part(self) -> Iterator[None]:
         """A part of a command: what is `Rejected` within is taken back, and only that. May nest."""
-        before, written = self._journal, len(self._written)
+        before, written, taken = self._journal, len(self._written), self.taken
         self._journal = {}
         self._parts += 1
         try:
@@ -330,8 +330,7 @@ class Tables:
             for place, old in self._journal.items():
                 if before.setdefault(place, old) is old and old is not None:
                     size += len(old)
-            if not self._parts:
-                self.taken += size
+            self.taken = taken + size  # what parts within have taken is in the journal by now
             self._journal = before
 
     def _undo(self) -> None:

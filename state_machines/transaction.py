@@ -12,7 +12,8 @@ transaction touches lies in one group: it belongs to the kind of its steps, and 
 that owns all their slots. It is one command in the log like any other, so it happens once however
 often it is sent.
 
-The limits are etcd's: 128 compares, 128 steps a branch, no transaction within a transaction.
+The limits are etcd's: 128 compares, 128 steps a branch, no transaction within a transaction. What
+its steps change is kept until it is done, for it may yet be taken back: so that is bounded, too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from state_machines.tables import Table, Tables
 COMPARES_MAX: Final = 128
 STEPS_MAX: Final = 128  #: in each branch
 STEP_BYTES_MAX: Final = packing.DATA_BYTES_MAX  #: a step's body, and its reply
+TAKEN_BYTES_MAX: Final = 64 << 20  #: of rows that its steps change or take away, softly
+CHANGED_ROWS_MAX: Final = 200_000  #: that its steps write or take away, softly
 
 TRANSACT_TAG: Final = "group.transact"
 
@@ -221,7 +224,10 @@ class Transaction(_Remembered):
         return then + otherwise
 
     def apply(self, db: Tables, at: Stamp) -> TransactionReply:
-        """All steps of a branch, or the refusal of the first that is refused."""
+        """All steps of a branch, or the refusal of the first that is refused.
+
+        QuotaExceeded for a step behind those that change too much.
+        """
         said = self._said()
         succeeded = all(
             each.holds(db, row) for each, row in zip(self.compare, said.rows, strict=True)
@@ -232,7 +238,13 @@ class Transaction(_Remembered):
             size = 0
             for place, step in enumerate(steps):
                 try:
-                    reply = _carried_out(db, at, step)
+                    if db.taken > TAKEN_BYTES_MAX or len(db.written()) > CHANGED_ROWS_MAX:
+                        raise QuotaExceeded(
+                            "too much for one transaction goes before it: the limit is "
+                            f"{CHANGED_ROWS_MAX} rows that change, of {TAKEN_BYTES_MAX} bytes"
+                        )
+                    with db.part():  # what it takes counts then
+                        reply = _carried_out(db, at, step)
                     size += len(reply)
                     if len(reply) > STEP_BYTES_MAX or size > REPLY_BYTES_MAX:
                         raise QuotaExceeded(f"reply: {size} bytes with those before; ask for less")

@@ -17,11 +17,11 @@ from state_machines import op, runs
 from state_machines.lease import RevokeLeases
 from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.machine import batch_of
-from state_machines.metadata.kv import PutKv
+from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.metadata.node import ExpireNodes
 from state_machines.mqtt.pulse import Pulse
-from state_machines.mqtt.session import OpenSession
-from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession
+from state_machines.mqtt.session import GetSession, OpenSession
+from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
 from state_machines.mqtt.share_group import (
     JoinShareGroups,
     LeaveShareGroups,
@@ -218,6 +218,15 @@ def test_memberships_are_set_and_taken_back_aside() -> None:
         RemoveShareOrphans(controller_epoch=1, items=(orphan,)),
     ):
         assert haste_of(batch) is Haste.NONE
+
+
+def test_a_transaction_that_walks_over_rows_is_applied_aside() -> None:
+    """128 queries that each look at 10 000 rows are 6 KB, and held the loop for seconds."""
+    put, walk = PutKv(key="k", value=b"v"), ListHeldSessions(brokers=("b",), limit=10_000)
+    for one in (GetKv(key="k"), GetSession(client_id="c")):
+        assert haste_of(Transaction.of(then=[one])) is Haste.HERE
+    assert haste_of(Transaction.of(then=[put], otherwise=[RangeKv()])) is Haste.NONE
+    assert haste_of(Transaction.of(then=[walk])) is Haste.NONE
 
 
 def test_a_small_command_that_touches_many_rows_is_applied_aside() -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from state_machines import op, row_key
+from state_machines import op, row_key, transaction
 from state_machines.batch import OK, Outcome
 from state_machines.budgets import BYTES_TAKEN_MAX
+from state_machines.errors import QuotaExceeded
 from state_machines.lease import RevokeLeases
 from state_machines.lease_rows import AttachRows
 from state_machines.limits import MQTT_STRING_BYTES_MAX, VALUE_BYTES_MAX
-from state_machines.metadata.kv import PutKv
+from state_machines.metadata.kv import DeleteKv, PutKv
 from state_machines.metadata.kv_batch import DeleteAllKv, KvKey
 from state_machines.metadata.schema import (
     DeleteSchemas,
@@ -51,6 +52,7 @@ from state_machines.mqtt.retained import (
 )
 from state_machines.mqtt.rewrite import DeleteRewrites, PutRewrites, RewriteItem
 from state_machines.quota import GroupQuota, SetQuotas
+from state_machines.transaction import Transaction
 from tests.entities.group import Group
 from tests.entities.leases import TTL_S, Leased, row
 from tests.machine.derived import check
@@ -74,6 +76,36 @@ def test_pairs_that_are_too_large_for_a_command_are_asked_for_again() -> None:
     assert done[4].detail == "items: too much for one command goes before it, ask again"
     assert group.rows("metadata.kv") == 2
     assert codes(group.run(DeleteAllKv(items=tuple([KvKey(key=key) for key in REST])))) == [OK] * 2
+
+
+def test_pairs_that_are_too_large_for_a_transaction_are_asked_for_again() -> None:
+    """Its steps count together: what they take away is kept until all are done."""
+    group = Group("metadata")
+    for key in KEYS:
+        group.run(PutKv(key=key, value=LARGE))
+    steps = [DeleteAllKv(items=tuple([KvKey(key=key) for key in some])) for some in ("abc", "def")]
+    made = Transaction.of(then=steps)
+    first, then = made.answers(group.run(made)).replies
+    assert codes((*first, *then)) == [OK] * 4 + ["QUOTA_EXCEEDED"] * 2
+    assert group.rows("metadata.kv") == 2
+
+
+@pytest.mark.parametrize(("limit", "most"), [("TAKEN_BYTES_MAX", 2_900), ("CHANGED_ROWS_MAX", 2)])
+def test_a_transaction_whose_steps_change_too_much_is_refused_whole(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    group = Group("metadata")
+    for key in KEYS:
+        group.run(PutKv(key=key, value=bytes(1_000)))
+    monkeypatch.setattr(
+        transaction, limit, {"TAKEN_BYTES_MAX": 2_900, "CHANGED_ROWS_MAX": 2}[limit]
+    )
+    steps = [DeleteKv(key=key) for key in KEYS]
+    with group.refuses(QuotaExceeded, r"^then\[3\]: too much for one transaction goes before it"):
+        group.run(Transaction.of(then=steps))
+    group.run(Transaction.of(then=steps[:3]))
+    group.run(Transaction.of(then=steps[3:]))
+    assert group.rows("metadata.kv") == 0
 
 
 def test_messages_that_are_too_large_for_a_command_are_asked_for_again() -> None:

@@ -180,6 +180,27 @@ OFFSETS: Final = (
         'else ("", BYTES_CHANGED_MAX)',
     ),
     Mutant(
+        "within-a-transaction-nothing-counts-that-is-taken",
+        "law 15",
+        "state_machines.tables",
+        "            self.taken = taken + size",
+        "            self.taken = taken + size * (not self._parts)",
+    ),
+    Mutant(
+        "steps-of-a-transaction-change-any-number-of-bytes",
+        "law 15",
+        "state_machines.transaction",
+        "if db.taken > TAKEN_BYTES_MAX or ",
+        "if ",
+    ),
+    Mutant(
+        "transactions-walk-over-rows-on-the-loop",
+        "law 15",
+        "state_machines.machine",
+        "_any_of((*_HEAVY_TAGS, *_WALKS))",
+        "_any_of(_HEAVY_TAGS)",
+    ),
+    Mutant(
         "a-retention-that-a-tenant-may-have-is-too-long-for-the-command",
         "design 5.7",
         "state_machines.offset.activity",
