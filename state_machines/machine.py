@@ -40,6 +40,9 @@ from state_machines.transaction import TRANSACT_TAG
 from state_machines.wire import api_pb2 as api
 from state_machines.wire.varint import varint
 
+ENTRY_ROWS_MAX: Final = 200_000  #: that one entry changes, softly: its last command may pass it
+ENTRY_BYTES_MAX: Final = 64 << 20  #: of rows that it writes anew, softly
+
 Admitted = tuple[Any, ...]
 """What the commands of a proposal say, decoded and within their limits: operations and runs."""
 
@@ -300,6 +303,7 @@ class _Answers:
             slots.check_owned(db, self._machine.kind, operation)
             if self._reads:
                 return operation.read(db, self._at)
+            self._check_room()
             quota.check_open(db, operation)
             # failpoint: apply.before_command
             reply = operation.apply(db, self._at)
@@ -373,6 +377,10 @@ class _Answers:
         """A reply or a Rejected for each command of the run, in order."""
         if not hasattr(run.kind, "apply_run") or self._one_by_one():
             return list(self._each(run))
+        try:
+            self._check_room()
+        except QuotaExceeded as error:
+            return [error] * run.count
         self._db.begin()
         outcomes: Sequence[Any] = run.kind.apply_run(self._db, self._at, run)
         self._machine._changes.join(self._db.take_written())
@@ -384,6 +392,13 @@ class _Answers:
                 yield self._carried_out(each)
             except Rejected as error:
                 yield error
+
+    def _check_room(self) -> None:
+        """Raise QuotaExceeded behind commands of this entry that change so much that a replica
+        should keep no more of it in memory, nor have others wait for it any longer: an entry is
+        applied as a whole, and not flushed in its middle."""
+        if self._db.grown > ENTRY_BYTES_MAX or self._db.changed > ENTRY_ROWS_MAX:
+            raise _too_much()
 
     def _one_by_one(self) -> bool:
         """Whether each operation of a run has to be asked for its slot or its tenant."""

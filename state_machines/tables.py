@@ -151,6 +151,10 @@ class Tables:
         self._given = 0
         #: bytes of what was there before, of the rows that the parts of this command have changed
         self.taken = 0
+        #: bytes of the rows that the commands of this entry have `put`
+        self.grown = 0
+        #: how many rows those have changed that are done
+        self.changed = 0
         self._parts = 0  # how deep in parts of a command that can be taken back alone
         self._journal: dict[tuple[str, tuple[Part, ...]], bytes | None] = {}
         self._written = Changes()
@@ -168,6 +172,7 @@ class Tables:
     def put(self, table: Table[R], row: R) -> None:
         """Set a row. It now has this entry's revision."""
         value = table.encode(row, self.revision, self.pack)
+        self.grown += len(value)
         self.set(table.name, table.key_of(row), value)
 
     def delete(self, table: Table[R], *key: Part) -> bool:
@@ -303,6 +308,7 @@ class Tables:
     def take_written(self) -> Changes:
         """All that the command has written, now that it is done."""
         written, self._written = self._written, Changes()
+        self.changed += len(written)
         return written
 
     def roll_back(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
 from state_machines import names
-from state_machines.budgets import Budget
+from state_machines.budgets import BYTES_CHANGED_MAX, Budget
 from state_machines.errors import Invalid
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt import due
@@ -413,8 +413,13 @@ class ClaimOutbox:
 
 @command("mqtt.outbox.ack")
 class AckOutbox:
-    """These have been published: forget them. The reply is how many were still there."""
+    """These have been published: forget them. The reply is how many went.
 
+    About `BYTES_CHANGED_MAX` go with one command, and the rest stays claimed: whoever acknowledges
+    more than a claim gave asks again until the reply is 0. To acknowledge twice is no error.
+    """
+
+    heavy: ClassVar[bool] = True  # a few rows for each item of a few bytes
     many: ClassVar[str] = "ids"
     every_group: ClassVar[bool] = True
     broker: str
@@ -427,10 +432,13 @@ class AckOutbox:
 
     def apply(self, db: Tables, at: Stamp) -> int:
         """A claim that another broker has taken over since is left to that one."""
-        done = 0
+        done, budget = 0, Budget(rows=len(self.ids), size=BYTES_CHANGED_MAX)
         for each in self.ids:
+            if budget.spent:
+                break
             row = db.get(OUTBOX, each)
             if row is not None and row.claimed_by == self.broker:
+                budget.spend(size=message_bytes(row))
                 forget(db, row)
                 done += 1
         return done

@@ -19,6 +19,12 @@ from state_machines.limits import BATCH_ITEMS_MAX
 from state_machines.machine import batch_of
 from state_machines.metadata.kv import GetKv, PutKv, RangeKv
 from state_machines.metadata.node import ExpireNodes
+from state_machines.metadata.topic import (
+    DeleteTopicConfigs,
+    TopicChange,
+    TopicName,
+    UpdateTopicConfigs,
+)
 from state_machines.mqtt.pulse import Pulse
 from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
@@ -30,6 +36,7 @@ from state_machines.mqtt.share_group import (
     ShareLeave,
     ShareOrphan,
 )
+from state_machines.mqtt.will import AckOutbox
 from state_machines.offset.group import DeleteGroup, FenceGroup
 from state_machines.offset.reset import OffsetReset, ResetOffsets
 from state_machines.raft.messages import Entry, HardState, Heartbeat, Ready
@@ -227,6 +234,15 @@ def test_a_transaction_that_walks_over_rows_is_applied_aside() -> None:
         assert haste_of(Transaction.of(then=[one])) is Haste.HERE
     assert haste_of(Transaction.of(then=[put], otherwise=[RangeKv()])) is Haste.NONE
     assert haste_of(Transaction.of(then=[walk])) is Haste.NONE
+
+
+def test_what_writes_large_rows_anew_is_applied_aside() -> None:
+    for heavy in (
+        AckOutbox(broker="b", ids=(1,)),
+        DeleteTopicConfigs(items=(TopicName(name="t"),)),
+        UpdateTopicConfigs(items=(TopicChange(name="t", permissions=2),)),
+    ):
+        assert haste_of(heavy) is Haste.NONE
 
 
 def test_a_small_command_that_touches_many_rows_is_applied_aside() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state_machines.batch import OK
-from state_machines.budgets import BYTES_TAKEN_MAX
+from state_machines.budgets import BYTES_CHANGED_MAX, BYTES_TAKEN_MAX
 from state_machines.limits import MQTT_STRING_BYTES_MAX, PAGE_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.mqtt.properties import PublishProperties, UserProperty
 from state_machines.mqtt.pulse import Pulse
@@ -17,7 +17,7 @@ from state_machines.mqtt.retained import (
 )
 from state_machines.mqtt.session import CloseSession, DeleteSessions, OpenSession
 from state_machines.mqtt.session_batch import CloseSessions, LostSession
-from state_machines.mqtt.will import ClaimOutbox, SetWill
+from state_machines.mqtt.will import AckOutbox, ClaimOutbox, SetWill
 from tests.entities.group import Group
 from tests.machine.derived import check
 
@@ -115,3 +115,19 @@ def test_a_page_of_wills_counts_their_topics_and_clients(group: Group) -> None:
         group.run(CloseSession(client_id=client_id, epoch=epoch))
     first = group.run(ClaimOutbox(broker="b", limit=1_000))
     assert len(first) == PAGE_BYTES_MAX // (len(client_id) + len(LONG) + 1)
+
+
+def test_wills_are_acknowledged_so_many_bytes_a_command_until_none_is_left(group: Group) -> None:
+    claimed: list[int] = []
+    count = BYTES_CHANGED_MAX // VALUE_BYTES_MAX + 2
+    for number in range(count):
+        epoch = group.run(OpenSession(client_id=f"c{number}", broker="b")).epoch
+        payload = bytes(VALUE_BYTES_MAX)
+        group.run(SetWill(client_id=f"c{number}", epoch=epoch, topic="t", payload=payload))
+        group.run(CloseSession(client_id=f"c{number}", epoch=epoch))
+        claimed += [each.outbox_id for each in group.run(ClaimOutbox(broker="b"))]
+    assert len(claimed) == count
+    ack = AckOutbox(broker="b", ids=tuple(claimed))
+    assert [group.run(ack) for _ in range(3)] == [count - 2, 2, 0]
+    assert group.rows("mqtt.outbox") == group.rows("mqtt.outbox_free") == 0
+    check("mqtt", group.store)

@@ -201,6 +201,35 @@ OFFSETS: Final = (
         "_any_of(_HEAVY_TAGS)",
     ),
     Mutant(
+        "an-entry-changes-any-number-of-rows",
+        "law 15",
+        "state_machines.machine",
+        " or self._db.changed > ENTRY_ROWS_MAX:",
+        ":",
+    ),
+    Mutant(
+        "an-entry-writes-any-number-of-bytes-anew",
+        "law 15",
+        "state_machines.machine",
+        "if self._db.grown > ENTRY_BYTES_MAX or ",
+        "if ",
+    ),
+    Mutant(
+        "a-run-goes-behind-whatever-its-entry-has-changed",
+        "law 15",
+        "state_machines.machine",
+        "        try:\n            self._check_room()\n        except QuotaExceeded as error:\n"
+        "            return [error] * run.count\n",
+        "",
+    ),
+    Mutant(
+        "wills-are-acknowledged-without-a-bound-of-bytes",
+        "law 15",
+        "state_machines.mqtt.will",
+        "        for each in self.ids:\n            if budget.spent:\n                break\n",
+        "        for each in self.ids:\n",
+    ),
+    Mutant(
         "a-retention-that-a-tenant-may-have-is-too-long-for-the-command",
         "design 5.7",
         "state_machines.offset.activity",
