@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from actors.duties.duty import ROWS_A_COMMAND, Context, Duty
 from actors.planners.sessions import Silence, plan_sweep
+from state_machines.errors import QuotaExceeded
 from state_machines.metadata.node import ListNodes
 from state_machines.mqtt.session_duty import CloseHeldSessions, HeldSession, ListHeldSessions
 from state_machines.mqtt.sessions import Session
@@ -133,8 +134,15 @@ class Sessions(Duty):
             for each in sessions
         ]
         command = CloseHeldSessions(controller_epoch=context.epoch, items=tuple(items))
-        outcomes = await context.caller.call(command, group=group)
-        return sum(each.ok for each in outcomes)
+        closed = 0
+        while command.items:
+            outcomes = await context.caller.call(command, group=group)
+            closed += sum(each.ok for each in outcomes)
+            codes = [each.code for each in outcomes]
+            # What was too much for one command is asked for again.
+            left = [place for place, code in enumerate(codes) if code == QuotaExceeded.code]
+            command = command.select(left)
+        return closed
 
 
 def _brokers(silences: Iterable[Silence]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from state_machines import names, op, quota
-from state_machines.budgets import Budget
+from state_machines.budgets import BYTES_CHANGED_MAX, Budget
 from state_machines.errors import QuotaExceeded, Rejected
 from state_machines.limits import MQTT_STRING_BYTES_MAX
 from state_machines.mqtt.session_life import close, close_all, end_within, open_all
@@ -125,14 +125,26 @@ class OpenSession:
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[OpenedSession | QuotaExceeded]:
         """The same of a run."""
         if any(quota.of(db, each) is not None for each in dict.fromkeys(run.columns["tenant"])):
-            return [_opened(each, db, at) for each in run.operations()]
+            limit = db.grown + BYTES_CHANGED_MAX
+            return [_opened(each, db, at, limit) for each in run.operations()]
         names_of = ("tenant", "client_id", "broker", "expiry_s", "clean_start")
         created: list[int] = []
-        opened = open_all(db, at, *[run.columns[each] for each in names_of], created=created)
-        return list(map(OpenedSession, run.columns["client_id"], *opened, created))
+        columns = [run.columns[each] for each in names_of]
+        opened = open_all(db, at, *columns, created=created, partly=True)
+        replies = list(map(OpenedSession, run.columns["client_id"], *opened, created))
+        return [*replies, *_not_yet(run.count - len(replies))]
 
 
-def _opened(operation: OpenSession, db: Tables, at: Stamp) -> OpenedSession | QuotaExceeded:
+def _not_yet(count: int) -> list[QuotaExceeded]:
+    """What is said of the last ones of a run, which clients ask for again by themselves."""
+    return [QuotaExceeded(op.REPLY_FULL)] * count
+
+
+def _opened(
+    operation: OpenSession, db: Tables, at: Stamp, limit: int
+) -> OpenedSession | QuotaExceeded:
+    if db.grown > limit:
+        return QuotaExceeded(op.REPLY_FULL)
     try:
         return operation.apply(db, at)
     except QuotaExceeded as error:
@@ -177,7 +189,8 @@ class SaveSessions:
         )
 
     def apply(self, db: Tables, at: Stamp) -> tuple[OpenedSession, ...]:
-        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
+        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's, and for more
+        than one command can open: what the sessions before them leave may be that much."""
         admit(db, at, self.tenant, [each.client_id for each in self.sessions])
         client_ids = [each.client_id for each in self.sessions]
         created: list[int] = []
@@ -230,7 +243,8 @@ class CloseSession:
     def apply_run(cls, db: Tables, at: Stamp, run: Run) -> Sequence[Rejected | None]:
         """The same of a run."""
         names_of = ("tenant", "client_id", "epoch", "graceful", "expiry_s")
-        return close_all(db, at, *[run.columns[each] for each in names_of])
+        refusals = close_all(db, at, *[run.columns[each] for each in names_of])
+        return [*refusals, *_not_yet(run.count - len(refusals))]
 
 
 @command("mqtt.session.delete")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from state_machines import names
-from state_machines.batch import Batch, Outcome, outcome
+from state_machines.batch import Batch, Outcome
 from state_machines.mqtt.session import check_lost
-from state_machines.mqtt.session_life import close_all
+from state_machines.mqtt.session_life import close_all, told
 from state_machines.op import Stamp, command
 from state_machines.tables import Tables
 
@@ -46,7 +46,10 @@ class CloseSessions(Batch):
         return (self.tenant, item.client_id)
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
-        """Fenced with an epoch that is not in force; closing a closed session changes nothing."""
+        """Fenced with an epoch that is not in force; closing a closed session changes nothing.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
         refusals = close_all(
             db,
             at,
@@ -56,5 +59,4 @@ class CloseSessions(Batch):
             [each.graceful for each in self.items],
             [each.expiry_s for each in self.items],
         )
-        done = outcome(db, None)
-        return tuple([done if each is None else outcome(db, each) for each in refusals])
+        return told(db, refusals, len(self.items))

@@ -98,7 +98,8 @@ class OpenSessions:
         return SavedSessions(epochs, present)
 
     def apply(self, db: Tables, at: Stamp) -> SavedSessions:
-        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's."""
+        """One outcome for each, in order. QuotaExceeded unless all fit the tenant's, and for more
+        than one command can open: what the sessions before them leave may be that much."""
         admit(db, at, self.tenant, self.client_ids)
         count = len(self.client_ids)
         epochs, present = open_all(

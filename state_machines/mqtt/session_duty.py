@@ -13,12 +13,12 @@ from itertools import islice
 from typing import ClassVar
 
 from state_machines import names, packing
-from state_machines.batch import Batch, Outcome, outcome
+from state_machines.batch import Batch, Outcome
 from state_machines.errors import Invalid
 from state_machines.fence import check_epoch, pass_fence
 from state_machines.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 from state_machines.mqtt.session import SessionPage
-from state_machines.mqtt.session_life import close_all
+from state_machines.mqtt.session_life import close_all, told
 from state_machines.mqtt.sessions import SESSIONS, Session
 from state_machines.op import Stamp, command, query
 from state_machines.tables import Tables
@@ -59,7 +59,10 @@ class CloseHeldSessions(Batch):
 
     def apply(self, db: Tables, at: Stamp) -> tuple[Outcome, ...]:
         """Closed as by `CloseSession`, not gracefully: NotFound for one that is gone, Fenced for
-        one that was opened anew."""
+        one that was opened anew.
+
+        QuotaExceeded for those that are too many for this command: ask again for them.
+        """
         pass_fence(db, self.controller_epoch)
         count = len(self.items)
         refusals = close_all(
@@ -71,7 +74,7 @@ class CloseHeldSessions(Batch):
             (False,) * count,
             (None,) * count,
         )
-        return tuple([outcome(db, each) for each in refusals])
+        return told(db, refusals, count)
 
 
 @query("mqtt.session.held")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, compress, pairwise, repeat
+from itertools import compress, islice, pairwise, repeat
 from operator import itemgetter, not_
 from typing import Any, Final
 
 from state_machines import packing
-from state_machines.budgets import Budget
-from state_machines.errors import Invalid, Rejected
+from state_machines.batch import Outcome, outcome
+from state_machines.budgets import BYTES_CHANGED_MAX, Budget, too_much
+from state_machines.errors import Invalid, QuotaExceeded, Rejected
 from state_machines.mqtt import due, share_group, subscription, will
 from state_machines.mqtt.properties import message_bytes
 from state_machines.mqtt.sessions import (
@@ -30,6 +32,11 @@ from state_machines.removal import remover
 from state_machines.tables import Tables
 
 MS: Final = 1_000
+OPEN_ROWS_MAX: Final = 20_000  #: subscriptions that end with the former sessions of a run, softly
+OPEN_ROWS_EACH: Final = 10  #: for each of a batch, which is refused whole, if that is more
+WILLS_READ: Final = 64  #: wills read at once: one may have more than a mebibyte
+WILLS_READ_SMALL: Final = 256  #: the same, if those before were small:
+WILLS_BYTES: Final = 256 << 10  #: so many bytes in all
 
 _PLACES: Final = packing.field_names(Session)
 _EPOCH: Final = _PLACES.index("epoch")
@@ -56,6 +63,8 @@ def open_all(
     clean_starts: Sequence[bool],
     *,
     created: list[int] | None = None,
+    partly: bool = False,
+    budgets: tuple[Budget, Budget] | None = None,
 ) -> tuple[list[int], list[bool]]:
     """Open sessions, said in columns; the epoch of each, and whether it was there before. Since
     when each is goes into `created`, for who wants to know: it costs batches a tenth.
@@ -63,46 +72,78 @@ def open_all(
     In the usual case, a new session or one that is opened again, without a will, and goes on or has
     nothing that ends with it, rows are columns of plain values and the tally is settled once a
     tenant: it is what a reconnect storm is made of.
+
+    What the sessions before them leave may be too much for one command (wills and subscriptions,
+    each has a budget): then QuotaExceeded, or, `partly`, only the first of them are opened.
     """
+    if budgets is None:
+        rows = OPEN_ROWS_MAX if partly else max(OPEN_ROWS_MAX, OPEN_ROWS_EACH * len(client_ids))
+        budgets = Budget(size=BYTES_CHANGED_MAX), Budget(rows, BYTES_CHANGED_MAX)
     keys = tuple(zip(tenants, client_ids, strict=True))
     if len(set(keys)) < len(keys):
         columns: Any = (tenants, client_ids, brokers, expiry_s, clean_starts)
-        parts = [
-            open_all(db, at, *(column[start:end] for column in columns), created=created)
-            for start, end in pairwise(_cuts(keys))
-        ]
-        return [*chain(*(epochs for epochs, _ in parts))], [*chain(*(there for _, there in parts))]
+        epochs, present = list[int](), list[bool]()
+        with nullcontext() if partly else db.part():  # a later one may yet refuse them all
+            for start, end in pairwise(_cuts(keys)):
+                some = (column[start:end] for column in columns)
+                opened = open_all(db, at, *some, created=created, partly=partly, budgets=budgets)
+                epochs += opened[0]
+                present += opened[1]
+                if len(epochs) < end:
+                    break
+        return epochs, present
+    of_wills, budget = budgets
+    wills = _with_wills(db, keys, of_wills)
     before = db.store.get_many(SESSIONS.name, keys)
-    wills = db.store.get_many(will.WILLS.name, keys)
     found = [old for old in before if old is not None]
     values = iter(packing.unpack_columns(found)[1] if found else ())
     there = [_NONE if old is None else next(values) for old in before]
     present = [old is not None for old in before]
-    hangs, epochs = _hanging(db), list[int]()
-    usual = [True] * len(keys)
     unsettled = [
         place
         for place, (old, clean_start, last_will) in enumerate(
-            zip(there, clean_starts, wills, strict=True)
+            zip(there, clean_starts, wills, strict=False)
         )
-        if old is not _NONE
-        and (clean_start or last_will is not None or old[_EXPIRES_MS] or not old[_EXPIRY_S])
+        if old is not _NONE and (clean_start or last_will or old[_EXPIRES_MS] or not old[_EXPIRY_S])
     ]
+    count, hangs, epochs = len(wills), _hanging(db), list[int]()
+    ending: dict[int, list[bytes]] = {}  # with what they were subscribed to, read before it changes
+    unusual: set[int] = set()
     for place in unsettled:
-        key, old, clean_start = keys[place], there[place], clean_starts[place]
+        key, old = keys[place], there[place]
+        # One without an expiry ends with its connection, which this one closes (3.1.2.11.2).
+        ends = clean_starts[place] or not old[_EXPIRY_S] or 0 < old[_EXPIRES_MS] <= at.now_ms
+        if wills[place] or (ends and hangs(key, old)):
+            unusual.add(place)
+        if ends:
+            ending[place] = subscription.stored(db, *key) if place in unusual else []
+            budget.spend(rows=len(ending[place]), size=sum(map(len, ending[place])))
+            if budget.spent:
+                count = min(count, place + 1)
+                break
+    if count < len(keys):
+        if not partly:
+            raise QuotaExceeded(
+                f"client_ids: what the sessions before leave, of the first {count} alone, is much "
+                "for one command; open no more at once"
+            )
+        keys, there, present = keys[:count], there[:count], present[:count]
+    usual = [True] * count
+    for place in unsettled:
+        if place >= count:
+            break
+        key, old = keys[place], there[place]
         expires_ms = old[_EXPIRES_MS]
-        ends = clean_start or not old[_EXPIRY_S] or 0 < expires_ms <= at.now_ms
-        if wills[place] is not None or (ends and hangs(key, old)):
+        if place in unusual:
             # In the order of the places, as if they were opened one by one.
             epochs += db.unique_many(place - len(epochs))
-            epoch, present[place] = _open(
-                db, at, *key, brokers[place], expiry_s[place], clean_start
-            )
+            gone = ending.get(place)
+            epoch, present[place] = _open(db, at, *key, brokers[place], expiry_s[place], gone)
             epochs.append(epoch)
             usual[place] = False
             continue
         due.disarm(db, expires_ms, due.SESSION, *key)
-        if ends:
+        if place in ending:
             db.swap(SESSIONS.name, key, before[place], None)
             present[place] = False
             if not old[_CONNECTED_MS]:
@@ -113,7 +154,7 @@ def open_all(
             old[_CREATED_MS] if goes_on else at.now_ms
             for goes_on, old in zip(present, there, strict=True)
         ]
-    columns = [keys, there, present, brokers, epochs, expiry_s]
+    columns = [keys, there, present, brokers[:count], epochs, expiry_s[:count]]
     if not all(usual):
         columns = [tuple(compress(each, usual)) for each in columns]
     _settle_usual(db, at, *columns)
@@ -134,6 +175,28 @@ def _hanging(db: Tables) -> Callable[[tuple[str, str], Sequence[Any]], bool]:
         return member(key[0]) and member(*key)
 
     return hangs
+
+
+def _with_wills(db: Tables, keys: tuple[tuple[str, str], ...], budget: Budget) -> list[bool]:
+    """Which of these sessions have a will: of the first of them, until the wills are as large as
+    the budget allows."""
+    if len(keys) > WILLS_READ and not db.has_any(will.WILLS):
+        return [False] * len(keys)
+    there: list[bool] = []
+    left, step = iter(keys), WILLS_READ
+    while not budget.spent and (some := tuple(islice(left, step))):
+        found = db.store.get_many(will.WILLS.name, some)
+        size = sum(map(len, filter(None, found)))
+        step = WILLS_READ if size > WILLS_BYTES else WILLS_READ_SMALL
+        if not size:
+            there += [False] * len(some)
+            continue
+        for each in found:
+            budget.spend(rows=0, size=len(each or b""))
+            there.append(each is not None)
+            if budget.spent:
+                break
+    return there
 
 
 def _cuts(keys: Sequence[tuple[str, str]]) -> Iterator[int]:
@@ -193,18 +256,18 @@ def _open(
     client_id: str,
     broker: str,
     expiry_s: int,
-    clean_start: bool,
+    subscribed: list[bytes] | None,
 ) -> tuple[int, bool]:
-    """The same of one session that is there, whatever hangs on it."""
+    """The same of one session that is there, whatever hangs on it. With the former one end its
+    subscriptions; None: it goes on."""
     before = db.get(SESSIONS, tenant, client_id)
     assert before is not None, "nothing has to be settled for a session that is not there"
-    # One without an expiry ends with its connection, which this one closes (MQTT 5, 3.1.2.11.2).
-    goes_on = not (clean_start or not before.expiry_s or before.over(at.now_ms))
-    if goes_on:
+    goes_on = subscribed is None
+    if subscribed is None:
         _settle_will(db, at, before)
         due.disarm(db, before.expires_ms, due.SESSION, tenant, client_id)
     else:
-        _let_go(db, at, before, Budget())
+        _let_go(db, at, before, Budget(), subscribed)
         db.delete(SESSIONS, tenant, client_id)
     epoch = db.unique()
     put_session(
@@ -252,38 +315,41 @@ def close_all(
     expiry_s: Sequence[int | None],
     *,
     budget: Budget | None = None,
+    of_wills: Budget | None = None,
 ) -> list[Rejected | None]:
     """Close sessions, said in columns: why each was refused, None where it was not. Those that end
     are left to the pulses (`expire`) when what ends with them is more than the budget, and so are
-    the wills of those that last.
+    the wills of those that last. As each of these is written anew, or goes, it is only the first of
+    the sessions that are closed, until their wills are about `BYTES_CHANGED_MAX`.
 
     In the usual case, one without a will that lasts or has nothing that ends with it, a session is
     a few plain values and so is its timer, and the tally is settled once a tenant.
     """
     budget = Budget() if budget is None else budget
+    of_wills = Budget(size=BYTES_CHANGED_MAX) if of_wills is None else of_wills
     keys = tuple(zip(tenants, client_ids, strict=True))
+    refusals: list[Rejected | None] = []
     if len(set(keys)) < len(keys):
         columns: Any = (tenants, client_ids, epochs, graceful, expiry_s)
-        return [
-            refused
-            for start, end in pairwise(_cuts(keys))
-            for refused in close_all(
-                db, at, *(column[start:end] for column in columns), budget=budget
-            )
-        ]
+        for start, end in pairwise(_cuts(keys)):
+            some = (column[start:end] for column in columns)
+            refusals += close_all(db, at, *some, budget=budget, of_wills=of_wills)
+            if len(refusals) < end:
+                break
+        return refusals
+    wills = _with_wills(db, keys, of_wills)
     before = db.store.get_many(SESSIONS.name, keys)
-    wills = db.store.get_many(will.WILLS.name, keys)
     unpack, hangs, now_ms = packing.unpack_values, _hanging(db), at.now_ms
-    refusals: list[Rejected | None] = [None] * len(keys)
+    refusals += [None] * len(wills)
     gone, ended = Counter[str](), Counter[str]()
     closed: dict[tuple[str, str], bytes] = {}
     timers: list[tuple[int, str, str, str]] = []
     for place, (key, value, last_will, epoch, asked_s) in enumerate(
-        zip(keys, before, wills, epochs, expiry_s, strict=True)
+        zip(keys, before, wills, epochs, expiry_s, strict=False)
     ):
         old = _NONE if value is None else unpack(value)[1]
         lasts_s = old[_EXPIRY_S] if asked_s is None else asked_s
-        usual = old[_CONNECTED] and old[_EPOCH] == epoch and last_will is None
+        usual = old[_CONNECTED] and old[_EPOCH] == epoch and not last_will
         if not usual or (not old[_EXPIRY_S] if lasts_s else hangs(key, old)):
             try:
                 with db.part():
@@ -308,6 +374,13 @@ def close_all(
     for tenant, count in gone.items():
         count_sessions(db, tenant, -ended[tenant], -count)
     return refusals
+
+
+def told(db: Tables, refusals: Sequence[Rejected | None], count: int) -> tuple[Outcome, ...]:
+    """What is said of so many sessions, of which the first were closed as these say."""
+    done = outcome(db, None)
+    outcomes = [done if each is None else outcome(db, each) for each in refusals]
+    return *outcomes, *repeat(outcome(db, too_much("items")), count - len(outcomes))
 
 
 def _expires_ms(at: Stamp, expiry_s: int) -> int:
@@ -388,18 +461,21 @@ def expire(db: Tables, at: Stamp, session: Session) -> None:
 def end(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
     """The session is over: its will fires, and it goes with all that hangs on it, which the budget
     pays."""
-    _let_go(db, at, session, budget)
+    subscribed = subscription.stored(db, session.tenant, session.client_id)
+    _let_go(db, at, session, budget, subscribed)
     delete_session(db, session)
 
 
-def _let_go(db: Tables, at: Stamp, session: Session, budget: Budget) -> None:
+def _let_go(
+    db: Tables, at: Stamp, session: Session, budget: Budget, subscribed: list[bytes]
+) -> None:
     """All of that but the session itself."""
     size = 0
     pending = db.get(will.WILLS, session.tenant, session.client_id)
     if pending is not None:
         will.fire(db, at, pending, session.broker)
         size = message_bytes(pending)
-    rows, bytes_of_rows = subscription.remove_all(db, session.tenant, session.client_id)
+    rows, bytes_of_rows = subscription.remove_all(db, session.tenant, session.client_id, subscribed)
     shared, bytes_shared = share_group.leave_all(db, at, session.tenant, session.client_id)
     due.disarm(db, session.expires_ms, due.SESSION, session.tenant, session.client_id)
     budget.spend(1 + rows + shared, size + bytes_of_rows + bytes_shared)

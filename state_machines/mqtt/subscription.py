@@ -83,14 +83,18 @@ def _fewer(db: Tables, session: Session, gone: int) -> None:
     db.put(SESSIONS, replace(session, subscriptions=count))
 
 
-def remove_all(db: Tables, tenant: str, client_id: str) -> tuple[int, int]:
-    """The session ends. How many it had, for what is counted of them may have been made wrong, and
-    of how many bytes."""
-    found = list(db.store.scan(SUBSCRIPTIONS.name, (tenant, client_id)))
-    for _, value in found:
+def stored(db: Tables, tenant: str, client_id: str) -> list[bytes]:
+    """The rows of a session."""
+    return [value for _, value in db.store.scan(SUBSCRIPTIONS.name, (tenant, client_id))]
+
+
+def remove_all(db: Tables, tenant: str, client_id: str, found: list[bytes]) -> tuple[int, int]:
+    """The session ends, and with it what is `stored` of it. How many it had, for what is counted of
+    them may have been made wrong, and of how many bytes."""
+    for value in found:
         topic_filter = SUBSCRIPTIONS.values_of(value)[1][_FILTER]
         db.swap(SUBSCRIPTIONS.name, (tenant, client_id, topic_filter), value, None)
-    return len(found), sum([len(value) for _, value in found])
+    return len(found), sum(map(len, found))
 
 
 @command("mqtt.subscription.put")

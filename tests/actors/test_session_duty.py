@@ -11,8 +11,10 @@ from actors.controller import Controller
 from actors.duties import sessions
 from actors.duties.sessions import Sessions
 from state_machines.metadata.node import ExpireNodes, HeartbeatNode, RegisterNode
+from state_machines.mqtt import session_life
 from state_machines.mqtt.session import GetSession, OpenSession
 from state_machines.mqtt.session_duty import CloseHeldSessions, ListHeldSessions
+from state_machines.mqtt.will import SetWill
 from tests.actors.duty_world import World
 from tests.actors.virtual_time import in_virtual_time
 
@@ -74,6 +76,26 @@ async def test_what_a_silent_broker_held_is_closed_in_every_group() -> None:
     world = Fleet()
     await world.step(Sessions)
     assert world.asked == [], "nobody is silent"
+    world.silence("b1")
+    controller = await world.step(Sessions)
+    assert actions(controller) == CLIENTS * len(GROUPS)
+    for name in GROUPS:
+        assert world.connected(name) == ALL | {"b1": 0}
+
+
+@in_virtual_time
+async def test_what_is_too_much_for_a_command_goes_with_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wills may be large: else sessions stayed open until the sweep after, ten minutes later."""
+    monkeypatch.setattr(session_life, "BYTES_CHANGED_MAX", 2_500)
+    world = Fleet()
+    for number in range(CLIENTS):
+        found = world.named("mqtt-0").ask(GetSession(client_id=f"{number:02}-b1"))
+        will = SetWill(
+            client_id=found.client_id, epoch=found.epoch, topic="t", payload=bytes(1_000)
+        )
+        world.named("mqtt-0").run(will)
     world.silence("b1")
     controller = await world.step(Sessions)
     assert actions(controller) == CLIENTS * len(GROUPS)
