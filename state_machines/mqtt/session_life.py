@@ -111,7 +111,8 @@ def open_all(
     unusual: set[int] = set()
     for place in unsettled:
         key, old = keys[place], there[place]
-        # One without an expiry ends with its connection, which this one closes (3.1.2.11.2).
+        # One without an expiry ends with its connection, which this one closes (MQTT 5,
+        # 3.1.2.11.2).
         ends = clean_starts[place] or not old[_EXPIRY_S] or 0 < old[_EXPIRES_MS] <= at.now_ms
         if wills[place] or (ends and hangs(key, old)):
             unusual.add(place)

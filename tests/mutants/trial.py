@@ -232,6 +232,7 @@ def _settle_hypothesis() -> None:
     settings.register_profile(
         "mutants",
         database=None,
+        deadline=None,
         derandomize=True,
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
