@@ -46,7 +46,7 @@ def view(results: Results, context: Context) -> View:
     # Of partitions: a group's sum that 64 bits do not hold is null, and that of all is not.
     lag = results.sum("partitions", "lag") if behind else None
     ties = ("tenant", "group")
-    worst = results.top("groups", "lag", LISTING_ROWS, *ties)
+    worst = _largest(results, *ties)
     longest = results.top("groups", "lag_ms", PLOT_NAMES, *ties)
     return View(
         headline=_headline(total, lag, states),
@@ -77,7 +77,7 @@ def view(results: Results, context: Context) -> View:
                 Listing(
                     title=title,
                     columns=_GROUP_COLUMNS,
-                    rows=results.top("groups", "lag", LISTING_ROWS, *ties, where={"state": state}),
+                    rows=_largest(results, *ties, where={"state": state}),
                     of=states[state]["groups"],
                 )
                 for title, state in (("Stuck groups", "stuck"), ("Abandoned groups", "abandoned"))
@@ -103,6 +103,17 @@ def view(results: Results, context: Context) -> View:
             ),
         ),
     )
+
+
+def _largest(
+    results: Results, *ties: str, where: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Groups by their lag, the largest first. One that 64 bits do not hold is summed up here."""
+    rows = results.top("groups", "lag", LISTING_ROWS, *ties, where=where, beyond="lag_max")
+    for row in rows:
+        if row["lag"] is None and row["lag_max"] is not None:
+            row["lag"] = results.sum("partitions", "lag", {tie: row[tie] for tie in ties})
+    return sorted(rows, key=lambda row: -1 if row["lag"] is None else row["lag"], reverse=True)
 
 
 def _headline(groups: int, lag: int | None, states: Mapping[str, Mapping[str, Any]]) -> str:

@@ -90,6 +90,9 @@ def index(title: str, manifests: Iterable[Mapping[str, Any]]) -> str:
 def _listing(listing: Listing) -> dict[str, Any]:
     measured = next((c for c in listing.columns if _falls(listing, c)), None)
     top = max((row[measured.name] or 0 for row in listing.rows), default=0) if measured else 0
+    keys = {
+        column.name: _keys(row[column.name] for row in listing.rows) for column in listing.columns
+    }
     rows = []
     last: Any = None
     for place, row in enumerate(listing.rows):
@@ -97,7 +100,7 @@ def _listing(listing: Listing) -> dict[str, Any]:
         cells = []
         for column in listing.columns:
             value = row[column.name]
-            cell = _cell(value, column)
+            cell = _cell(value, column, keys[column.name])
             if column is measured and top > 0:
                 cell["bar"] = f"{100 * max(value or 0, 0) / top:.1f}"
             cells.append(cell)
@@ -115,18 +118,23 @@ def _listing(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _cell(value: Any, column: Column) -> dict[str, Any]:
+def _keys(values: Iterable[Any]) -> dict[Any, int]:
+    """What the script sorts numbers by: the place of each among them, for its own have 53 bits."""
+    known = {value for value in values if value is not None and not isinstance(value, str)}
+    return {value: place for place, value in enumerate(sorted(known))}
+
+
+def _cell(value: Any, column: Column, keys: Mapping[Any, int]) -> dict[str, Any]:
     if isinstance(value, str):
         whole = printable(value)
         said = shorten(value, TITLE_CHARACTERS_MAX if column.prose else NAME_CHARACTERS_MAX)
         whole = whole[:TITLE_CHARACTERS_MAX] if said != whole else ""
         kind = "text prose" if column.prose else "text"
         return {"said": said, "whole": whole, "key": None, "text": kind, "bar": None}
-    key = None if value is None else str(int(value) if isinstance(value, bool) else value)
     return {
         "said": shown(value, column.unit),
         "whole": "",
-        "key": key,
+        "key": keys.get(value),
         "text": "text" if column.unit in ("text", "moment") else "",
         "bar": None,
     }

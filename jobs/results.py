@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from jobs.pages import rows_at
 
 PLACE = "metaray.place"  #: the column that says which row of the file it is
+BEYOND = "metaray.beyond"  #: and the one that says whether its value is too large to be one
 BATCH_ROWS = 65_536  #: rows in memory while results are looked through
 
 Row = dict[str, Any]
@@ -42,12 +43,15 @@ class Results:
         """The whole of it: for outputs that are small whatever went into the job."""
         return pq.read_table(self.files[output])
 
-    def sum(self, output: str, column: str) -> int:
-        """The sum of a column of whole numbers, nulls left out: of any size, in Python's."""
+    def sum(self, output: str, column: str, where: Mapping[str, Any] | None = None) -> int:
+        """The sum of a column of whole numbers, nulls left out: of any size, in Python's. `where`
+        keeps the rows whose columns have these values."""
         total = 0
+        names = list(dict.fromkeys((column, *(where or {}))))
         with pq.ParquetFile(self.files[output]) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
-                total += sum(value for value in batch.column(0).to_pylist() if value is not None)
+            for batch in file.iter_batches(BATCH_ROWS, columns=names):
+                some = _kept(pa.Table.from_batches([batch]), where or {})
+                total += sum(value for value in some[column].to_pylist() if value is not None)
         return total
 
     def top(
@@ -57,11 +61,15 @@ class Results:
         limit: int,
         *ties: str,
         where: Mapping[str, Any] | None = None,
+        beyond: str = "",
     ) -> list[Row]:
         """The rows with the largest values, ties by the columns of `ties` in their order, rows
-        without a value last. `where` keeps the rows whose columns have these values."""
-        names = list(dict.fromkeys((column, *ties, *(where or {}))))
+        without a value last. `where` keeps the rows whose columns have these values. Rows with a
+        value in the column `beyond` alone come first: theirs is more than 64 bits hold."""
+        names = [each for each in dict.fromkeys((column, *ties, *(where or {}), beyond)) if each]
         keys = [(column, "descending"), *((name, "ascending") for name in ties)]
+        if beyond:
+            keys.insert(0, (BEYOND, "descending"))
         found: pa.Table | None = None
         start = 0
         with pq.ParquetFile(self.files[output]) as file:
@@ -70,6 +78,9 @@ class Results:
                 start += batch.num_rows
                 some = pa.Table.from_batches([batch]).append_column(PLACE, places)
                 some = _kept(some, where or {})
+                if beyond:
+                    too_large = pc.and_(pc.is_null(some[column]), pc.is_valid(some[beyond]))
+                    some = some.append_column(BEYOND, too_large.cast(pa.int8()))
                 if found is not None:
                     some = pa.concat_tables([found, some])
                 found = some.take(pc.sort_indices(some, sort_keys=keys)[:limit])

@@ -209,6 +209,15 @@ def test_rows_that_fall_have_bars_and_numbers_sort_as_numbers(reader: Reader) ->
     assert "500" in reader.text
 
 
+def test_numbers_that_a_script_cannot_tell_apart_sort_as_they_are() -> None:
+    known: list[int | float] = [2**63 - 1, 2**53 + 1, 2**53, 0.5, True, 0, -(2**63)]
+    rows = [{"lag": value} for value in [*known[::2], None, *known[1::2], 2**53]]
+    listing = Listing(title="t", columns=(Column("lag", "lag", "count"),), rows=rows, of=len(rows))
+    keys = [cells[0]["key"] for cells in (row["cells"] for row in page._listing(listing)["rows"])]
+    assert [float(key) for key in keys if key is not None] == [6, 4, 3, 0, 5, 2, 1, 4]
+    assert keys[4] is None
+
+
 def test_the_same_view_gives_the_same_bytes(tmp_path: Path) -> None:
     assert render() == rendered()
     for each in (PLOTS[0], PLOTS[4]):

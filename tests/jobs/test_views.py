@@ -104,6 +104,26 @@ def test_a_lag_that_64_bits_do_not_hold_is_part_of_the_whole(tmp_path: Path) -> 
     assert numbers(view)["lag"] == 2 * most + 7
 
 
+def test_a_lag_that_64_bits_do_not_hold_is_the_largest(tmp_path: Path) -> None:
+    most = 2**63 - 1
+    groups: list[dict[str, Any]] = [
+        {"group": "a", "state": "stuck", "lag": most, "lag_max": most},
+        {"group": "b", "state": "stuck", "lag": None, "lag_max": most},
+        {"group": "c", "state": "stuck", "lag": None, "lag_max": most},
+        {"group": "d", "state": "unmeasured", "lag": None, "lag_max": None},
+        *({"group": f"e{n}", "state": "behind", "lag": n, "lag_max": n} for n in range(1, 31)),
+    ]
+    lags: dict[str, list[Any]] = {"a": [most], "b": [most, 1], "c": [most, 2], "d": [None]}
+    partitions = [{"group": group, "lag": each} for group, some in lags.items() for each in some]
+    told = states(stuck=3, unmeasured=1, behind=30)
+    rows = {"groups": groups, "partitions": partitions, "summary": told}
+    view = shown(lag.JOB, tmp_path, rows)
+    largest, stuck, _ = view.listings
+    assert [row["group"] for row in largest.rows][:4] == ["c", "b", "a", "e30"]
+    assert [row["lag"] for row in stuck.rows] == [most + 2, most + 1, most]
+    assert view.plots[0].names[:3] == ["/c", "/b", "/a"]  # type: ignore[union-attr]
+
+
 def test_lag_that_is_not_known(tmp_path: Path) -> None:
     groups = [{"tenant": "t", "group": "c", "state": "unmeasured"}]
     rows = {"groups": groups, "summary": states(unmeasured=1)}
