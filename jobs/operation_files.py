@@ -183,7 +183,7 @@ def add_rows(
 
     def write(part: Path) -> None:
         with pq.ParquetWriter(part, OPERATIONS, compression="zstd") as writer:
-            for batch in _in_groups(batches):
+            for batch in in_groups(batches):
                 writer.write_batch(batch)
 
     return _add(Range(group, first, last, path_of(directory, group, first, last)), write)
@@ -215,8 +215,8 @@ def _add(made: Range, write: Callable[[Path], None]) -> Range:
     return made
 
 
-def _in_groups(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """The batches put together, so that a row group is worth its footer."""
+def in_groups(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """The batches put together, so that a row group is worth its footer, a page its work."""
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -239,6 +239,55 @@ HISTORY: Final = (
     ),
 )
 
+ARCHIVES: Final = (
+    Mutant(
+        "offsets-that-were-put-together-count-again",
+        "each offset once",
+        "jobs.offset_archive",
+        "        or all(its == each or its.first < each.first or its.last > each.last"
+        " for each in merged)\n",
+        "        or True\n",
+    ),
+    Mutant(
+        "a-run-that-comes-again-is-lost-in-what-was-put-together",
+        "each offset once",
+        "jobs.offset_archive",
+        "all(each.last < seen_ms for each in runs)",
+        "all(each.last <= seen_ms for each in runs)",
+    ),
+    Mutant(
+        "what-an-older-release-cannot-read-is-put-together-without-it",
+        "each offset once",
+        "jobs.offset_archive",
+        "            if file.schema_arrow != STORED:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "who-reads-the-archive-fails-while-a-run-puts-files-together",
+        "each offset once",
+        "jobs.offset_archive",
+        "            if turn == READS:\n",
+        "            if True:\n",
+    ),
+)
+
+VIEWS: Final = (
+    Mutant(
+        "a-lag-beyond-64-bits-is-the-least",
+        "what is worst comes first",
+        "jobs.results",
+        '            keys.insert(0, (BEYOND, "descending"))\n',
+        '            keys.append((BEYOND, "descending"))\n',
+    ),
+    Mutant(
+        "a-page-sorts-large-numbers-by-53-bits",
+        "what is worst comes first",
+        "jobs.page",
+        '        "key": keys.get(value),\n',
+        '        "key": value,\n',
+    ),
+)
+
 RESTORES: Final = (
     Mutant(
         "a-restore-lowers-an-epoch",
@@ -446,4 +495,4 @@ LEARNERS: Final = (
     ),
 )
 
-PIPELINE: Final = (*EXPORTS, *HISTORY, *RESTORES, *REPAIRS, *DUTIES, *LEARNERS)
+PIPELINE: Final = (*EXPORTS, *HISTORY, *ARCHIVES, *VIEWS, *RESTORES, *REPAIRS, *DUTIES, *LEARNERS)
