@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +53,7 @@ from jobs.errors import (
     SparkTimeout,
     SparkUnavailable,
 )
+from jobs.scratch import scratch
 from jobs.watchdog import MISSED_EXECUTORS, Look, watched
 from state_machines.errors import Invalid
 
@@ -178,7 +178,7 @@ def spark(
         raise SparkBusy("a Spark session is active in this process: end it before another starts")
     with contextlib.ExitStack() as stack:
         stack.enter_context(jvm.quiet())
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="metaray-spark-")))
+        directory = stack.enter_context(scratch())
         stack.callback(jvm.end, settings.stop_timeout_s)
         stack.enter_context(jvm.applied(environment))
         configs = _configs(settings, directory)
@@ -197,6 +197,7 @@ def spark(
                 logger.warning("Spark runs locally: %s", e.detail)
                 jvm.end(settings.stop_timeout_s)
         if session.spark is None:
+            configs["spark.local.dir"] = str(directory)
             session.spark = stack.enter_context(_local(settings, app, configs))
         yield session
 

@@ -58,7 +58,7 @@ def test_leaving_ends_the_jvm_and_leaves_no_trace(shared_spark: SharedSpark) -> 
     directory, environment = session.directory, dict(os.environ)
     assert session.engine == "local"
     assert session.spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert directory.is_dir()
+    assert list(directory.glob("blockmgr-*")), "what it spills goes with it, however it ends"
     assert javas()
     shared_spark.end()
     assert not javas()

@@ -273,6 +273,13 @@ ARCHIVES: Final = (
 
 VIEWS: Final = (
     Mutant(
+        "the-files-of-a-spark-that-runs-are-taken-for-left",
+        "when Spark dies, a report is missing",
+        "jobs.scratch",
+        "            fcntl.flock(lock, fcntl.LOCK_EX)\n        yield",
+        "            pass\n        yield",
+    ),
+    Mutant(
         "a-lag-beyond-64-bits-is-the-least",
         "what is worst comes first",
         "jobs.results",
