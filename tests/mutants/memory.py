@@ -153,6 +153,25 @@ MEMORY: Final[tuple[Mutant, ...]] = (
         "",
     ),
     Mutant(
+        "rows-that-were-read-together-are-there-for-nobody-who-asks-for-one",
+        "A32",
+        HOT,
+        "            self._come_in(table)\n"
+        "        found = self._tables.get(table)\n"
+        "        value =",
+        "            pass\n        found = self._tables.get(table)\n        value =",
+    ),
+    Mutant(
+        "a-table-that-is-not-there-has-rows",
+        "design 5.1",
+        VIEW,
+        "        if handle is None:\n"
+        "            return 0\n"
+        "        with self._lock:\n"
+        "            return self._engine.records(",
+        "        with self._lock:\n            return self._engine.records(",
+    ),
+    Mutant(
         "a-scan-goes-on-behind-the-next-key",
         "law 5",
         VIEW,

@@ -23,6 +23,15 @@ STATE: Final = (
         "                self._engine.write_slices(self._slices[-1:])\n",
     ),
     Mutant(
+        "a-flush-that-found-no-room-at-first-is-written-again-over-newer-rows",
+        "law 5",
+        SLOW_WRITE,
+        "                self._engine.write(self._changes())\n"
+        "                self._end(written=True)\n",
+        "                self._engine.write(self._changes())\n"
+        "                self.written = True\n",
+    ),
+    Mutant(
         "a-flush-leaves-the-applied-index-behind",
         "law 5",
         LAYER,
@@ -355,6 +364,13 @@ STATE: Final = (
         LAYER,
         "        layer.fresh += fresh\n",
         "",
+    ),
+    Mutant(
+        "a-key-that-a-batch-has-twice-is-counted-twice",
+        "design 5.4",
+        LAYER,
+        "        if type(keys) is KeptKeys and keys.distinct:\n",
+        "        if type(keys) is KeptKeys:\n",
     ),
     Mutant(
         "an-install-leaves-the-last-layer-that-was-written",

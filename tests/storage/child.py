@@ -30,12 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def start(what: str, *arguments: str | Path) -> subprocess.Popen[str]:
     """Start this file in another process; its output is a pipe of lines."""
+    planted = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # a bug comes by this way
     return subprocess.Popen(
         [sys.executable, __file__, what, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*planted, str(ROOT)])},
     )
 
 

@@ -206,6 +206,9 @@ class EngineContract:
             assert list(view.scan("t")) == [(b"a", b"1"), (b"b", b"2")]
             assert view.get("u", b"a") is None
             assert list(view.scan("u")) == []
+            assert (view.records("t"), view.records("u")) == (2, 0)
+            assert view.count_of("t", [b"a", b"b", b"c"]) == 2
+            assert view.count_of("u", [b"a"]) == 0
             assert view.tables() == ("t",)
         assert engine.get("t", b"a") == b"3"
         assert engine.tables() == ("t", "u")

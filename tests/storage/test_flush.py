@@ -248,7 +248,14 @@ def test_a_map_that_is_too_small_is_for_the_storage_thread_to_grow(
     state.finish(flush)
     assert state.flushed == point(1)
     assert sum(1 for _ in state.scan("t")) == 400
+    state.put("t", ("big", 0), b"newer")
+    state.set_applied(point(2))
+    state.flush()
+    beside(flush.write)  # it comes too late: what it has is old by now
     state.close()
+    again = State(DiskShelf(tmp_path / "s", tmp_path / "i"))
+    assert (again.flushed, again.get("t", ("big", 0))) == (point(2), b"newer")
+    again.close()
 
 
 def test_room_is_made_for_large_rows_and_for_each_page_that_may_change(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def test_rows_read_together_come_in_when_their_table_is_asked_again() -> None:
     hot.add_many("t", {b"k4": bytes(10)})
     hot.add_many("t", {b"k5": bytes(10)})
     assert hot.size == 3 * ROW, "the first came in with the second"
+    assert hot.get("t", b"k5") == bytes(10), "also for who asks for one alone"
+    assert hot.size == 4 * ROW
     hot.clear()
     assert hot.find("t", [b"k1", b"k5"]) == ({}, [b"k1", b"k5"])
 
