@@ -38,7 +38,6 @@ class Disk:
 
     def __init__(self) -> None:
         self.stuck = False
-        self.queued = 0
         self._jobs: deque[Callable[[], Callable[[], None]]] = deque()
 
     def hand(
@@ -64,6 +63,11 @@ class Disk:
 
         self._jobs.append(work)
         asyncio.get_running_loop().call_soon(self._go_on)
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait for the disk."""
+        return len(self._jobs)
 
     def release(self) -> None:
         """The disk works again."""

@@ -334,6 +334,17 @@ def test_a_pause_without_work_is_not_taken_for_slowness() -> None:
     assert drain.retry_after_ms(10_000) <= 1_500
 
 
+def test_who_is_refused_after_a_rest_is_told_by_how_fast_the_work_is() -> None:
+    made, some = Admission("s", Random(1), Limits(1, 1_000, 1_000)), charge({"a": 1_000})
+    for hour in range(6):
+        made.enter(some, hour * 3_600.0)
+        made.leave(some, hour * 3_600.0 + 0.1)
+    made.enter(some, 20_000.0)
+    with pytest.raises(Overloaded) as refused:
+        made.enter(some, 20_000.0)
+    assert 50 <= refused.value.retry_after_ms <= 150, "ten thousand a second"
+
+
 # -- in the queue -------------------------------------------------------------------------------
 
 

@@ -244,7 +244,7 @@ def test_who_is_not_heard_is_forgotten() -> None:
 
 def test_who_is_registered_is_written_down_and_counts_as_heard_at_a_start() -> None:
     core = SimpleNamespace(first_index=1, bytes_between=lambda first, last: 1)
-    now = 0.0
+    now = begun = 500.0
     clock = cast(Any, SimpleNamespace(monotonic=lambda: now))
     settings = RaftSettings(hold_ms=120_000)
     holds = Holds(cast(Any, core), settings, clock)
@@ -255,9 +255,9 @@ def test_who_is_registered_is_written_down_and_counts_as_heard_at_a_start() -> N
     holds.saved({ME: 20})
     holds.tell(ME, 30)
     assert holds.to_save() is None
-    now = SAVE_SECONDS
+    now = begun + SAVE_SECONDS
     assert holds.to_save() == {ME: 30}
-    now = 2 * SAVE_SECONDS
+    now = begun + 2 * SAVE_SECONDS
     assert holds.to_save() == {ME: 30}, "it could not be written"
     holds.saved({ME: 30})
 

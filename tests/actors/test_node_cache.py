@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from actors import cache_stream
+from actors import cache_stream, node_cache
 from actors.config import RaftSettings
 from actors.node_cache import IDLE_SECONDS, NodeCache
 from actors.wanted import PARTS_MAX, Part, Wanted
@@ -84,6 +84,8 @@ async def test_a_revision_is_waited_for_and_no_longer() -> None:
             assert (await reading).revision == wanted
         assert now() == begun
         assert reader.cache.counters.misses == 3
+        await settled()
+        assert reader.cache.status()["faults"] == []
 
 
 @in_virtual_time
@@ -281,6 +283,21 @@ async def test_who_is_behind_what_is_kept_is_told_and_not_left_out() -> None:
 
 
 @in_virtual_time
+async def test_what_changed_before_a_tenant_was_listened_to_is_not_left_out() -> None:
+    """Of the others of its table all was heard since then."""
+    group = Kept()
+    async with keeping(group) as reader:
+        await reader.all("t")
+        begin = group.index
+        group.does(put("a", tenant="u"))
+        group.does(put("a", tenant="t"))
+        await settled()
+        await reader.all("u")
+        with pytest.raises(Overflow, match="behind what is kept here"):
+            await reader.watch(Wanted.of_table(KV.name, "u"), begin, 100)
+
+
+@in_virtual_time
 async def test_who_is_ahead_of_the_group_is_told_and_not_passed_over_in_silence() -> None:
     group, pairs = Kept(), Wanted.of_table(KV.name, "t")
     group.does(put("a"))
@@ -400,6 +417,24 @@ async def test_what_is_too_large_is_refused_and_the_rest_is_kept() -> None:
         group.does(*[DeleteKv(tenant="big", key=f"k{number}") for number in range(25)])
         await asyncio.sleep(61)
         assert await reader.all("big") == group.pairs("big")
+
+
+@in_virtual_time
+async def test_of_what_is_too_large_only_so_much_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_cache, "REFUSED_MAX", 2)
+    group, tenants = Kept(), ("big", "bigger", "biggest")
+    for tenant in tenants:
+        group.does(*[put(f"k{number}", bytes(1_000), tenant) for number in range(30)])
+    async with keeping(group, bytes_max=40_000) as reader:
+        for tenant in (*tenants, *tenants[1:]):
+            with pytest.raises(Overloaded):
+                await reader.all(tenant)
+        pages = group.pages
+        with pytest.raises(Overloaded):
+            await reader.all("big")
+        assert group.pages > pages, "the first of them is tried again"
 
 
 @in_virtual_time

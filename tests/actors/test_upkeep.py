@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from actors.committed import SAVE_SECONDS
 from actors.config import RaftSettings
 from actors.storage_thread import StorageThread
 from actors.upkeep import Upkeep
 from state_machines.errors import Stopped
 from state_machines.raft.messages import SnapshotMeta
 from storage.errors import MapFull, StorageFailed, ViewLost
+from storage.exporters import ExportersFile
 from storage.shelf import MemoryShelf
 from storage.state import State
 from storage.stores import MemoryDisk, memory_log_engine
@@ -27,7 +30,12 @@ ENTRY_BYTES = 1 << 10
 class Kept:
     """Upkeep over a state in memory, and a storage thread that goes step by step if it is stuck."""
 
-    def __init__(self, flush_bytes: int = 1 << 20, flushed: int = 0) -> None:
+    def __init__(
+        self,
+        flush_bytes: int = 1 << 20,
+        flushed: int = 0,
+        exporters: ExportersFile | None = None,
+    ) -> None:
         self.disk, self.shelf = Disk(), MemoryShelf()
         self.log = memory_log_engine(MemoryDisk(), journal_bytes=2_000)
         self.state = State(self.shelf, flush_bytes=flush_bytes)
@@ -44,7 +52,9 @@ class Kept:
         )
         self.upkeep = Upkeep(
             core=cast(Any, self.core),
-            stores=cast(Any, SimpleNamespace(state=self.state, journaled=self.log, exporters=None)),
+            stores=cast(
+                Any, SimpleNamespace(state=self.state, journaled=self.log, exporters=exporters)
+            ),
             storage=cast(StorageThread, self.disk),
             settings=RaftSettings(flush_interval_ms=1_000, flush_log_bytes=64 * ENTRY_BYTES),
             clock=VirtualClock(),
@@ -232,6 +242,42 @@ async def test_when_the_replica_has_stopped_nothing_begins_and_nobody_waits() ->
     await kept.tick()
     assert kept.state.flushed.index == 0
     assert kept.disk.queued == 0
+
+
+@in_virtual_time
+async def test_for_whom_the_log_is_kept_is_found_by_the_next_process(tmp_path: Path) -> None:
+    kept = Kept(exporters=ExportersFile(tmp_path))
+    kept.upkeep.holds.tell("history", 20)
+    (tmp_path / "exporters.json.new").mkdir()  # it cannot be written
+    await kept.tick()
+    assert kept.failures == []
+    (tmp_path / "exporters.json.new").rmdir()
+    await asyncio.sleep(SAVE_SECONDS)
+    await kept.tick()
+    kept.upkeep.close(Stopped("closed"))
+    kept.upkeep.holds.tell("late", 1)
+    await kept.tick()
+    again = Kept(exporters=ExportersFile(tmp_path))
+    assert again.upkeep.holds.shown() == {"history": 20}
+
+
+@pytest.mark.parametrize("jobs", range(4))  # to freeze, to seal, to write, to say so
+@in_virtual_time
+async def test_whatever_was_under_way_when_the_replica_stopped_nothing_follows(jobs: int) -> None:
+    kept, upto, compacted = Kept(), 100_000, list[int]()
+    kept.core.compact = compacted.append
+    kept.core.snapshot_meta = lambda index: index
+    kept.core.applied_handed = upto
+    kept.put(upto)
+    kept.disk.stuck = True
+    await kept.tick()
+    for _ in range(jobs):
+        kept.disk.step()()
+    heard = kept.disk.step()
+    kept.upkeep.close(Stopped("closed"))
+    heard()
+    await settled()
+    assert (kept.disk.queued, compacted) == (0, [])
 
 
 @in_virtual_time

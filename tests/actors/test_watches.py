@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from actors import storage_jobs
+from actors import storage_jobs, watches
 from actors.config import RaftSettings
 from actors.storage_thread import Haste
 from actors.wanted import Wanted
@@ -83,6 +84,20 @@ def test_the_rows_of_what_is_gone_go_with_it() -> None:
     assert (len(gone), len(kept)) == (20, 10)
     holders = [sys.getrefcount(row) for row in gone]
     assert max(holders) < min(sys.getrefcount(row) for row in kept)
+
+
+def test_nothing_stays_of_what_is_gone_long_ago() -> None:
+    history = History(0, RaftSettings(history_changes=10))
+    gc.collect()
+    before = _entries_in_memory()
+    for revision in range(1, 1_001):
+        history.add(revision, Changes.of([("metadata.kv", ("t", "k"), b"row")]))
+    assert 10 <= _entries_in_memory() - before <= 30
+    assert revisions(history.after(history.floor, PAIRS, 100)[0]) == [*range(991, 1_001)]
+
+
+def _entries_in_memory() -> int:
+    return sum(isinstance(each, watches.Entry) for each in gc.get_objects())
 
 
 def test_a_snapshot_begins_a_new_past() -> None:

@@ -279,6 +279,14 @@ ACTORS: Final = (
         "self._rests_until = now",
     ),
     Mutant(
+        "a-rest-is-taken-for-slowness",
+        "design 6",
+        "actors.admission",
+        "        if not self.urgent.calls and not self.rest.calls:\n"
+        "            self._drain.begin(now)\n",
+        "",
+    ),
+    Mutant(
         "a-log-of-large-entries-grows-to-twice-its-bytes",
         "design 6",
         "actors.upkeep",
@@ -298,6 +306,13 @@ ACTORS: Final = (
         "actors.upkeep",
         "            self._flushed_at, self._log_bytes = self._clock.monotonic(), 0\n",
         "            self._flushed_at = self._clock.monotonic()\n",
+    ),
+    Mutant(
+        "a-replica-that-has-stopped-compacts-its-log",
+        "law 8",
+        "actors.upkeep",
+        "    def _compact(self) -> None:\n        if self._closed is not None:\n",
+        "    def _compact(self) -> None:\n        if self._closed is self:\n",
     ),
     Mutant(
         "a-loop-that-was-late-once-is-late-for-ever",

@@ -128,6 +128,13 @@ DISK: Final[tuple[Mutant, ...]] = (
         '            _expect(path, "group"',
     ),
     Mutant(
+        "a-copy-that-somebody-made-of-a-directory-keeps-its-group-from-starting",
+        "law 1",
+        "storage.identity",
+        '    return len(name) == 16 and all(c in "0123456789abcdef" for c in name)\n',
+        "    return len(name) == 16\n",
+    ),
+    Mutant(
         "a-removed-replica-comes-back-after-a-restart",
         "law 1",
         "actors.seat",

@@ -125,6 +125,20 @@ HISTORY: Final = (
         "        self.holds = Holds(core, settings, clock)\n",
     ),
     Mutant(
+        "for-whom-the-log-is-kept-is-not-written-down",
+        "each command once",
+        "actors.upkeep",
+        "                partial(file.save, exporters),\n",
+        "                lambda: None,\n",
+    ),
+    Mutant(
+        "how-far-exporters-are-is-written-down-with-each-tick",
+        "design 6",
+        "actors.committed",
+        "self._clock.monotonic() - self._tried_at >= SAVE_SECONDS",
+        "self._clock.monotonic() >= SAVE_SECONDS",
+    ),
+    Mutant(
         "an-exporter-that-is-new-is-not-written-down-for-a-minute",
         "each command once",
         "actors.committed",
@@ -499,6 +513,20 @@ LEARNERS: Final = (
         "actors.planners.repair",
         "    complete = all(map(is_learner, unsaid))\n",
         "    complete = not unsaid\n",
+    ),
+    Mutant(
+        "a-learner-that-has-to-go-is-taken-away-before-its-group-has-let-it-go",
+        "design 5.6",
+        "actors.learners",
+        "            if not members:\n                break\n",
+        "            if members:\n                break\n",
+    ),
+    Mutant(
+        "a-learner-whose-seat-its-leader-does-not-know-stays-a-member",
+        "design 5.6",
+        "actors.learners",
+        "if each == own or where.get(each) == seat)",
+        "if where.get(each) == seat)",
     ),
 )
 

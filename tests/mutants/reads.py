@@ -322,6 +322,13 @@ READS: Final = (
         "        if not found:\n",
     ),
     Mutant(
+        "what-changed-before-a-tenant-was-listened-to-is-left-out",
+        "design 5.18",
+        NODE_CACHE,
+        "request.from_revision < stream.shares[found.tenant].since:",
+        "request.from_revision < 0:",
+    ),
+    Mutant(
         "a-cache-passes-over-what-comes-before-a-revision-of-an-earlier-cluster",
         "design 5.18",
         NODE_CACHE,
@@ -336,6 +343,20 @@ READS: Final = (
         "",
     ),
     Mutant(
+        "a-cache-looks-for-news-that-nobody-waits-for",
+        "liveness",
+        STREAM,
+        "                if not marks:\n                    return\n",
+        "",
+    ),
+    Mutant(
+        "what-a-watch-may-not-resume-from-any-more-stays",
+        "design 6",
+        WATCHES,
+        "        if self._gone * 2 > len(self._entries):\n",
+        "        if self._gone < 0:\n",
+    ),
+    Mutant(
         "a-cache-looks-at-all-slices-with-each-change",
         "design 6",
         NODE_CACHE,
@@ -348,6 +369,13 @@ READS: Final = (
         NODE_CACHE,
         "        self._room -= size\n",
         "",
+    ),
+    Mutant(
+        "a-cache-remembers-all-that-was-ever-too-large",
+        "design 6",
+        NODE_CACHE,
+        "        if len(self._refused) >= REFUSED_MAX:\n",
+        "        if len(self._refused) >= 1 << 60:\n",
     ),
     Mutant(
         "a-closed-cache-begins-anew",

@@ -189,6 +189,7 @@ def test_find_lists_the_most_used_first_and_the_retired_last(root: Path) -> None
     (root / GROUP / "lost+found").mkdir()
     (root / GROUP / ("0" * 16)).mkdir()  # its making was cut short
     (root / GROUP / "notes.txt").write_text("x")
+    shutil.copytree(old, root / GROUP / "as it was before")  # somebody's copy, of 16 letters
     for cluster in ("c", None):
         assert [each.path for each in find(root, cluster, GROUP)] == [old, young, retired]
     assert [each.identity for each in find(root, "c", GROUP)] == [
