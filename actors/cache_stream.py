@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from actors.config import RaftSettings
-from actors.wanted import PARTS_MAX, Part, Wanted, has_tenant
+from actors.wanted import PARTS_MAX, Part, Wanted
 from actors.watches import History
 from state_machines.changes import Change, Changes
 from state_machines.errors import Compacted, MetarayError
@@ -338,8 +338,6 @@ class Stream:
         whole = self.shares.get("")
         if whole is not None:
             whole.hear(revision, changes)
-        if not has_tenant(self.table):
-            return
         by_tenant: dict[KeyPart, list[Change]] = {}
         for change in changes:
             by_tenant.setdefault(change[1][0], []).append(change)

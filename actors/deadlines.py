@@ -52,10 +52,7 @@ class Deadlines:
         return reply
 
     def close(self) -> None:
-        """Everybody was told."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm, self._alarm_at = None, math.inf
+        """Everybody was told: the timer, when it comes by, finds nobody."""
         self._waiting.clear()
 
     def _wake_at(self, deadline: float) -> None:

@@ -378,7 +378,7 @@ class DiskEngine:
         """See above, Meta pages. Raises `CorruptRecord`."""
         size = self._env.stat()["psize"]
         even, odd = meta_pages.numbers(meta_pages.read(Path(self.path) / DATA, size))
-        follow = abs(even - odd) == 1 and even % 2 == 0
+        follow = abs(even - odd) == 1
         with self._env.begin() as transaction:
             stored = transaction.get(STAMP)
         if stored is not None:
