@@ -528,6 +528,13 @@ LEARNERS: Final = (
         "if each == own or where.get(each) == seat)",
         "if where.get(each) == seat)",
     ),
+    Mutant(
+        "one-broken-disk-keeps-a-cluster-from-starting",
+        "liveness",
+        "actors.bootstrap",
+        "if _is_majority(well, names) and (not silent or waited > ABSENT_SECONDS):",
+        "if _is_majority(well, names) and waited > ABSENT_SECONDS:",
+    ),
 )
 
 PIPELINE: Final = (*EXPORTS, *HISTORY, *ARCHIVES, *VIEWS, *RESTORES, *REPAIRS, *DUTIES, *LEARNERS)
