@@ -21,8 +21,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -118,17 +117,6 @@ class Copy:
         """Let go of it and of its view; its space is free then."""
         self._engine.close()
         os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _point(self) -> SnapshotMeta:
         path = self._engine.path

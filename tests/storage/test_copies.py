@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,7 +83,7 @@ def test_a_copy_is_what_the_view_was_while_writing_goes_on(
                 write(state, index, rows=ROWS // 3)
             copying.join()
             assert view.size == (made[0] / DATA).stat().st_size
-        with Copy(made[0]) as copy:
+        with closing(Copy(made[0])) as copy:
             assert copy.view.applied == SnapshotMeta(at, 1, MEMBERS)
             assert copy.view.records("t") == ROWS
             assert said(copy.view) == {b"%d" % at}
@@ -107,7 +108,7 @@ def test_a_file_that_gives_no_more_bytes_gives_no_copy(
 
 
 def test_the_first_copy_is_of_a_state_without_rows(state: State, copies: Copies) -> None:
-    with state.view() as view, Copy(copies.make("a", view, at_once)) as copy:
+    with state.view() as view, closing(Copy(copies.make("a", view, at_once))) as copy:
         assert copy.view.applied.index == 0
         assert copy.view.tables() == ()
         assert list(copy.view.rows("t")) == []
@@ -222,7 +223,7 @@ def test_without_copy_file_range_it_is_sent(
 ) -> None:
     write(state, 1)
     monkeypatch.setattr(os, "copy_file_range", fails(OSError(errno.EXDEV, "Cross-device")))
-    with state.view() as view, Copy(copies.make("a", view, at_once)) as copy:
+    with state.view() as view, closing(Copy(copies.make("a", view, at_once))) as copy:
         assert said(copy.view) == {b"1"}
 
 
@@ -233,7 +234,7 @@ def test_a_flipped_bit_in_a_copy_is_found(state: State, copies: Copies) -> None:
         found = (path / DATA).read_bytes()
         value = b"1 " * 37
         (path / DATA).write_bytes(flip(found, 8 * (found.rindex(value) + 5)))
-        with Copy(path) as copy, pytest.raises(CorruptRecord):
+        with closing(Copy(path)) as copy, pytest.raises(CorruptRecord):
             list(copy.view.rows("t"))
 
 
