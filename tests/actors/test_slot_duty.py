@@ -79,8 +79,9 @@ async def test_a_kind_that_begins_with_several_groups_is_on_all_of_them() -> Non
             held = world.named(each.group).ask(GetHolding(group_kind=kind))
             assert held == Holding(row.version, (each,), "")
     world.commands.clear()
-    await world.step(Slots)
+    controller = await world.step(Slots)
     assert world.commands == [], "once"
+    assert controller.status()["duties"]["slots"]["under_way"] == [], "none came late"
 
 
 @in_virtual_time

@@ -197,6 +197,13 @@ SEVERAL: Final = (
         "client.call(keep, group=group)",
     ),
     Mutant(
+        "groups-that-have-slots-are-said-to-have-come-late",
+        "design 5.15",
+        "actors.planners.slots",
+        "    return Late(kind, late) if late else None\n",
+        "    return Late(kind, late)\n",
+    ),
+    Mutant(
         "who-keeps-leases-is-told-of-the-silent-group-alone",
         "design 5.7",
         "metaray.transactions",

@@ -130,6 +130,20 @@ SNAPSHOTS: Final = (
         "            (self._staging / INCOMING).rename(self._state / str(fresh))\n",
     ),
     Mutant(
+        "a-state-is-opened-whose-pointer-may-be-lost",
+        "law 6",
+        "storage.shelf",
+        "        filesystem.sync(self._state)  # a process that was killed",
+        "        # a process that was killed",
+    ),
+    Mutant(
+        "a-replica-killed-while-it-was-made-never-starts",
+        "liveness",
+        "storage.shelf",
+        "        if found > 1 and not (self._state",
+        "        if not (self._state",
+    ),
+    Mutant(
         "an-installed-state-says-so-for-ever",
         "law 6",
         "storage.state",

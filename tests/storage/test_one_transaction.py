@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from storage import filesystem
 from storage.disk import DiskEngine
 from storage.engine import Change
-from storage.shelf import MemoryShelf
+from storage.shelf import DiskShelf, MemoryShelf
 from storage.snapshot import write_stream
 from storage.state import State
 from tests.storage.faults import MEMBERS, Crashed, point
@@ -115,6 +116,38 @@ def test_a_file_is_on_disk_before_it_has_its_name(
     monkeypatch.setattr(Path, "rename", noted_rename)
     filesystem.replace(tmp_path / "file", b"new")
     assert steps == ["its content", "its name", "its directory"]
+
+
+def test_what_a_killed_process_has_pointed_to_is_durable_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a log that is saved after it could be there without its state."""
+    where = tmp_path / "state", tmp_path / "staging"
+    DiskShelf(*where).close()
+    steps: list[str] = []
+    opened, sync = DiskEngine.__init__, filesystem.sync
+
+    def noted_sync(directory: Path) -> None:
+        steps.append(directory.name)
+        sync(directory)
+
+    def noted_opening(engine: DiskEngine, *where: Any, **options: Any) -> None:
+        steps.append("opened")
+        opened(engine, *where, **options)
+
+    monkeypatch.setattr(filesystem, "sync", noted_sync)
+    monkeypatch.setattr(DiskEngine, "__init__", noted_opening)
+    DiskShelf(*where).close()
+    assert steps[: steps.index("opened")] == ["state"]
+
+
+def test_a_first_environment_whose_making_was_cut_short_is_made(tmp_path: Path) -> None:
+    where = tmp_path / "state", tmp_path / "staging"
+    DiskShelf(*where).close()
+    shutil.rmtree(tmp_path / "state" / "1")  # there is a pointer before
+    shelf = DiskShelf(*where)
+    assert shelf.engine.tables() == ()
+    shelf.close()
 
 
 def test_a_file_that_could_not_be_written_is_as_it_was(
