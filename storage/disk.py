@@ -23,7 +23,8 @@ Five things need care.
 - **Meta pages.** There are two, the later transaction's is in force, and nothing checks their bits:
   a number that flips would put the transaction before the last in force, and with it a vote that
   was changed since. So every transaction says in its own rows which one it is, and an opening wants
-  it to be the one in force and the other page's to be the one before it.
+  it to be the one in force and the other page's to be the one before it. If the last number flips
+  to the one before the other's, the log or its journal has what is gone, or misses it.
 """
 
 from __future__ import annotations

@@ -277,6 +277,18 @@ async def test_what_comes_back_is_taken_and_learned_from() -> None:
 
 
 @in_virtual_time
+async def test_a_peer_that_has_nothing_to_say_is_not_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with transporting() as made:
+        made.carrier.answers = [b""]
+        made.transport.send([append(1)])
+        await settled()
+        assert len(made.carrier.delivered) == 1
+    assert caplog.messages == []
+
+
+@in_virtual_time
 async def test_an_open_call_ends_after_a_moment_and_leaves_nothing() -> None:
     async with transporting() as made:
         loop = asyncio.get_running_loop()

@@ -103,6 +103,13 @@ TRANSPORT: Final[tuple[Mutant, ...]] = (
         "            if not self._closed:\n",
     ),
     Mutant(
+        "every-empty-answer-is-told-of-as-a-strangers",
+        "design 5.5",
+        "actors.transport",
+        "        if answer:\n            try:\n",
+        "        if answer is not None:\n            try:\n",
+    ),
+    Mutant(
         "a-machine-that-fell-silent-is-called-by-ray",
         "law 13",
         "actors.calls",
