@@ -12,7 +12,7 @@ from actors.duties import failover
 from actors.duties.failover import Failover
 from state_machines.errors import NoQuorum
 from state_machines.metadata.leadership import ChangeLeaders, ForceLeader, IsrChange, UpdateIsr
-from state_machines.metadata.node import RegisterNode, UnregisterNode
+from state_machines.metadata.node import ExpireNodes, RegisterNode, UnregisterNode
 from state_machines.metadata.segment_queries import GetSegment
 from state_machines.metadata.segments import Segment
 from state_machines.metadata.shard import CreateShards, ShardItem
@@ -114,6 +114,19 @@ async def test_who_has_no_leader_is_named_with_whom_it_waits_for() -> None:
     shown = said(await world.step(Failover))
     assert shown["alarms"] == []
     assert shown["numbers"] == {**NONE, "under_replicated": 2}
+
+
+@in_virtual_time
+async def test_a_broker_that_is_registered_and_away_is_waited_for_by_its_name_alone() -> None:
+    world = world_of(t=1)
+    in_sync(world, "t", "b1")
+    expire = ExpireNodes(controller_epoch=4, timeout_ms=30_000)
+    assert world.run(expire) == ()
+    world.at("metadata").now_ms += 60_000
+    world.run(RegisterNode(node_id="b2"))
+    assert "b1" in world.run(expire)
+    shown = said(await world.step(Failover))
+    assert shown["alarms"] == ["1 segment has no leader: default 't' 0 waits for 'b1'"]
 
 
 @in_virtual_time

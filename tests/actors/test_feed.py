@@ -145,6 +145,19 @@ async def test_who_takes_nothing_for_too_long_is_told_and_can_go_on_where_he_was
 
 
 @in_virtual_time
+async def test_who_had_nothing_to_take_for_long_has_his_time_once_there_is_much() -> None:
+    pasts = Pasts(G0)
+    async with feeding(pasts, changes_max=10, slow_seconds=3.0) as feed:
+        taking = asyncio.create_task(feed.next())
+        await asyncio.sleep(3.5)
+        for number in range(30):
+            pasts.change(G0, f"k{number}")
+        feed.delivered(await taking)
+        while feed.positions[G0] < 30:
+            feed.delivered(await feed.next())
+
+
+@in_virtual_time
 async def test_who_takes_of_one_group_is_not_told_that_nothing_is_taken_of_another() -> None:
     pasts = Pasts(G0, G1)
     for number in range(100):

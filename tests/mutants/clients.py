@@ -308,6 +308,13 @@ CLIENTS: Final = (
         "",
     ),
     Mutant(
+        "who-had-nothing-to-take-for-long-is-told-that-he-is-slow",
+        "design 5.18",
+        "actors.feed",
+        "max(begun, self._taken_at) + self._slow_seconds)",
+        "self._taken_at + self._slow_seconds)",
+    ),
+    Mutant(
         "a-seat-that-came-later-is-never-looked-for",
         "liveness",
         ATTEMPTS,

@@ -113,6 +113,13 @@ FLEET: Final = (
         "            if False:\n",
     ),
     Mutant(
+        "a-broker-that-is-only-away-is-said-not-to-be-registered",
+        "design 5.16",
+        "actors.duties.failover",
+        "        repr(each) if each in registered else f",
+        "        f",
+    ),
+    Mutant(
         "a-broker-that-is-back-loses-what-its-clients-join",
         "A18",
         "actors.duties.share_groups",
