@@ -251,8 +251,9 @@ def resolve(
 ) -> list[Waiting]:
     """Give every operation its own result, or the call's refusal.
 
-    Returns those for which the reply had no room beside the others, the first of all excepted:
-    untold. Nothing was done for them, so they may be asked for again, also commands.
+    Returns those for which the reply had no room beside the others, the first of all excepted, or
+    the entry behind others: untold. Nothing was done for them, so they may be asked for again, also
+    commands.
     """
     error: MetarayError | None = None
     if reply.code == api.SESSION_EXPIRED:
@@ -275,16 +276,17 @@ def resolve(
                 if not waiting.result.done():
                     # failpoint: client.resolving
                     waiting.result.set_result(answer)
-            elif _had_no_room(answer) and waiting is not batch[0]:
+            elif _had_no_room(answer, first=waiting is batch[0]):
                 untold.append(waiting)
             else:
                 fail(waiting, answer)
     return untold
 
 
-def _had_no_room(error: MetarayError) -> bool:
+def _had_no_room(error: MetarayError, *, first: bool) -> bool:
     """Whether that is why. What else exceeds a quota does so on its own."""
-    return isinstance(error, QuotaExceeded) and error.detail == op.REPLY_FULL
+    details = (op.ENTRY_FULL,) if first else (op.ENTRY_FULL, op.REPLY_FULL)
+    return isinstance(error, QuotaExceeded) and error.detail in details
 
 
 def _answers(

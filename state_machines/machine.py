@@ -398,7 +398,7 @@ class _Answers:
         should keep no more of it in memory, nor have others wait for it any longer: an entry is
         applied as a whole, and not flushed in its middle."""
         if self._db.grown > ENTRY_BYTES_MAX or self._db.changed > ENTRY_ROWS_MAX:
-            raise _too_much()
+            raise QuotaExceeded(op.ENTRY_FULL)
 
     def _one_by_one(self) -> bool:
         """Whether each operation of a run has to be asked for its slot or its tenant."""

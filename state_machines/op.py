@@ -56,6 +56,9 @@ REPLY_FULL: Final = f"reply: the others take {REPLY_BYTES_MAX} bytes already; as
 """The detail of a QuotaExceeded that is about those which share the call: nothing was done, and
 with others, or alone, it may be. Clients go by it, so it stays as it is."""
 
+ENTRY_FULL: Final = "entry: the commands before it change as much as one may; ask again"
+"""The same of those which share the entry, whoever sent them: in another one it may be done."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stamp:

@@ -239,6 +239,16 @@ async def test_commands_for_which_the_reply_had_no_room_are_proposed_again() -> 
 
 
 @in_virtual_time
+async def test_a_command_that_is_alone_behind_too_much_of_others_is_proposed_again() -> None:
+    full = api.Reply()
+    full.results.add(code=api.QUOTA_EXCEEDED, detail=op.ENTRY_FULL)
+    script = Script(faults=[once(full)])
+    async with calling(script) as caller:
+        assert await caller.call(put("a")) == 1, "nothing was done before"
+        assert [call.sequence for call in script.proposals] == [1, 2]
+
+
+@in_virtual_time
 async def test_who_is_proposed_again_has_nothing_more_to_do_with_whom_it_shared_a_call() -> None:
     """It waits for no other half of the call, and is not told what becomes of that."""
 

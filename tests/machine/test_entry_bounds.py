@@ -14,7 +14,7 @@ from state_machines.metadata.topic import CreateTopicConfigs, GetTopicConfig, Ne
 from tests.machine.alone import Group
 from tests.machine.test_runs import carried_out, wire
 
-FULL = f"QUOTA_EXCEEDED {op.REPLY_FULL}"
+FULL = f"QUOTA_EXCEEDED {op.ENTRY_FULL}"
 
 
 def items(*keys: str) -> PutAllKv:
@@ -30,7 +30,7 @@ def test_commands_behind_too_many_rows_are_asked_for_again(monkeypatch: pytest.M
     group = Group("metadata")
     found = group.together(items("a", "b"), items("c", "d"), items("e"), PutKv(key="f", value=b"v"))
     assert [type(each) for each in found[2:]] == [QuotaExceeded] * 2
-    assert [each.detail for each in found[2:]] == [op.REPLY_FULL] * 2
+    assert [each.detail for each in found[2:]] == [op.ENTRY_FULL] * 2
     assert [group.ask(GetKv(key=key)) is not None for key in "abcdef"] == [True] * 4 + [False] * 2
     assert group.run(items("e"))[0].ok, "in an entry of its own"
 
@@ -63,7 +63,7 @@ def test_a_run_behind_too_much_is_asked_for_again_and_reads_are_none_of_it(
     _, reply = group.entry(first, second)
     (result,) = reply.results
     assert [(each.place, each.detail) for each in result.refusals] == [
-        (place, op.REPLY_FULL) for place in range(3)
+        (place, op.ENTRY_FULL) for place in range(3)
     ]
     assert group.ask(GetKv(key="a")) is not None
     assert group.ask(GetKv(key="x")) is None

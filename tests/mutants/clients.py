@@ -425,8 +425,15 @@ CLIENTS: Final = (
         "whatever-exceeds-a-quota-is-asked-again",
         "law 9",
         "actors.shared_call",
-        "    return isinstance(error, QuotaExceeded) and error.detail == op.REPLY_FULL\n",
+        "    return isinstance(error, QuotaExceeded) and error.detail in details\n",
         "    return isinstance(error, QuotaExceeded)\n",
+    ),
+    Mutant(
+        "who-is-alone-is-refused-for-what-others-change",
+        "law 9",
+        "actors.shared_call",
+        "    details = (op.ENTRY_FULL,) if first else (op.ENTRY_FULL, op.REPLY_FULL)\n",
+        "    details = () if first else (op.ENTRY_FULL, op.REPLY_FULL)\n",
     ),
     Mutant(
         "who-is-proposed-again-is-told-what-became-of-others",

@@ -43,8 +43,8 @@ SESSIONS: Final = (
         "what-ends-with-sessions-is-read-when-some-of-it-is-gone",
         "law 15",
         LIFE,
-        "        _let_go(db, at, old, Budget(), subscribed)",
-        "        _let_go(db, at, old, Budget(), subscription.stored(db, tenant, client_id))",
+        "        _let_go(db, at, before, Budget(), subscribed)",
+        "        _let_go(db, at, before, Budget(), subscription.stored(db, tenant, client_id))",
     ),
     Mutant(
         "what-was-too-much-for-a-command-stays-open-until-the-next-sweep",
