@@ -85,8 +85,7 @@ class Replica:
         self.stopped_because = ""
         self.stores, self._machine = stores, machine
         self.transport, self.storage = transport, storage
-        self.settings = settings
-        self._clock, self._hooks = clock, hooks
+        self.settings, self._clock, self._hooks = settings, clock, hooks
         self.stamps = Stamps(clock, core.last_index)
         self._loop = asyncio.get_running_loop()
         self._steps: deque[Callable[[], None]] = deque()  # what the next turn begins with
@@ -478,6 +477,7 @@ class Replica:
         self.writes.fail(error, self._clock.monotonic())
         self.reads.fail(error, safe_too=True)
         self.answers.fail(error)
+        self.history.fail(error.detail)
         self._deadlines.close()
         self.ticker.stop()
         self.upkeep.close(error)

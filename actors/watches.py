@@ -26,7 +26,7 @@ import msgpack
 from actors.config import RaftSettings
 from actors.wanted import EVERYTHING, Place, Wanted, places_of
 from state_machines.changes import Changes
-from state_machines.errors import Compacted, Overloaded
+from state_machines.errors import Compacted, Overloaded, Stopped
 from state_machines.limits import PAGE_BYTES_MAX
 from state_machines.wire import api_pb2 as api
 
@@ -162,6 +162,12 @@ class History:
         for future in self._waiting:
             _wake(future, 0)
 
+    def fail(self, why: str) -> None:
+        """The replica serves no more: whoever waits is told, and asks elsewhere."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(Stopped(why))
+
     def _shrink(self) -> None:
         while (kept := self._logs.get(EVERYTHING)) is not None and self._too_much(kept.first):
             gone = kept.first
@@ -222,7 +228,8 @@ class History:
     ) -> api.Reply:
         """Answer a watch as soon as there is something, or after `limit_ms` with nothing.
 
-        `last` is the newest entry of a replica's log. Raises Compacted for a position beyond it.
+        `last` is the newest entry of a replica's log. Raises Compacted for a position beyond it,
+        and Stopped.
         """
         if request.now:
             return api.Reply(revision=self.revision)
@@ -250,7 +257,7 @@ class History:
             position = max(position, await self._news(places, mark, left))
 
     async def reached(self, revision: int, seconds: float) -> None:
-        """Wait until everything up to a revision is applied, or the time is up."""
+        """Wait until everything up to a revision is applied, or the time is up. Raises Stopped."""
         if len(self._waiting) >= WATCHERS_MAX:
             raise Overloaded(f"{WATCHERS_MAX} watches wait at this replica already", 1_000)
         if self.revision < revision:

@@ -12,6 +12,9 @@ from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_e
 
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
 
+# A console that finds it when it is made goes by no other, and workers of pytest-xdist have it.
+os.environ.pop("COLUMNS", None)
+
 # No test is a timed one: how long an example takes is the machine's business.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -87,8 +87,9 @@ async def test_a_page_is_waited_for(tmp_path: Path) -> None:
         gone = asyncio.ensure_future(seat.committed(ME, next_index + 9, 1_000, 10_000, 0))
         await asyncio.sleep(0.05)
         await group.crash(seat.spec.seat)
-        with pytest.raises(Stopped):
-            await gone
+        async with asyncio.timeout(5):
+            with pytest.raises(Stopped):
+                await gone
 
 
 @in_loop

@@ -195,6 +195,27 @@ async def test_what_is_saved_and_not_yet_applied_is_a_place_to_wait_at() -> None
         await history.watch(request, 1_000, 6)
 
 
+def test_who_waits_at_a_replica_that_stops_is_told_at_once(tmp_path: Path) -> None:
+    """It heard so only when its time was over, and of nothing that happened meanwhile."""
+
+    async def main() -> None:
+        async with running(Group(tmp_path, replicas=1)) as (group, _):
+            seat = await group.leader()
+            begin = seat.status()["applied"]
+            request = api.WatchRequest(
+                tables=["metadata.kv"], from_revision=begin, timeout_ms=30_000
+            )
+            assert seat.replica is not None
+            waiting = asyncio.ensure_future(seat.replica.watch(request))
+            history = seat.replica.history
+            await eventually(lambda: history.watchers == 1)
+            await group.crash(seat.spec.seat)
+            async with asyncio.timeout(5):
+                assert api.Reply.FromString(await waiting).code == api.STOPPED
+
+    asyncio.run(main())
+
+
 def test_a_revision_is_not_passed_over_while_the_storage_thread_is_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_report_is_whole_and_comes_out_the_same(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_nothing_at_all_makes_a_report_too(session: Session, tmp_path: Path) -> None:
     """And an input that is not required need not be there."""
     for each, name, schema in (

@@ -76,6 +76,7 @@ def test_leaving_ends_the_jvm_and_leaves_no_trace(shared_spark: SharedSpark) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.usefixtures("no_spark")
 def test_a_jvm_that_dies_is_told_and_the_next_one_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -98,6 +98,7 @@ def test_the_load_is_told_by_what_it_is_about_and_by_window(rows: Rows) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_what_is_not_exported_yet_is_no_load_of_nothing(rows: Rows) -> None:
     inputs = {name: rows(schema, []) for name, schema in (INPUTS | LACKING).items()}
     inputs["operations"] = rows(OPERATIONS, [did(window, 60) for window in (-4, -3, -2)])
@@ -108,6 +109,7 @@ def test_what_is_not_exported_yet_is_no_load_of_nothing(rows: Rows) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_group_that_lags_or_has_a_gap_did_not_do_nothing(rows: Rows, tmp_path: Path) -> None:
     history = [
         *(did(window, 60, index=50 + window) for window in range(-6, 0)),
