@@ -293,6 +293,19 @@ def test_a_connection_that_something_went_wrong_with_is_closed(
         assert peer.recv(4) == b""
 
 
+@pytest.mark.parametrize("begun", [b"", b"\x10\x0f\x00\x04MQ"], ids=["nothing", "a part"])
+def test_who_has_not_sent_a_connect_is_let_go_when_the_broker_stops(
+    house: House, begun: bytes
+) -> None:
+    broker = house.start("b1")
+    with socket.create_connection(("127.0.0.1", broker.port)) as peer:
+        peer.settimeout(DEADLINE_S)
+        peer.sendall(begun)
+        house.until(lambda: house.plugin("b1").seams._connecting)
+        house.stop("b1")
+        assert peer.recv(64) == b""
+
+
 @pytest.mark.parametrize("session_expiry", [b"", b"\x11\x00\x00\x0e\x10"], ids=["none", "an hour"])
 def test_a_client_of_another_protocol_is_told_so_at_once(
     house: House, session_expiry: bytes

@@ -434,4 +434,11 @@ ACTORS: Final = (
         "        if not __debug__:",
         "        if __debug__ is None:",
     ),
+    Mutant(
+        "who-waits-for-news-at-a-replica-that-stops-is-not-told",
+        "design 5.18",
+        REPLICA,
+        "        self.history.fail(error.detail)\n",
+        "",
+    ),
 )

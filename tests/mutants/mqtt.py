@@ -141,6 +141,13 @@ MQTT: Final = (
         "if False:",
     ),
     Mutant(
+        "who-has-not-sent-a-connect-is-kept-when-a-broker-stops",
+        "law 15",
+        "metaray.integrations.amqtt.plugin",
+        "                await self.seams.end_connecting()\n",
+        "",
+    ),
+    Mutant(
         "a-client-without-a-keep-alive-is-given-up",
         "MQTT 3.1.1 3.1.2.10",
         "metaray.integrations.amqtt.seams",

@@ -152,6 +152,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._recovery.close_left_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.timeout_s):
+                await self.seams.end_connecting()
                 for connection in tuple(self.seams.serving):
                     await connection.ended.wait()
                 if self._closings:

@@ -111,6 +111,7 @@ class Seams:
     def __init__(self, broker: Broker, keeper: Keeper) -> None:
         self.live: dict[str, Connection] = {}
         self.serving: set[Connection] = set()  #: the live ones, and those whose CONNECT is answered
+        self._connecting: set[WriterAdapter] = set()  # whose CONNECT is yet to come
         self._broker = broker
         self._keeper = keeper
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -167,6 +168,10 @@ class Seams:
             del self._broker._sessions[client_id]
             session.clear_queues()
 
+    async def end_connecting(self) -> None:
+        """The broker stops: nobody waits for a CONNECT any more. amqtt does not know of those."""
+        await asyncio.gather(*map(close_stream, self._connecting))
+
     def gone_elsewhere(self, connection: Connection) -> None:
         """Another broker has the session of a connection: no more messages wait for it here."""
         if self.live.get(connection.client_id) is connection:
@@ -196,6 +201,7 @@ class Seams:
     async def _initialize(
         self, reader: ReaderAdapter, writer: WriterAdapter, address: str, port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
+        self._connecting.add(writer)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 handler, session = await read_connect(reader, writer, self._broker.plugins_manager)
@@ -203,6 +209,8 @@ class Seams:
             log.warning("%s:%s did not send a valid CONNECT: %r", address, port, error)
             await close_stream(writer)
             raise AMQTTError(f"no valid CONNECT: {error!r}") from error
+        finally:
+            self._connecting.discard(writer)
         if session.keep_alive > 0:
             session.keep_alive += self._broker.config.get("timeout-disconnect-delay", 0) or 0
         return handler, session
