@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 from tests.cluster.fixture import local_cluster, make_cluster, ray_driver, ray_environment
 
 __all__ = ["local_cluster", "make_cluster", "ray_driver", "ray_environment"]
+
+# A shell has what it starts in the background ignore SIGINT, and commands would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A console that finds it when it is made goes by no other, and workers of pytest-xdist have it.
 os.environ.pop("COLUMNS", None)

@@ -13,9 +13,6 @@ import pytest
 
 from metaray.cli import door, ending
 
-# A shell has what it starts in the background ignore SIGINT, and that is inherited.
-HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-
 COMMAND = """
 import atexit, os, signal
 from metaray import cli, plain
@@ -38,7 +35,7 @@ cli.main()
 
 def run(during: str = "pass", after: str = "None") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", HEARD + COMMAND.format(during=during, after=after)],
+        [sys.executable, "-c", COMMAND.format(during=during, after=after)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -88,7 +85,7 @@ door.join_cluster(None, None)
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_ray_does_not_answer_for_us_while_we_join(number: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HEARD + JOINING.format(number=number)],
+        [sys.executable, "-c", JOINING.format(number=number)],
         capture_output=True,
         text=True,
         timeout=60,
