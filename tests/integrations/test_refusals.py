@@ -402,8 +402,9 @@ def test_a_connection_that_is_made_while_the_broker_stops_is_refused_and_closed(
     ann = house.stranger("ann", broker, will=("wills/ann", b"gone"))
     ann.connect()
     house.until(done.is_set)
+    running = house.brokers["b1"]
     stopping = house.stopping("b1")
-    house.until(lambda: not plugin.ready.is_set())  # amqtt has ended all that it knew
+    house.until(lambda: running.transitions.state == "stopping")  # all that it knew has ended
     assert house.call(GetNode(node_id="b1")).online
     house.run(_set(going_on))
     stopping.result(DEADLINE_S)

@@ -144,7 +144,7 @@ MQTT: Final = (
         "who-has-not-sent-a-connect-is-kept-when-a-broker-stops",
         "law 15",
         "metaray.integrations.amqtt.plugin",
-        "                await self.seams.end_connecting()\n",
+        "        await self.seams.end_connecting()\n",
         "",
     ),
     Mutant(

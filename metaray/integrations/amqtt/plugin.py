@@ -138,6 +138,7 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
     async def on_broker_pre_shutdown(self) -> None:
         """Let nobody in any more; amqtt is about to end every connection."""
         self.refusing = "the broker stops"
+        await self.seams.end_connecting()
 
     async def on_broker_post_shutdown(self) -> None:
         """Close what amqtt has let go of, and leave the fleet."""
@@ -152,7 +153,6 @@ class MetarayPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not typed
         self._recovery.close_left_open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.timeout_s):
-                await self.seams.end_connecting()
                 for connection in tuple(self.seams.serving):
                     await connection.ended.wait()
                 if self._closings:

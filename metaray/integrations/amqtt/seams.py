@@ -112,6 +112,7 @@ class Seams:
         self.live: dict[str, Connection] = {}
         self.serving: set[Connection] = set()  #: the live ones, and those whose CONNECT is answered
         self._connecting: set[WriterAdapter] = set()  # whose CONNECT is yet to come
+        self._stops = False  # nobody waits for a CONNECT any more
         self._broker = broker
         self._keeper = keeper
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -169,7 +170,8 @@ class Seams:
             session.clear_queues()
 
     async def end_connecting(self) -> None:
-        """The broker stops: nobody waits for a CONNECT any more. amqtt does not know of those."""
+        """The broker stops: amqtt does not know of those, but since Python 3.12 waits for them."""
+        self._stops = True
         await asyncio.gather(*map(close_stream, self._connecting))
 
     def gone_elsewhere(self, connection: Connection) -> None:
@@ -201,6 +203,9 @@ class Seams:
     async def _initialize(
         self, reader: ReaderAdapter, writer: WriterAdapter, address: str, port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
+        if self._stops:
+            await close_stream(writer)
+            raise AMQTTError("the broker stops")
         self._connecting.add(writer)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
