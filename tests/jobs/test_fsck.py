@@ -144,6 +144,7 @@ def test_everything_that_is_broken_is_found_and_nothing_else(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_what_another_group_may_not_know_yet_is_left_out(plain_spark: Session) -> None:
     world = World({kind: Group(kind) for kind in KINDS})
     node = world["metadata"].run(RegisterNode(node_id="lost"))

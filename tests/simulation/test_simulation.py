@@ -50,6 +50,7 @@ def test_it_holds_with_learners_that_join_die_and_lose_their_disks() -> None:
         assert not result.failure, f"seed {seed}, with learners: {result.failure}"
 
 
+@pytest.mark.long
 def test_it_holds_for_a_kind_with_two_groups_of_which_one_may_die() -> None:
     """Commands for both groups at once, slots that are given out while there is trouble; and in the
     end one group alone serves a client that comes new. All rows are where their slots are."""
