@@ -265,6 +265,23 @@ def _in_parts(group: Group, make: Any, items: list[Any]) -> None:
         assert all(each.ok for each in group.run(make(tuple(items[start : start + 20]))))
 
 
+def asked_for_again(kind: str, wanted: Any, count: int, limit: int) -> None:
+    """All items of the command that is wanted are done, about `limit` bytes of rows at a time."""
+    group = Group(kind)
+    command = wanted(group)
+    left, rounds = [*range(count)], 0
+    while left:
+        part = command.select(left)
+        op.validate(part)
+        said = codes(group.run(part))
+        done = said.count(OK)
+        assert said == [OK] * done + ["QUOTA_EXCEEDED"] * (len(said) - done)
+        assert 0 < done * MQTT_STRING_BYTES_MAX < limit + 2 * MQTT_STRING_BYTES_MAX
+        left, rounds = left[done:], rounds + 1
+    assert rounds > 1
+    check(kind, group.store)
+
+
 @pytest.mark.parametrize(
     ("kind", "wanted"),
     [
@@ -273,16 +290,4 @@ def _in_parts(group: Group, make: Any, items: list[Any]) -> None:
     ],
 )
 def test_rows_that_are_named_are_asked_for_again(kind: str, wanted: Any) -> None:
-    group = Group(kind)
-    command = wanted(group)
-    left, rounds = [*range(len(MANY))], 0
-    while left:
-        part = command.select(left)
-        op.validate(part)
-        said = codes(group.run(part))
-        done = said.count(OK)
-        assert said == [OK] * done + ["QUOTA_EXCEEDED"] * (len(said) - done)
-        assert 0 < done * MQTT_STRING_BYTES_MAX < BYTES_TAKEN_MAX + 2 * MQTT_STRING_BYTES_MAX
-        left, rounds = left[done:], rounds + 1
-    assert rounds > 1
-    check(kind, group.store)
+    asked_for_again(kind, wanted, len(MANY), BYTES_TAKEN_MAX)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from state_machines import op
-from state_machines.batch import OK, Outcome
+from state_machines.batch import OK
 from state_machines.budgets import BYTES_CHANGED_MAX, BYTES_TAKEN_MAX
 from state_machines.limits import MQTT_STRING_BYTES_MAX, VALUE_BYTES_MAX
 from state_machines.metadata.attributes import ATTRIBUTES_MAX, Attribute
@@ -43,17 +41,13 @@ from state_machines.mqtt.session import OpenSession
 from state_machines.mqtt.will import SetWill
 from state_machines.mqtt.will_batch import SetWills, WillItem
 from tests.entities.group import Group
-from tests.machine.derived import check
+from tests.entities.test_byte_budgets import asked_for_again, codes
 
 LARGE = bytes(VALUE_BYTES_MAX)
 LONG = "f" * MQTT_STRING_BYTES_MAX
 MANY = tuple(f"n{number}" for number in range(270))
 """So many rows of 64 KB are more than one command writes anew."""
 ATTRIBUTES = tuple(Attribute(f"a{each}", "x" * TEXT) for each in range(ATTRIBUTES_MAX))
-
-
-def codes(outcomes: Iterable[Outcome]) -> list[str]:
-    return [each.code for each in outcomes]
 
 
 def in_parts(group: Group, make: Any, items: list[Any]) -> None:
@@ -152,19 +146,7 @@ def wills(group: Group) -> Any:
 def test_items_whose_rows_are_too_large_for_a_command_are_asked_for_again(
     kind: str, wanted: Any, limit: int
 ) -> None:
-    group = Group(kind)
-    command = wanted(group)
-    left, rounds = [*range(len(MANY))], 0
-    while left:
-        part = command.select(left)
-        op.validate(part)
-        said = codes(group.run(part))
-        done = said.count(OK)
-        assert said == [OK] * done + ["QUOTA_EXCEEDED"] * (len(said) - done)
-        assert 0 < done * MQTT_STRING_BYTES_MAX < limit + 2 * MQTT_STRING_BYTES_MAX
-        left, rounds = left[done:], rounds + 1
-    assert rounds > 1
-    check(kind, group.store)
+    asked_for_again(kind, wanted, len(MANY), limit)
 
 
 def test_pairs_that_replace_too_much_are_asked_for_again() -> None:
